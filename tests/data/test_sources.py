@@ -20,6 +20,7 @@ from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
+from topr_exp.runs.task_set import trained_on
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 needs_real = pytest.mark.skipif(
@@ -201,6 +202,22 @@ def test_one_file_whose_share_is_held_out(tmp_path: Path) -> None:
     assert load(path, share) == sets
     write(path, rows(220))  # a longer file moves few problems
     assert len({one.id for one in sets.test} & {one.id for one in load(path, share).test}) >= 17
+
+
+def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path: Path) -> None:
+    same = [{"question": "How many?", "context": f"There are {i}.", "answer": i} for i in range(20)]
+    write(tmp_path / "one.jsonl", same)
+    folder = write(tmp_path / "two" / "train.jsonl", same).parent
+    write(folder / "test.jsonl", same[:3])
+    template = "data.template='{context} {question}'"
+    parted = load(tmp_path / "one.jsonl", "data.test_share=0.5", template)
+    assert [len(parted.train), len(parted.test), parted.train_report.overlapping] == [10, 10, 0]
+    assert [int(one.answer) for one in parted.test] != [*range(10)]
+    sets = load(folder, template)
+    assert [int(one.answer) for one in sets.train] == [*range(3, 20)]
+    with refused("no problem is left; every training question is also a test question"):
+        load(folder)
+    assert trained_on(config_of("data=jsonl", f"data.path={folder}", template), sets.train, None).count == 17
 
 
 def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> None:

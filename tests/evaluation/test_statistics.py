@@ -57,6 +57,12 @@ def test_every_k_against_enumeration():
         assert found["maj@k"][str(k)]["value"] == pytest.approx(voted, abs=exact)
 
 
+def test_problems_made_from_one_are_counted_as_sources():
+    given = evaluation(np.random.default_rng(0), 5, 2)
+    assert summarise(*given, sources=["a", None, "a", "b", None], resamples=10)["sources"] == 4
+    assert "sources" not in summarise(*given, sources=[None] * 5, resamples=10)
+
+
 def test_the_summary_is_json_without_nan_and_a_function_of_the_seed():
     verdicts, classes = evaluation(np.random.default_rng(3), problems=30, n=16)
     first, again, other = (summarise(verdicts, classes, seed=seed) for seed in (0, 0, 1))

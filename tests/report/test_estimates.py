@@ -40,6 +40,13 @@ def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
 
 
+def test_nothing_invalid_has_the_interval_of_so_many_sources() -> None:
+    """The rule of three: of n cases none, at most 1 − 0.025^(1/n); solutions to one problem are one case."""
+    for more, cases in (({}, 50), ({"sources": 10}, 10)):
+        found = estimate([made_run("x", BASE, evaluation(60, 70, 0) | more)], "invalid")
+        assert ends(found) == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / cases)))
+
+
 def test_a_run_that_is_not_finished_has_no_final_figure() -> None:
     made = runs_of((60, 70, 9), (50, 66, 7), (10, 20, 7))
     made[2].status = "running"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
-from topr_exp.data.problems import as_text, level_of, refuse_no_number, text_of
+from topr_exp.data.problems import as_text, asked, level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.schema import within
 from topr_exp.types import Problem, TOPRError
@@ -79,7 +79,7 @@ class JsonLines(DataConfig):
         beginning = self.name if shared else f"{self.name}/{split}"
         named = ((f"{beginning}/{at:06d}", f"{path}:{number}", row) for at, (number, row) in enumerate(rows))
         found = [self.problem(*each) for each in named]
-        yield from part(found, split, self.test_share) if shared and self.test_share is not None else found
+        yield from self.part(found, split, self.test_share) if shared and self.test_share is not None else found
 
     def problem(self, name: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
         def text(key: str) -> str:
@@ -97,13 +97,12 @@ class JsonLines(DataConfig):
         fields = {key: as_text(value) for key, value in row.items() if key not in named}
         return Problem(name, question, answer, level_of(level), subject, fields=fields)
 
+    def part(self, found: list[Problem | NoAnswer], split: str, share: float) -> list[Problem | NoAnswer]:
+        """One of two parts, in the file's order; a hash of what is asked decides: a longer file moves few problems."""
 
-def part(found: list[Problem | NoAnswer], split: str, share: float) -> list[Problem | NoAnswer]:
-    """One of two parts, in the file's order; a hash of the question decides, so a longer file moves few problems."""
+        def place(index: int) -> bytes:
+            one = found[index]
+            return hashlib.blake2b((asked(one, self) if isinstance(one, Problem) else one.where).encode()).digest()
 
-    def place(index: int) -> bytes:
-        one = found[index]
-        return hashlib.blake2b((one.question if isinstance(one, Problem) else one.where).encode()).digest()
-
-    held_out = set(sorted(range(len(found)), key=place)[: round(share * len(found))])
-    return [one for index, one in enumerate(found) if (index in held_out) == (split == "test")]
+        held_out = set(sorted(range(len(found)), key=place)[: round(share * len(found))])
+        return [one for index, one in enumerate(found) if (index in held_out) == (split == "test")]

@@ -53,10 +53,10 @@ def load_problems(source: DataConfig) -> ProblemSets:
     name, count = Counter(problem.id for problem in (*train, *test)).most_common(1)[0]
     if count > 1:
         raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
-    disjoint = _without(train, test)
+    disjoint = _without(train, test, source)
     used_train = _part(disjoint, source.train_problems, source)
     if source.test_split == "validation":
-        test = _without(disjoint, used_train)
+        test = _without(disjoint, used_train, source)
         test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
         assert source.test_problems is not None
         if len(test) < source.test_problems:  # or a choice would be made by a handful of problems
@@ -68,15 +68,21 @@ def load_problems(source: DataConfig) -> ProblemSets:
     return ProblemSets(used_train, _part(test, source.test_problems, source), train_report, test_report)
 
 
-def _without(problems: list[Problem], others: list[Problem]) -> list[Problem]:
-    """The problems whose question none of the others has."""
-    held_out = {normal_form(problem.question) for problem in others}
-    return [problem for problem in problems if normal_form(problem.question) not in held_out]
+def _without(problems: list[Problem], others: list[Problem], source: DataConfig) -> list[Problem]:
+    """The problems that ask what none of the others does."""
+    held_out = {normal_form(asked(problem, source)) for problem in others}
+    return [problem for problem in problems if normal_form(asked(problem, source)) not in held_out]
 
 
-def normal_form(question: str) -> str:
-    """The question without differences of case and white space."""
-    return " ".join(question.casefold().split())
+def asked(problem: Problem, source: DataConfig) -> str:
+    """The question, and the further fields that the template names."""
+    added = [text for name, text in sorted(problem.fields.items()) if f"{{{name}}}" in (source.template or "")]
+    return "\n".join([problem.question, *added])
+
+
+def normal_form(text: str) -> str:
+    """The text without differences of case and white space."""
+    return " ".join(text.casefold().split())
 
 
 def _part(problems: list[Problem], count: int | None, source: DataConfig) -> list[Problem]:

@@ -70,8 +70,8 @@ def summarise(
 ) -> dict[str, Any]:
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
-    pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems and
-    samples; pass@k and maj@k: K -> value, low, high;
+    pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems, samples and, where they
+    are fewer, sources; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
     verdicts, classes, seed, trials: as for `measure`.
@@ -88,6 +88,7 @@ def summarise(
     everything = np.ones(len(verdicts), dtype=bool)
     return {
         **headline(verdicts, measures, everything),
+        **({} if clusters is None else {"sources": int(clusters.max()) + 1}),
         "samples": measures.n,
         "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
         "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},

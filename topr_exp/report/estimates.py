@@ -49,8 +49,8 @@ def measured(evaluation: Record, name: str) -> Interval:
     """A figure as its run measured it, with its interval over problems, else 1.96 standard errors."""
     name = "pass@1" if name == "correct" else name
     value, (curve, _, k) = float(evaluation[name]), name.partition("@")
-    if value in (0, 1) and name != REWARD and (problems := number(evaluation.get("problems"))):
-        return replace(clopper_pearson(int(value * problems), int(problems)), seeds=1, problems=True)
+    if value in (0, 1) and name != REWARD and (cases := number(evaluation.get("sources", evaluation.get("problems")))):
+        return replace(clopper_pearson(int(value * cases), int(cases)), seeds=1, problems=True)
     low = high = None
     with contextlib.suppress(*DAMAGE):
         low, high = (number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high"))

@@ -17,7 +17,7 @@ from topr_exp.config.data import Grading
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
-from topr_exp.data.problems import load_problems
+from topr_exp.data.problems import asked, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import grade_rollouts
@@ -47,9 +47,9 @@ class TrainedOn:
 
 def trained_on(config: Config, train: Sequence[Problem], imported: Completions | None) -> TrainedOn:
     """Count the problems of the data set (train) to sample for, those that imported completions answer, or both."""
-    known = {problem.question for problem in train}
-    sampled = known if imported is None or config.compose.mix is not None else set[str]()
-    answered = {problem.question for problem in imported.questions.problems} if imported is not None else set()
+    brought_along = imported.questions.problems if imported is not None else ()
+    known, answered = ({asked(problem, config.data) for problem in some} for some in (train, brought_along))
+    sampled = known if imported is None or config.compose.mix is not None else set()
     ours, brought = (sampled | answered) & known, answered - known
     parts = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
     parts += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
