@@ -263,8 +263,7 @@ class Experiment:
             parts = trainer, self.train, self.sampler, grader, reference, compose
             rounds = kind(*parts, *settings, from_sampler=config.mu == "sampler")
             rounds.run(self.journal(iteration, trainer), config.checkpoint.every_seconds)
-            self.folder.add_across_ranks("tokens_sampled", rounds.sampled)
-        self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
+        self.folder.save_rounds(iteration, trainer.samples, trainer.sampled, config.baseline or 0.0)
         return trainer
 
     def release_sampler(self) -> None:

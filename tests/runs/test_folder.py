@@ -25,7 +25,7 @@ from topr_exp.runtime.files import read_lines
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
 
-UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
+UPDATE = {"iteration": 1, "step": 1, "samples": 3, "positive_share": 0.5}
 KNOWN = {"baseline": 0.0, "effective_positive": 0.5, "positive_share": 0.5, "n_train": 3}
 SET = SimpleNamespace(examples=np.arange(3), summary=lambda: KNOWN)
 ROLLOUTS = SimpleNamespace(name="r", made_by="s", columns=pa.table({"row": [0, 2]}))  # of a log
@@ -36,7 +36,7 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "read": ("config.json",), "finished": (), "lost": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
-        "save_training_set": (1, SET, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 0.0),
+        "save_training_set": (1, SET, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 50, 0.0),
         "unfinished_iterations": (), "summarize": ({}, {}, {}), "finish": ({"final": {}},),
     },
     Metrics: {
@@ -184,12 +184,12 @@ def test_rounds_are_summed_up_iteration_by_iteration(tmp_path: Path) -> None:
         folder.metrics.rewind(1, 0)
         for iteration, shares in ((1, (0.25, 0.75)), (2, (0.0, 0.0))):
             for step, share in enumerate(shares, 1):
-                told = {"round": 0, "positive_share": share, "cut_off": 3}  # two updates on one round
-                folder.log({"iteration": iteration, "step": step, **told})
-            folder.save_rounds(iteration, 8, -0.3)
+                told = {"round": 0, "positive_share": share, "cut_off": 3}  # two updates on one round, of 6 and 2
+                folder.log({"iteration": iteration, "step": step, "samples": (6, 8)[step - 1], **told})
+            folder.save_rounds(iteration, 8, 50, -0.3)
     found = [json.loads((folder.path / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2)]
     assert [(each["positive_share"], each["n_train"], each["baseline"]) for each in found] == [
-        (0.5, 8, -0.3), (0.0, 8, -0.3)
+        (0.375, 8, -0.3), (0.0, 8, -0.3)
     ]  # fmt: skip
     assert [(bool(each["note"]), each["cut_off"]) for each in found] == [(False, 3), (True, 3)]
 

@@ -305,6 +305,20 @@ def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps() -> Non
     assert [some["question"].to_pylist() for some in clock.drawn] == [[at] for at in order[:4]]
 
 
+def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags() -> None:
+    clock = Clock([], ScheduleConfig(prompts=6, updates=1, rounds=5, lag=[0.3, 0.3, 0.4]))
+    clock.train, clock.seed, clock.iteration, clock.drawn = SimpleNamespace(prompts=range(40)), 0, 1, []  # type: ignore[assignment]
+    clock.compose = SimpleNamespace(max_draws=3, pass_rate=[0.1, 0.9])  # type: ignore[assignment]
+    clock.sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))  # type: ignore[assignment]
+    clock.buffer, clock.kept = [], 0
+    drawn: list[tuple[int, int]] = []
+    clock.sample_prompts = lambda some, due, _: drawn.extend((due, i) for i in some) or pa.table({"at": some})  # type: ignore
+    clock.solved_often_enough = lambda some: []  # type: ignore[method-assign]
+    for number in range(5):
+        AsyncRounds.by_lag(clock, number)
+    assert len(drawn) == len({*drawn}) > 5 * 6 * 2
+
+
 def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:
     columns = pa.table(
         {

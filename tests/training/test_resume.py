@@ -174,6 +174,15 @@ def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeyp
     assert order[-4:] == ["sample", "close", "reference", "close"]
 
 
+def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_path: Path) -> None:
+    whole, broken = (config_of(*overrides(tmp_path / name, *SOME, "checkpoint.every_seconds=0")) for name in "ab")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trainer, "save_policy", Mock(side_effect=TOPRError("disk full")))
+        with pytest.raises(TOPRError, match="disk full"):
+            run(broken)
+    assert run(broken)["tokens"] == run(whole)["tokens"]
+
+
 SOME = ["algo=grpo", "schedule=on_policy", "schedule.rounds=4", "schedule.prompts=4", "optim.batch_size=16", "data.n=4"]
 
 

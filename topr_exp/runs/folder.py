@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
-from topr_exp.runs.records import Evaluations, Metrics
+from topr_exp.runs.records import Evaluations, Metrics, samples_of
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import plural, warn
@@ -159,6 +159,8 @@ class RunFolder:
         last = self.read(name, *OF_TRAINING_SET)
         if not last:
             raise TOPRError(f"{self.path / name} is missing or damaged; remove model/ to train it again")
+        sets = [self.read(f"iteration-{i}/training_set.json") for i in range(1, config.iterations + 1)]
+        rounds = {"tokens_sampled": sum(each.get("tokens_sampled", 0) for each in sets)}
         summary = {
             "base": base,
             "final": final,
@@ -175,7 +177,7 @@ class RunFolder:
             "note": "; ".join(filter(None, [last.get("note"), *self.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "tokens": self.counts,
+            "tokens": self.counts | (rounds if config.schedule.in_rounds else {}),
         }
         return distributed.broadcast(summary)
 
@@ -300,14 +302,18 @@ class RunFolder:
         write_json(target / "training_set.json", summary if gap is None else {**summary, "sampler_mismatch": gap})
 
     @main_process_only
-    def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:
-        """Summarize the training data of an iteration of rounds, from its metrics."""
+    def save_rounds(self, iteration: int, trained: int, sampled: int, baseline: float) -> None:
+        """Summarize the training data of an iteration of rounds, from its metrics.
+
+        trained: completions; sampled: tokens, by all attempts.
+        """
         import numpy as np
 
         from topr_exp.composition.selection import no_positives
 
         records = self.metrics.of_iteration(iteration)
-        means = {name: float(np.mean([record[name] for record in records]))
+        sizes = np.diff([0, *(samples_of(record) for record in records)])  # of the updates
+        means = {name: float(np.average([record[name] for record in records], weights=sizes))
                  for name in ("positive_share", "mean_reward") if name in records[0]}  # fmt: skip
         # Each record of a round says the same of its completions.
         totals = {name: int(sum({each["round"]: each[name] for each in records if each.get(name)}.values()))
@@ -316,7 +322,8 @@ class RunFolder:
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)
-        more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        more: dict[str, Any] = {"n_train": trained, "tokens_sampled": sampled, "baseline": baseline, "note": note}
+        more["effective_positive"] = None
         if "age" in (last := records[-1]):
             shares = {name: last[name] for name in last if name.startswith(("virtual_time", "dropped_share"))}
             idle = {name: sum(record[name] for record in records) for name in IDLE if name in last}

@@ -90,8 +90,11 @@ class AsyncRounds(Rounds):
             begins = np.maximum(due - self.lags_of(due), 0) == number
             if begins.any():
                 indices, _ = self.choose_prompts(due)
-                first = 0 if begins.all() else (due - number) * shards  # as on-policy, where all begin at once
-                drawn = self.sample_groups(indices[begins], due, first)
+                first, further = 0, None  # as on-policy, where all begin at once
+                if not begins.all():  # what begins at another time draws other problems
+                    rest = np.setdiff1d(np.arange(len(self.train.prompts)), indices)
+                    first, further = (due - number) * shards, rest[due - number :: len(self.schedule.lags)]
+                drawn = self.sample_groups(indices[begins], due, first, further=further)
                 self.queue += [Group(columns, number, due) for columns in drawn]
         batch = [group for group in self.queue if group.due == number]
         self.queue = [group for group in self.queue if group.due != number]

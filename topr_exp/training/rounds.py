@@ -67,11 +67,6 @@ class Rounds:
     kept: int = 0  # problems of it that `compose.pass_rate` keeps
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
-    @property
-    def sampled(self) -> int:
-        """Tokens that the rounds sampled, earlier attempts included: process 0 counts those of all, the others none."""
-        return self.trainer.sampled if distributed.is_main_process() else 0
-
     def run(self, journal: Journal, save_every: float) -> None:
         """Every remaining round, with a checkpoint every `save_every` seconds and on a signal."""
         assert self.schedule.updates is not None
@@ -155,19 +150,24 @@ class Rounds:
         return Examples(training_set, rollouts, mu, reference, Ragged(columns["logp"]) if self.from_sampler else None)
 
     def sample_groups(
-        self, indices: np.ndarray, number: int, shards: int = 0, draws: int | None = None
+        self,
+        indices: np.ndarray,
+        number: int,
+        shards: int = 0,
+        draws: int | None = None,
+        further: np.ndarray | None = None,
     ) -> list[pa.Table]:
         """Completions of some problems, one table each; `shards` of the round were sampled before.
 
-        With `compose.pass_rate` more problems are drawn until as many have such a share, or `draws` times (default:
-        `compose.max_draws`).
+        With `compose.pass_rate` more problems (of `further`, default: all) are drawn until as many have such a share,
+        or `draws` times (default: `compose.max_draws`).
         """
         wanted, drawn = len(indices), indices[:0]
         kept: list[pa.Table] = []
         for draw in range(draws or self.compose.max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
-                others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
+                others = np.setdiff1d(np.arange(len(self.train.prompts)) if further is None else further, drawn)
                 indices = rng.permutation(others)[: self.schedule.prompts]
             if len(kept) >= wanted or not len(indices):
                 break
