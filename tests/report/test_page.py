@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.run_folders import completion, make_run, make_sweep, write_lines
+from tests.conftest import write_lines
+from tests.run_folders import completion, make_run, make_sweep
 from topr_exp.report import figures
 from topr_exp.report.__main__ import AUTHOR, main
 from topr_exp.sweeps.launch import publish

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import become_ordinary
-from tests.run_folders import make_run, write_lines
+from tests.conftest import become_ordinary, write_lines
+from tests.run_folders import make_run
 from topr_exp import compare
 from topr_exp.report import __main__ as report
 from topr_exp.report import figures

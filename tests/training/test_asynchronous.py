@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tests.conftest import config_of, overrides
-from tests.training.broken_runs import break_off, records
+from tests.sweep_tools import records, result
+from tests.training.broken_runs import break_off
 from topr_exp.composition.candidates import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
@@ -28,10 +29,6 @@ DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
 IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
 
 
-def weights_of(folder: Path) -> bytes:
-    return (folder / "model" / "model.safetensors").read_bytes()
-
-
 def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
     fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS))
     none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS))
@@ -42,7 +39,7 @@ def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
     assert {line["age_q95"] for line in logged} == {0}
     assert [line.pop("ess_age0") for line in logged] == [line["ess"] for line in logged]
     assert [{key: line[key] for key in line if "age" not in key} for line in logged] == records(fresh.folder)
-    assert weights_of(none.folder) == weights_of(fresh.folder)
+    assert result(none.folder)["weights"] == result(fresh.folder)["weights"]
 
 
 def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
@@ -83,8 +80,7 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list
     assert (again["tokens"], again["asynchrony"]) == (whole["tokens"], whole["asynchrony"])
     if "drop" in " ".join(settings):
         assert {"age", "virtual_time", "sampler_idle", "dropped_share_correct"} <= whole["asynchrony"].keys()
-    assert records(broken.folder) == records(undisturbed.folder)
-    assert weights_of(broken.folder) == weights_of(undisturbed.folder)
+    assert result(broken.folder) == result(undisturbed.folder)
     assert max(line["age_q95"] for line in records(broken.folder)) > 0
 
 
@@ -150,7 +146,7 @@ def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path:
     )
     for config in (whole, changed):
         run(config)
-    assert weights_of(whole.folder) == weights_of(changed.folder)
+    assert result(whole.folder)["weights"] == result(changed.folder)["weights"]
 
 
 def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import load
-from tests.conftest import config_of, make_model, needs_peft, overrides
-from tests.training.broken_runs import break_off, record_engine, records
+from tests.conftest import config_of, make_model, needs_peft, overrides, write_lines
+from tests.sweep_tools import records
+from tests.training.broken_runs import break_off, record_engine
 from tests.training.test_trainer import make_examples, new_trainer, optim, weights
 from topr_exp.pipeline import run
 from topr_exp.runs.task_set import Policies
@@ -132,7 +133,7 @@ def test_a_run_without_positives(tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = [
         {"question": question.format(a), "gold": str(a + 2), "completion": f" The answer is {a}."} for a in range(16)
     ]
-    (tmp_path / "wrong.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "wrong.jsonl", rows)
     wrong = f"data.completions={tmp_path / 'wrong.jsonl'}"
     with pytest.raises(TOPRError, match="algo=sft has nothing to learn from"):
         run(config_of(*overrides(tmp_path), wrong, "algo=sft"))
