@@ -15,7 +15,7 @@ from topr_exp.data import embedded_gsm8k, embedded_math, ledger
 from topr_exp.data.embedded import SPLITS, Calc, Task, draw_problems, draw_tasks, split_of
 from topr_exp.data.problems import load_problems
 from topr_exp.runs import preflight
-from topr_exp.types import ConfigError, Problem, TOPRError
+from topr_exp.types import Problem, TOPRError
 
 Draw = Callable[[random.Random], Task]
 GENERATORS: dict[str, Draw] = {
@@ -103,9 +103,3 @@ def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correc
     held_out = load_problems(config_of(*sizes, "data.test_split=validation", "data.seed=4").data)
     assert [*held_out.train, *held_out.test] == problems("ledger 10", "train", 50, 4)
     assert len(held_out.test) == 20
-
-
-@pytest.mark.parametrize("turns", ["1", "25", "many"])
-def test_a_wrong_number_of_turns_is_one_line(turns: str) -> None:
-    with pytest.raises(ConfigError, match=r"data\.turns"):
-        config_of("data=ledger", f"data.turns={turns}")

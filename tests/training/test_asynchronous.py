@@ -21,7 +21,6 @@ from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
 from topr_exp.training.asynchronous import AsyncRounds, Group, longest
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
-from topr_exp.types import ConfigError
 
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
@@ -84,59 +83,7 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list
     assert max(line["age_q95"] for line in records(broken.folder)) > 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        (["lag=-1"], "schedule.lag must be null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1;"),
-        (["lag=[0.5,0.4]"], "that sum to 1; got [0.5, 0.4]"),
-        (["lag=[1.5,-0.5]"], "that sum to 1; got [1.5, -0.5]"),
-        (["when_stale=drop"], "max_lag must be set where when_stale is drop or wait, and only there; got null"),
-        (["max_lag=3"], "schedule.max_lag must be set where when_stale is drop or wait, and only there; got 3"),
-        (["when_stale=wait", "max_lag=1"], "schedule.when_stale must be keep unless concurrency is set"),
-        (["concurrency=4"], "schedule.lag must be null where concurrency is set, since lengths decide; got 4"),
-        (["lag=null", "concurrency=4"], "schedule.tokens_per_update must be set where concurrency is, and only there"),
-        (["in_flight=true"], "schedule.in_flight must be false unless concurrency is set: lengths say when; got true"),
-        (["replay=0.5"], "schedule.replay must be 0 where lag or concurrency is set; got 0.5"),
-        (["updates=2"], "schedule.updates must be 1 where lag or concurrency is set; got 2"),
-        (["prompts=null"], "schedule.prompts must be 1 or more where lag or concurrency is set; got null"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_one_line(settings: list[str], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config_of("experiment=smoke", "schedule=async", *(f"schedule.{setting}" for setting in settings))
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("settings", [["schedule.lag=1"], LENGTHS])
-def test_a_loss_that_is_right_on_policy_only_takes_no_lag(settings: list[str]) -> None:
-    with pytest.raises(ConfigError, match="for algo=agro_on_policy, which is right on-policy only"):
-        config_of(
-            "experiment=smoke",
-            "schedule=async",
-            "algo=agro_on_policy",
-            "sampler.top_k=0",
-            "optim.batch_size=16",
-            *settings,
-        )
-
-
 # ---- weights that change within a completion
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("sampler=vllm", "sampler.name must be hf where schedule.in_flight is true: one process draws the rest of"),
-        ("cluster.processes=2", "cluster.world_size must be 1 where schedule.in_flight is true"),
-        ("compose.pass_rate=[0,0.9]", "compose.pass_rate must be null where schedule.in_flight is true"),
-    ],
-)
-def test_weights_change_in_flight_with_the_reference_sampler_in_one_process(setting: str, told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config_of("experiment=smoke", "schedule=async", *ROUNDS, *IN_FLIGHT, setting)
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path: Path) -> None:
