@@ -1,7 +1,5 @@
 """Sampled and imported completions as one: rows in their order, one group a prompt; p̃ and c of Equation 12."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import make_rollouts, refused
 from topr_exp.composition.candidates import concat_rows, merge_sources
-from topr_exp.composition.training_set import TrainingSet, baseline_for, effective_positive
+from topr_exp.composition.training_set import baseline_for, effective_positive
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Completions
@@ -47,17 +45,6 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from() -> Non
     assert pool.imported is not None
     assert pool.imported.tolist() == [False] * 4 + [True] * 4
     assert pool.rollouts.truncated.tolist() == [False, True] * 4
-
-
-@pytest.mark.parametrize("unit", ["examples", "groups"])
-def test_an_epoch_shuffles_the_examples_by_seed_iteration_and_epoch(unit: str) -> None:
-    candidates = SimpleNamespace(problem=np.repeat(np.arange(20), 4))
-    training_set = SimpleNamespace(unit=unit, examples=np.arange(80)[:, None], candidates=candidates)
-    orders = [tuple(TrainingSet.order(training_set, *place)) for place in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1))]
-    assert all(sorted(order) == list(range(80)) for order in orders)
-    assert len({*orders, tuple(range(80))}) == 5
-    assert orders[0] == tuple(TrainingSet.order(training_set, 0, 1, 0))
-    assert (np.diff(candidates.problem[list(orders[0])].reshape(20, 4)) == 0).all() == (unit == "groups")
 
 
 def test_one_part_stays_as_it_is() -> None:

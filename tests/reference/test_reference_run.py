@@ -53,6 +53,8 @@ WARM_UP = ["optim.warmup_steps=2", "optim.schedule=cosine", "optim.epochs=2"]
 TWO_UPDATES = ["schedule.updates=2", "optim.batch_size=12"]
 FASTER = ["optim.epochs=2", "optim.lr=3e-4"]  # so that ratios leave 1
 ADAMW = ["optim.weight_decay=1", "optim.betas=[0.8,0.95]"]
+ADAFACTOR = ["optim.name=adafactor", "optim.betas=null", "optim.weight_decay=1", "optim.grad_clip=.2"]
+POSITIVES = ["compose=positives", "compose.n_examples=8", "optim.epochs=4"]
 OFFLINE = {
     "topr": ["algo=topr", "optim.epochs=3"],
     "topr, baseline": ["algo=topr", "baseline=-0.3", "compose.drop_truncated=true", RECOMPUTED],
@@ -73,7 +75,7 @@ OFFLINE = {
     "agro, some problems": ["algo=agro", "compose.pass_rate=[0.1,0.6]", "optim.epochs=2"],
     "dpo, some problems": ["algo=dpo", "compose.pass_rate=[0.3,1]", DISTINCT, "sampler.temperature=.5"],
     "tis": ["algo=tis", "compose=anna_karenina", "compose.n_examples=30", "effective_positive=0.6", *ADAMW],
-    "adafactor": ["algo=sft", "optim.name=adafactor", "optim.betas=null", "optim.weight_decay=1", "optim.grad_clip=.2"],
+    "adafactor": ["algo=sft", *POSITIVES, *ADAFACTOR],
     "dpo": ["algo=dpo", "compose.pairs_per_problem=4", "compose.n_examples=20", "optim.epochs=2", "optim.batch_size=6"],
     "grpo, zero_one": ["algo=grpo", "data.reward=zero_one", "algo.length_normalize=true", DISTINCT],
     "red_drop": ["algo=red_drop", "optim.epochs=2"],
