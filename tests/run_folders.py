@@ -1,7 +1,5 @@
 """Run folders as a run leaves them, made in no time: what tracking and the report read."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

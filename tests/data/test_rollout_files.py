@@ -1,7 +1,5 @@
 """Logs of completions of other frameworks: each is read as what it is, and a malformed row is named."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -266,10 +266,7 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"it is one file, with nothing to test on; data\.test_share=0\.1 tests on"):
         config_of("data=jsonl", f"data.path={path}")
     settings = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader=tags_grader:grade"]
-    with pytest.raises(
-        ConfigError,
-        match=r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to",
-    ):
+    with pytest.raises(ConfigError, match=r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to"):
         config_of(*settings)
     config = config_of(*settings, "data.correct='<a>{answer}</a>'")
     assert build_prompter(config.data).render("Q") == "Question: Q\nAnswer:"

@@ -1,7 +1,5 @@
 """Grouping by what differs."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import json

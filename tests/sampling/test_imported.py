@@ -1,7 +1,5 @@
 """Training on completions made elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -96,9 +94,7 @@ def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, An
         imported(tmp_path, [row])
 
 
-def test_completions_that_the_model_cannot_take_may_be_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, capsys):
     rows = [{"prompt": "q", "gold": "1", "tokens": ids} for ids in ([5], [99999], [6], [5] * 2048)]
     found = imported(tmp_path, rows, skip_malformed=True)
     assert [ids.tolist() for ids in found.rollouts.tokens] == [[5], [6]]

@@ -1,7 +1,5 @@
 """Asynchronous training: a lag of 0 is on-policy bit for bit, the clock is that of a simulation tick by tick."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +39,7 @@ def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
     assert result(none.folder)["weights"] == result(fresh.folder)["weights"]
 
 
-def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(tmp_path, capsys):
     """With steps too small to change an answer, an update sees the answers that it sees on-policy."""
     still = "optim.lr=1e-12"
     fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, still))
@@ -207,9 +203,7 @@ def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[lis
     ("policy", "limit"), [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4)]
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_the_clock_is_that_of_a_simulation_tick_by_tick(
-    policy: str, limit: int | None, concurrency: int, prompts: int, seed: int
-) -> None:
+def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts, seed):
     lengths = np.random.default_rng(seed).integers(1, 30, size=2000).tolist()
     schedule = schedule_of(policy, limit, concurrency, prompts)
     clock, taken = Clock(lengths, schedule), []
