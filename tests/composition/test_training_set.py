@@ -79,12 +79,6 @@ def test_it_is_equation_12(p, c):
     assert effective_positive(p, c) == pytest.approx(p * (1 - c) / (1 + (1 - 2 * p) * c), abs=1e-9)
 
 
-def test_the_papers_ten_percent_set():
-    # With p = 0.1, giving positives the weight 1.8 and negatives 0.2 makes both halves equal.
-    assert effective_positive(0.1, -0.8) == pytest.approx(0.5)
-    assert baseline_for(0.1, 0.5) == pytest.approx(-0.8)
-
-
 @pytest.mark.parametrize(("p", "kind"), [(0.0, "incorrect"), (1.0, "correct")])
 def test_a_set_of_one_kind_has_no_baseline_for_a_proportion(p, kind):
     with refused(f"effective_positive=0.2 .* all completions .* are {kind}"):
