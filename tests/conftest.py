@@ -2,9 +2,11 @@
 
 import gc
 import importlib.util
+import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,26 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     config = config_of(*overrides(tmp_path_factory.mktemp("smoke")))
     return config, run(config)
+
+
+def lines_of(path: Path) -> list[Any]:
+    """The objects of a JSON Lines file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> Path:
+    """Write a JSON Lines file; a row that is text is written as it is."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> Path:
+    """A model folder that a test may change."""
+    from topr_exp.models.loading import SHIPPED
+
+    return Path(shutil.copytree(SHIPPED / "tiny", tmp_path / "own"))
 
 
 def refused(pattern: str, error: type[Exception] | None = None) -> Any:

@@ -1,14 +1,12 @@
 """Run folders as a run leaves them, made in no time: what tracking and the report read."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import config_of
+from tests.conftest import config_of, write_lines
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
@@ -104,10 +102,6 @@ def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
-
-
-def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 def completion(problem: int, verdict: str, text: str, **more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, lines_of
 from tests.processes import start_command
 
 # A run of a second or two, with a checkpoint after every update.
@@ -30,7 +30,6 @@ def slow(loss: str) -> list[str]:
 
 SLOW = slow("Slow")
 PLACES = ("rollouts", "verdicts")  # where an evaluation's tables are
-SPEED = ("tokens_per_second",)  # the one record of an update that a clock decides
 
 
 def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
@@ -77,13 +76,18 @@ def launch(output: Path, *arguments: object, **more: str) -> subprocess.Complete
     return answer("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **more)
 
 
+def records(folder: Path) -> list[dict[str, Any]]:
+    """What a run logged of its updates, but for their speed."""
+    lines = lines_of(folder / "metrics.jsonl")
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
 def result(folder: Path) -> dict[str, Any]:
     """Everything that a run computed: weights to the bit, every update, every evaluation."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    evaluations = lines_of(folder / "eval.jsonl")
     return {
         "weights": hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest(),
-        "updates": [{key: value for key, value in record.items() if key not in SPEED} for record in records],
+        "updates": records(folder),
         "evaluations": [{key: each[key] for key in each if key not in PLACES} for each in evaluations],
     }
 

@@ -40,6 +40,10 @@ reproduce fig2 optim.epochs=2 | 2 | optim.epochs=2: results are told apart by ot
 reproduce fig2 optim=paper --recorded | 2 | optim=paper: results are told apart by other settings (algo.name,
 reproduce fig1 seed=-1 | 2 | seed must be 0 or more
 reproduce fig1 --out Makefile | 2 | not a folder
+reproduce.rates seed=1 | 2 | name the figures whose learning rates are to be chosen
+reproduce.rates fig0 | 2 | fig0: no such figure
+reproduce.rates fig1 cluster=slurm | 2 | cluster=slurm: only cluster=local chooses rates
+topr_exp.grade --format mml | 2 | grader must be one of gsm8k, math, final, verdict or package.module:function; got mml
 """
 
 

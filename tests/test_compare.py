@@ -1,7 +1,5 @@
 """Groups of runs beside one another: means, and differences paired by seed and problem."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json
@@ -48,9 +46,7 @@ def test_the_report_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[
                 assert ends == pytest.approx([100 * point[name] for name in ("value", "low", "high")])
 
 
-def test_groups_of_other_test_problems_are_told_apart_and_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_of_other_test_problems_are_told_apart_and_not_compared(tmp_path, capsys):
     for seed in range(4):
         made_run(tmp_path, f"r{seed}", counts_of(seed, 0.3 + 0.1 * seed), first_gold=seed % 2, algo={"name": "topr"},
                  seed=seed)  # fmt: skip
@@ -169,11 +165,7 @@ def vote(correct: int, invalid: int) -> float:
     return 0.0 if correct == 0 or correct < most else 1 / tied
 
 
-FIGURES = {
-    "pass@1": lambda correct, invalid: correct / N,
-    "invalid": lambda correct, invalid: invalid / N,
-    "maj": vote,
-}
+FIGURES = {"pass@1": lambda correct, invalid: correct / N, "invalid": lambda correct, invalid: invalid / N, "maj": vote}
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, list[list[float]]]:
@@ -192,9 +184,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, l
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_means_and_differences_are_those_of_plain_arithmetic(
-    figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, capsys):
     """The folders' names are in another order than the seeds, and in another one for each algorithm."""
     levels, counts = {"topr": 0.6, "is": 0.4}, {}
     for algo, order in (("topr", (2, 0, 1)), ("is", (1, 2, 0))):

@@ -12,7 +12,7 @@ import pytest
 import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, lines_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.load import CONF
 from topr_exp.evaluate import main
@@ -82,8 +82,7 @@ def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: 
     assert found(tmp_path / "a")["model"]["path"] == "tiny"
     (folder,) = (tmp_path / "a").glob("evaluations/*")
     assert {path.name for path in folder.iterdir()} == {"eval.json", "environment.json", "completions.jsonl"}
-    shown = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
-    assert {entry["set"] for entry in shown} == {"test"}
+    assert {entry["set"] for entry in lines_of(folder / "completions.jsonl")} == {"test"}
     assert main([f"model={finished}", "data=math", f"output_dir={tmp_path / 'b'}", *SMALL]) == 0
     told = found(tmp_path / "b")
     assert told["data"]["answer_format"] == "math"

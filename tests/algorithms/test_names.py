@@ -4,8 +4,6 @@
 say `run`); a row that says `read`, or that nothing here gives, rests on a function below, written from what was read.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

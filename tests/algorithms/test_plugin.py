@@ -11,7 +11,6 @@ import pytest
 
 from tests.conftest import ROOT, config_of, overrides
 from topr_exp import pipeline
-from topr_exp.types import ConfigError
 
 DOC = (ROOT / "docs" / "own_loss.md").read_text() + (ROOT / "docs" / "plugins.md").read_text()
 SAMPLER = """
@@ -71,11 +70,3 @@ def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path, mo
     assert list(inputs(tmp_path)["files"]) == ["sampler.name (backwards.py)"]
     keys = [json.loads(path.read_text())["key"] for path in tmp_path.glob("out/**/rollouts/*/key.json")]
     assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("backwards:Backwards", 64)}
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("nowhere:One", "No module named"), ("json:loads", "not a sampler"), ("hff", "one of hf, vllm")]
-)
-def test_a_name_that_is_no_sampler_is_refused(name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"sampler.name={name}: .*{said}"):
-        config_of(f"sampler.name={name}")

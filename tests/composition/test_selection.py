@@ -1,7 +1,7 @@
 import dataclasses
 import statistics
 from collections import Counter
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import refused
 from topr_exp.composition.candidates import Candidates, group_statistics, random_generator, repeated
 from topr_exp.composition.selection import select_examples, select_groups
-from topr_exp.composition.training_set import sample_distinct, select_pairs
+from topr_exp.composition.training_set import select_pairs
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.types import TOPRError
 
@@ -22,12 +22,6 @@ PATTERNS = [np.array(bits) for bits in product([False, True], repeat=len(PROBLEM
 def compose(name="uniform", **changes):
     """The settings of `compose=name`, with 16 pairs a problem unless they are changed."""
     return ComposeConfig(name=name, **{"pairs_per_problem": 16, **changes})
-
-
-def nearly_equal(counts, total):
-    """Every count within 5 standard errors of an equal share."""
-    share = total / len(counts)
-    return all(abs(count - share) < 5 * np.sqrt(share) for count in counts)
 
 
 SIZES = pytest.mark.parametrize("n", [None, *range(1, 9)])
@@ -80,24 +74,6 @@ def test_anna_karenina_exhaustively(n):
         assert kept == firsts if n is None or n >= len(firsts) else kept < firsts
         told = not kept or (n is not None and (n > len(rows) or n <= len(firsts)))
         assert (found.description.note is not None) == told
-
-
-@pytest.mark.parametrize(
-    ("config", "size", "count"),
-    [
-        (compose(n_examples=2), 2, 10),
-        (compose("positives", n_examples=2), 2, 3),
-        (compose("proportion", n_examples=2, positive_share=0.5), 2, 6),
-        (compose("anna_karenina", n_examples=3), 3, 2),  # two firsts and one of two negatives
-    ],
-)
-def test_every_set_is_equally_likely_over_seeds(config, size, count):
-    candidates = Candidates(np.array([0, 0, 0, 1, 1]), np.array([True, True, False, False, True]))
-    sets = [select_examples(candidates, config, seed, 0).examples.ravel() for seed in range(1500)]
-    drawn = Counter(tuple(rows.tolist()) for rows in sets)
-    assert len(drawn) == count
-    assert all(len(rows) == size for rows in drawn)
-    assert nearly_equal(drawn.values(), 1500)
 
 
 def test_seed_iteration_and_purpose_each_change_the_draw():
@@ -237,16 +213,6 @@ def test_pairs_exhaustively(most, n):
         assert found.description.positive_share == 0.5
         assert found.description.n_problems == len(set(MIXED_UP[found.examples[:, 0]].tolist()))
         assert (found.description.note is None) == (n is None or n <= available)
-
-
-def test_every_set_of_a_problems_pairs_is_equally_likely():
-    tries = 20_000
-    sizes = np.full(tries, 5)
-    owner, code = sample_distinct(np.random.default_rng(0), sizes, 3)
-    drawn = Counter(tuple(sorted(row)) for row in code.reshape(tries, 3).tolist())
-    assert owner.tolist() == np.repeat(np.arange(tries), 3).tolist()
-    assert set(drawn) == set(combinations(range(5), 3))
-    assert all(abs(count - tries / 10) < 5 * np.sqrt(tries / 10) for count in drawn.values())
 
 
 def test_a_composed_set_in_numbers():

@@ -1,7 +1,5 @@
 """Sampled and imported completions as one: rows in their order, one group a prompt; p̃ and c of Equation 12."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import make_rollouts, refused
 from topr_exp.composition.candidates import concat_rows, merge_sources
-from topr_exp.composition.training_set import TrainingSet, baseline_for, effective_positive
+from topr_exp.composition.training_set import baseline_for, effective_positive
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Completions
@@ -49,17 +47,6 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from() -> Non
     assert pool.rollouts.truncated.tolist() == [False, True] * 4
 
 
-@pytest.mark.parametrize("unit", ["examples", "groups"])
-def test_an_epoch_shuffles_the_examples_by_seed_iteration_and_epoch(unit: str) -> None:
-    candidates = SimpleNamespace(problem=np.repeat(np.arange(20), 4))
-    training_set = SimpleNamespace(unit=unit, examples=np.arange(80)[:, None], candidates=candidates)
-    orders = [tuple(TrainingSet.order(training_set, *place)) for place in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1))]
-    assert all(sorted(order) == list(range(80)) for order in orders)
-    assert len({*orders, tuple(range(80))}) == 5
-    assert orders[0] == tuple(TrainingSet.order(training_set, 0, 1, 0))
-    assert (np.diff(candidates.problem[list(orders[0])].reshape(20, 4)) == 0).all() == (unit == "groups")
-
-
 def test_one_part_stays_as_it_is() -> None:
     sampled = part([0, 0], ["a"], [[1]], 0)
     pool = merge_sources([sampled], [verdicts(["correct", "invalid"])])
@@ -90,12 +77,6 @@ def test_round_trips_over_a_grid(p):
 @given(st.floats(0, 1), st.floats(-0.999, 0.999))
 def test_it_is_equation_12(p, c):
     assert effective_positive(p, c) == pytest.approx(p * (1 - c) / (1 + (1 - 2 * p) * c), abs=1e-9)
-
-
-def test_the_papers_ten_percent_set():
-    # With p = 0.1, giving positives the weight 1.8 and negatives 0.2 makes both halves equal.
-    assert effective_positive(0.1, -0.8) == pytest.approx(0.5)
-    assert baseline_for(0.1, 0.5) == pytest.approx(-0.8)
 
 
 @pytest.mark.parametrize(("p", "kind"), [(0.0, "incorrect"), (1.0, "correct")])

@@ -106,10 +106,7 @@ def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        (
-            "needs = frozenset({'ref_logp', 'refrence'})",
-            "needs refrence, which nothing provides; allowed: pairs, ",
-        ),
+        ("needs = frozenset({'ref_logp', 'refrence'})", "needs refrence, which nothing provides; allowed: pairs, "),
         ("needs = 'pairs'", "needs must be a set of names; got 'pairs'"),
         ("needs = frozenset(); rewards = 'zero-one'", "rewards=zero-one: expected one of pm1, zero_one"),
         ("needs = frozenset(); __call__ = None", "not a loss (it needs `name` and `__call__`)"),

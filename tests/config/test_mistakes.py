@@ -11,9 +11,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import ROOT, config_of
 from topr_exp import __version__
 from topr_exp.__main__ import main
+from topr_exp.algorithms.base import NotNegative, Positive
+from topr_exp.algorithms.clipping import PPO
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.load import CONF, build_section
@@ -88,13 +91,14 @@ def test_line_breaks_as_the_message_says_and_latex() -> None:
     assert config_of(f'data.template="{latex}"').data.template == latex
 
 
-WRONG = {"keep_iterations": [0], "baseline": math.inf, "threshold": math.inf, "pass_rate": [0.5],
+WRONG = {"keep_iterations": [0], "baseline": math.inf, "threshold": math.inf, "delta_v": math.inf, "pass_rate": [0.5],
          "template": "no place", "stop": ["a", ""]}  # fmt: skip
 
 
 def test_every_range_is_declared_and_applied() -> None:
     config = config_of("cluster=slurm", "sampler=vllm")
     sections = {"": config} | {f"{f.name}.": getattr(config, f.name) for f in dataclasses.fields(Config)}
+    sections |= {f"algo.{type(loss).__name__}.": loss for loss in map(load, NAMES)}
     declared: dict[str, list[str]] = {}
     for prefix, section in sections.items():
         for name, range_ in ranges(type(section)) if isinstance(section, Section) else ():
@@ -118,6 +122,9 @@ def test_every_range_is_declared_and_applied() -> None:
         (within("(0, 1]"), [1e-9, 1], [0, 1.01, math.nan]),
         (within("[-1, 1]"), [-1, 0, 1], [-1.01, 1.01]),
         (within("[0, 1)"), [0, 0.99], [-0.01, 1]),
+        (Positive.__metadata__[0], [1e-9], [0, math.inf]),
+        (NotNegative.__metadata__[0], [0, 1], [-1e-9, math.inf]),
+        (ranges(PPO)[0][1], [1e-9, 1], [0, 1.01]),
     ],
 )
 def test_ranges_end_where_they_say(range_: Any, inside: list[float], outside: list[float]) -> None:

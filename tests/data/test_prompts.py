@@ -93,9 +93,3 @@ def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit() -> None:
     problems = [Problem(text, text, "0") for text in ("12345", "123456", "1234567")]
     found = tokenize_prompts(problems, Prompter("{question}", (), False, ()), policy, 4)
     assert (found.problems, [*map(len, found.prompts)], found.too_long) == (problems[:2], [5, 6], 1)
-
-
-def test_settings_that_do_not_go_together() -> None:
-    for source, message in (("embedded", "train_problems must be a number"), ("", "source must be")):
-        with pytest.raises(ValueError, match=message):
-            settings("gsm8k", source=source)

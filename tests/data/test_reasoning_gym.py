@@ -37,20 +37,6 @@ def settings(*more: str) -> list[str]:
     return ["data=reasoning_gym", "data.train_problems=null", "data.test_problems=null", *more]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/generated"),
-        (["task=7"], "(docs/generated_problems.md); got 7"),
-        (["task=n_queens"], "data.task must be one that can be graded; n_queens can't: its scorer evaluates text"),
-        (["size=0"], "data.size must be 1 or more; got 0"),
-    ],
-)  # fmt: skip
-def test_what_is_refused(words: list[str], message: str) -> None:
-    with refused(re.escape(message), ConfigError):
-        config_of(*settings(*(f"data.{word}" for word in words)))
-
-
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     said = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"

@@ -1,7 +1,5 @@
 """Logs of completions of other frameworks: each is read as what it is, and a malformed row is named."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -16,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import write_lines
 from topr_exp.config.data import Columns
 from topr_exp.data import rollout_files
 from topr_exp.data.rollout_files import RolloutReader, digest_of_prompt, import_rows
@@ -318,11 +317,6 @@ def import_file(store: Store, path: Path) -> tuple[Table, int]:
     return rollout_files.import_rows(store, RolloutReader(str(path)))
 
 
-def write(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(files())
 def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
@@ -330,7 +324,7 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
     store = Store(folder / "store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollout_files, "ROWS_PER_SHARD", 3)
-        table, made = import_file(store, write(folder / "a.jsonl", rows))
+        table, made = import_file(store, write_lines(folder / "a.jsonl", rows))
         assert (made, table.shards) == (len(rows), -(-len(rows) // 3))
         assert export_file(table, folder / "b.jsonl") == len(rows)
         assert [json.loads(line) for line in (folder / "b.jsonl").open(encoding="utf-8")] == [*map(shortest, rows)]
@@ -346,15 +340,15 @@ def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
         {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "other": 1},
     ]
     store = Store(tmp_path)
-    table, made = import_file(store, write(tmp_path / "a.jsonl", rows))
+    table, made = import_file(store, write_lines(tmp_path / "a.jsonl", rows))
     found = table.read()
     texts = {"problem_id": "a/1", "question": None, "gold": None, "text": " 4.", "finish": "stop"}
     assert found.to_pylist()[0] == {**texts, "tokens": [3, 1], "sampler_logp": [float(np.float32(-0.1)), 0.0]}
     assert found.schema.field("tokens").type == pa.list_(pa.int32())
     assert found.schema.field("sampler_logp").type == pa.list_(pa.float32())
     assert table.name[:9] == "imported/"
-    other, made_again = import_file(store, write(tmp_path / "b.jsonl", rows))
-    different, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
+    other, made_again = import_file(store, write_lines(tmp_path / "b.jsonl", rows))
+    different, _ = import_file(store, write_lines(tmp_path / "c.jsonl", rows * 2))
     assert (made, made_again) == (2, 0)
     assert table.name == other.name != different.name
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, SHARED_DATA, config_of, overrides, refused
+from tests.conftest import ROOT, SHARED_DATA, config_of, overrides, refused, write_lines
 from tests.extending import SOURCE, project
 from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -42,16 +42,10 @@ def rows(count: int, start: int = 0, **more: Any) -> list[dict[str, Any]]:
     return [{"question": f"What is {k} + 1?", "answer": k + 1, **more} for k in range(start, start + count)]
 
 
-def write(path: Path, lines: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
 @pytest.fixture
 def gsm8k(tmp_path: Path) -> Path:
-    write(tmp_path / "train.jsonl", gsm8k_rows(40, 2000))
-    write(tmp_path / "test.jsonl", gsm8k_rows(20))
+    write_lines(tmp_path / "train.jsonl", gsm8k_rows(40, 2000))
+    write_lines(tmp_path / "test.jsonl", gsm8k_rows(20))
     return tmp_path
 
 
@@ -60,9 +54,9 @@ def gsm8k(tmp_path: Path) -> Path:
 
 def test_a_math_folder(tmp_path: Path) -> None:
     row = {"problem": "P1", "solution": r"so $\boxed{\frac{1}{2}}$.", "level": "Level 4", "type": "Algebra"}
-    write(tmp_path / "train_a.jsonl", [row, row | {"problem": "P2", "level": "Level ?"}])
-    write(tmp_path / "train_b.jsonl", [row | {"problem": "P3"}])
-    write(tmp_path / "math500.jsonl", [{"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2},
+    write_lines(tmp_path / "train_a.jsonl", [row, row | {"problem": "P2", "level": "Level ?"}])
+    write_lines(tmp_path / "train_b.jsonl", [row | {"problem": "P3"}])
+    write_lines(tmp_path / "math500.jsonl", [{"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2},
                                          {"problem": "P5", "answer": 18}])  # fmt: skip
     sets = benchmark("math", tmp_path)
     assert [(one.question, one.level) for one in sets.train] == [("P1", 4), ("P2", None), ("P3", 4)]
@@ -71,7 +65,7 @@ def test_a_math_folder(tmp_path: Path) -> None:
 
 
 def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k: Path) -> None:
-    write(gsm8k / "train.jsonl", [*gsm8k_rows(40, 2000), {"question": "  what IS\n5  + 1?", "answer": "#### 6"}])
+    write_lines(gsm8k / "train.jsonl", [*gsm8k_rows(40, 2000), {"question": "  what IS\n5  + 1?", "answer": "#### 6"}])
     sets = benchmark("gsm8k", gsm8k)
     assert [len(sets.train), len(sets.test)] == [40, 20]
     assert (sets.train[0].question, sets.train[0].answer) == ("What is 2000 + 1?", "2001")
@@ -106,10 +100,10 @@ def test_validation_problems_are_neither_trained_on_nor_tested_on(name: str, gsm
 
 def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k: Path) -> None:
     bad = {"question": "Why?", "answer": "no number here"}
-    write(gsm8k / "train.jsonl", [bad, *gsm8k_rows(19, 2000)])
+    write_lines(gsm8k / "train.jsonl", [bad, *gsm8k_rows(19, 2000)])
     sets = benchmark("gsm8k", gsm8k)
     assert (sets.train_report.unparsable, len(sets.train)) == (1, 19)
-    write(gsm8k / "train.jsonl", [*gsm8k_rows(38, 2000), bad, bad, bad])
+    write_lines(gsm8k / "train.jsonl", [*gsm8k_rows(38, 2000), bad, bad, bad])
     with pytest.raises(TOPRError, match=r"train.jsonl: 3 of 41 problems have no gsm8k answer .*train.jsonl:39$"):
         benchmark("gsm8k", gsm8k)
 
@@ -123,7 +117,7 @@ def test_missing_folders_files_and_fields(tmp_path: Path) -> None:
             benchmark(name, tmp_path)
     with pytest.raises(TOPRError, match="no such folder"):
         benchmark("gsm8k", tmp_path / "nowhere")
-    write(tmp_path / "test.jsonl", gsm8k_rows(3))
+    write_lines(tmp_path / "test.jsonl", gsm8k_rows(3))
     with pytest.raises(TOPRError, match=r"no train\.jsonl there"):
         benchmark("gsm8k", tmp_path)
     for text, message in (
@@ -192,7 +186,7 @@ def load(path: Path, *more: str) -> ProblemSets:
 
 
 def test_one_file_whose_share_is_held_out(tmp_path: Path) -> None:
-    path, share = write(tmp_path / "mine.jsonl", rows(200)), "data.test_share=0.1"
+    path, share = write_lines(tmp_path / "mine.jsonl", rows(200)), "data.test_share=0.1"
     sets = load(path, share)
     assert (len(sets.train), len(sets.test)) == (180, 20)
     assert sets.test[0].answer == str(int(sets.test[0].question.split()[2]) + 1)
@@ -200,15 +194,15 @@ def test_one_file_whose_share_is_held_out(tmp_path: Path) -> None:
     assert [one.id for one in sets.train] == sorted(one.id for one in sets.train)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())  # a byte order mark is passed over
     assert load(path, share) == sets
-    write(path, rows(220))  # a longer file moves few problems
+    write_lines(path, rows(220))  # a longer file moves few problems
     assert len({one.id for one in sets.test} & {one.id for one in load(path, share).test}) >= 17
 
 
 def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path: Path) -> None:
     same = [{"question": "How many?", "context": f"There are {i}.", "answer": i} for i in range(20)]
-    write(tmp_path / "one.jsonl", same)
-    folder = write(tmp_path / "two" / "train.jsonl", same).parent
-    write(folder / "test.jsonl", same[:3])
+    write_lines(tmp_path / "one.jsonl", same)
+    folder = write_lines(tmp_path / "two" / "train.jsonl", same).parent
+    write_lines(folder / "test.jsonl", same[:3])
     template = "data.template='{context} {question}'"
     parted = load(tmp_path / "one.jsonl", "data.test_share=0.5", template)
     assert [len(parted.train), len(parted.test), parted.train_report.overlapping] == [10, 10, 0]
@@ -222,8 +216,8 @@ def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path: P
 
 def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> None:
     line = {"Q": "Why?", "A": [1, 2], "key": "a", "hard": "Level 4", "kind": "Logic", "hint": "think", "n": 3}
-    write(tmp_path / "train.jsonl", [line, line | {"Q": "Who?", "key": "b", "hard": "?"}])
-    write(tmp_path / "test.jsonl", [line | {"Q": "When?", "key": "c"}])
+    write_lines(tmp_path / "train.jsonl", [line, line | {"Q": "Who?", "key": "b", "hard": "?"}])
+    write_lines(tmp_path / "test.jsonl", [line | {"Q": "When?", "key": "c"}])
     names = ["question=Q", "answer=A", "id=key", "level=hard", "subject=kind", "name=ours", "grader=final"]
     names = [f"data.{name}" for name in names]
     sets = load(tmp_path, *names)
@@ -275,7 +269,7 @@ def odd(**changes: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_mistakes(files: dict[str, Any], settings: str, message: str, tmp_path: Path) -> None:
     for name, lines in files.items():
-        write(tmp_path / f"{name}.jsonl", lines)
+        write_lines(tmp_path / f"{name}.jsonl", lines)
     more = [f"data.{settings}"] if settings else []
     with refused(re.escape(message), ConfigError):
         config_of("data=jsonl", f"data.path={tmp_path}", *more, "dry_run=true")
@@ -285,14 +279,11 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
     code = "def grade(completion, gold):\n    return 'correct' if f'<a>{gold}</a>' in completion else 'incorrect'\n"
     (tmp_path / "tags_grader.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    path = write(tmp_path / "mine.jsonl", rows(20))
+    path = write_lines(tmp_path / "mine.jsonl", rows(20))
     with pytest.raises(ConfigError, match=r"it is one file, with nothing to test on; data\.test_share=0\.1 tests on"):
         config_of("data=jsonl", f"data.path={path}")
     settings = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader=tags_grader:grade"]
-    with pytest.raises(
-        ConfigError,
-        match=r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to",
-    ):
+    with pytest.raises(ConfigError, match=r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to"):
         config_of(*settings)
     config = config_of(*settings, "data.correct='<a>{answer}</a>'")
     assert build_prompter(config.data).render("Q") == "Question: Q\nAnswer:"
@@ -302,14 +293,14 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
 
 def test_the_documents_command_and_a_changed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = write(tmp_path / "problems.jsonl", rows(40))
+    path = write_lines(tmp_path / "problems.jsonl", rows(40))
     text = (ROOT / "docs" / "own_problems.md").read_text().partition("## A file")[2]
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("python -m topr_exp")))[3:]
     assert words.pop(0) == "model=llama3_8b"
     settings = [*words, *overrides(tmp_path / "out"), "data.test_problems=4"]
     summary = run(config_of(*settings))
     assert (summary["source"], summary["problems"]) == ("problems.jsonl", {"train": 16, "test": 4})
-    write(path, rows(41))
+    write_lines(path, rows(41))
     with pytest.raises(TOPRError, match=r"data\.path \(problems\.jsonl\) has changed since"):
         run(config_of(*settings))
 

@@ -1,7 +1,5 @@
 """docs/python.md: its blocks run as they stand, and its trainer in TRL takes the gradient that ours takes."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import pkgutil
@@ -144,11 +142,7 @@ def our_gradient(
     mask = mask[:, : logp.shape[1]]
     mu = inputs["old_per_token_logps"][:, : logp.shape[1]].where(mask, 0.0)
     batch = topr_exp.Batch(
-        logp=logp,
-        mu_logp=mu,
-        mask=mask,
-        reward=inputs["advantages"],
-        positive=inputs["advantages"] > 0,
+        logp=logp, mu_logp=mu, mask=mask, reward=inputs["advantages"], positive=inputs["advantages"] > 0
     )
     topr_exp.loss("topr")(batch).loss.mean().backward()
     return {name: value.grad for name, value in model.named_parameters()}, float((logp - mu).abs().max())

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from reproduce import records
-from reproduce.selection import Runs
+from reproduce.selection import Runs, pick
 from tests.conftest import ROOT
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.results import difference, gain
@@ -109,7 +109,7 @@ def interval(where: str, expression: str) -> Interval:
     figure, model, *settings = where.split()
     stored = list(records.known(records.read(RESULTS / f"{figure}.json")).values())
     assert stored, f"{figure}: no records"
-    return value_of(with_settings(Runs(stored).where({"model.name": model}), settings), expression)
+    return value_of(pick(Runs(stored), " ".join([f"model.name={model}", *settings])), expression)
 
 
 def computed(each: Statement) -> str:
@@ -146,20 +146,6 @@ def quoted(each: Statement) -> str:
     return each.text if each.text.lstrip("+") in {number.lstrip("+-") for number in rounded} else quotation
 
 
-def with_settings(runs: Runs, settings: list[str]) -> Runs:
-    """The runs with these settings, KEY=VALUE each."""
-    pairs = [text.partition("=") for text in settings]
-    chosen = [run for run in runs if all(matches(run["settings"].get(key), value) for key, _, value in pairs)]
-    return Runs(chosen)
-
-
-def matches(value: object, text: str) -> bool:
-    """True if a setting has this value; None: it is not recorded, since it is what its YAML says."""
-    if text == "None":
-        return value is None
-    return float(text) == value if isinstance(value, float | int) else text == str(value)
-
-
 def value_of(runs: Runs, expression: str) -> Interval:
     """The interval of an expression: of one group of runs, or of the difference of two."""
     names = expression.split(" - ")
@@ -179,10 +165,8 @@ def value_of(runs: Runs, expression: str) -> Interval:
 def group(runs: Runs, name: str) -> Runs:
     """The runs of an operand; several settings among them would be a mistake in the comment."""
     algorithm, *own = name.removesuffix(".maj").removesuffix(".invalid").split("@")
-    chosen = with_settings(runs, own)
-    if algorithm != "base":
-        chosen = chosen.where({"algo.name": algorithm})
-    elif len(chosen):
+    chosen = pick(runs, " ".join([algorithm] * (algorithm != "base") + own) or "all")
+    if algorithm == "base":
         chosen = Runs(list({run["settings"]["seed"]: run for run in chosen}.values()))
     assert len(chosen), f"{name}: no such runs"
     assert len(set(chosen.seeds)) == len(chosen), f"{name}: several runs of one seed; name more settings"

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, lines_of, overrides
 from tests.sweep_tools import result
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
@@ -38,19 +37,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Config]:
     return configs[0], configs[1]
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_evaluating_does_not_change_the_training(finished: tuple[Config, Config]) -> None:
     weights = [(config.folder / "model" / "model.safetensors").read_bytes() for config in finished]
     assert weights[0] == weights[1]
-    losses = [[record["loss"] for record in lines(config.folder / "metrics.jsonl")] for config in finished]
+    losses = [[record["loss"] for record in lines_of(config.folder / "metrics.jsonl")] for config in finished]
     assert losses[0] == losses[1]
 
 
 def test_the_curve_has_its_points_and_the_headline_figures_stand_apart(finished: tuple[Config, Config]) -> None:
-    plain, curved = (lines(config.folder / "eval.jsonl") for config in finished)
+    plain, curved = (lines_of(config.folder / "eval.jsonl") for config in finished)
     points = [record for record in curved if record.get("subset")]
     assert [(record["iteration"], record.get("step")) for record in points] == [
         (0, None), (1, 2), (1, 4), (1, None), (2, 2), (2, 4), (2, None)
@@ -68,7 +63,7 @@ def test_the_curve_has_its_points_and_the_headline_figures_stand_apart(finished:
 def test_each_point_of_the_curve_is_of_completions_of_its_own(finished: tuple[Config, Config]) -> None:
     """Every point within an iteration has a table of the weights at that update, and no two the same completions."""
     folder = finished[1].folder
-    points = {(each["iteration"], each["step"]) for each in lines(folder / "eval.jsonl") if "step" in each}
+    points = {(each["iteration"], each["step"]) for each in lines_of(folder / "eval.jsonl") if "step" in each}
     store, drawn = Store(folder / "store"), {}
     for path in (folder / "store" / "rollouts").iterdir():
         table = store.open(path)
@@ -81,7 +76,7 @@ def test_each_point_of_the_curve_is_of_completions_of_its_own(finished: tuple[Co
 
 
 def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Config, Config]) -> None:
-    shown = lines(finished[0].folder / "completions.jsonl")
+    shown = lines_of(finished[0].folder / "completions.jsonl")
     kinds = Counter((entry["set"], entry["iteration"]) for entry in shown)
     assert set(kinds) == {("test", 0), ("test", 1), ("test", 2), ("train", 1), ("train", 2)}
     assert max(Counter((entry["set"], entry["iteration"], entry["verdict"]) for entry in shown).values()) <= PER_VERDICT

@@ -1,6 +1,5 @@
 """Answers out of text by every convention, in linear time; equality on random text and against sympy as an oracle."""
 
-import json
 import random
 import re
 import time
@@ -13,7 +12,7 @@ import sympy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT, SHARED_DATA
+from tests.conftest import ROOT, SHARED_DATA, lines_of
 from tests.grading.cases import ANSWERS, VERDICTS
 from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader, extract, last_boxed, symbolic
@@ -95,7 +94,7 @@ def rows(name: str) -> list[dict[str, Any]]:
     path = SHARED_DATA / name
     if not path.is_file():
         pytest.skip(f"{path} is absent (set TOPR_SHARED_DATA)")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return lines_of(path)
 
 
 def test_agreement(grader: Grader) -> None:

@@ -10,10 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from topr_exp.grade import main
-
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "topr_exp.grade"]
 FOUND = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
@@ -93,21 +89,3 @@ def test_a_grader_of_ones_own() -> None:
     done = run("--format", "own_graders:obedient", text=lines({"completion": "raise", "gold": "5"}))
     assert done.returncode == 1
     assert done.stderr.decode() == "error: grader own_graders:obedient raised ValueError: no idea (completion 1)\n"
-
-
-FORMATS = "gsm8k, math, final, verdict or package.module:function"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--format", "mmlu"], f"error: grader must be one of {FORMATS}; got mmlu"),
-        ([], "python -m topr_exp.grade: error: the following arguments are required: --format"),
-    ],
-)
-def test_wrong_options(options, message, capsys):
-    try:
-        status = main(options)
-    except SystemExit as ended:  # by argparse
-        status = ended.code
-    assert (status, capsys.readouterr().err.splitlines()[-1]) == (2, message)

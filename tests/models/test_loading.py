@@ -21,11 +21,6 @@ from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.types import ConfigError, TOPRError
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(SHIPPED / "tiny", tmp_path / "copy"))
-
-
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
 def test_a_shipped_model_loads_and_is_what_it_says(name: str) -> None:
     assert sum(path.stat().st_size for path in (SHIPPED / name).iterdir()) < 1.2 * 2**20
@@ -41,11 +36,11 @@ def test_a_shipped_model_loads_and_is_what_it_says(name: str) -> None:
     assert all(torch.equal(p, p.half().float()) for p in model.parameters())
 
 
-def test_a_folder_loads_like_the_shipped_model_and_to_its_device(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_loads_like_the_shipped_model_and_to_its_device(own_model, monkeypatch):
     """Weights are read to the device and not moved there."""
     ids = torch.tensor([[1, 5, 9, 20]])
     shipped, _ = load_model("tiny")
-    model, _ = load_model(str(copy), device="cpu")
+    model, _ = load_model(str(own_model), device="cpu")
     assert torch.equal(model(ids).logits, shipped(ids).logits)
     devices = set()
     read = AutoModelForCausalLM.from_pretrained
@@ -56,15 +51,15 @@ def test_a_folder_loads_like_the_shipped_model_and_to_its_device(copy: Path, mon
         return found
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
-    load_model(str(copy), device="meta")
+    load_model(str(own_model), device="meta")
     assert devices == {"meta"}
 
 
-def test_weights_stored_in_bfloat16_are_trained_in_float32(copy: Path, tmp_path: Path) -> None:
+def test_weights_stored_in_bfloat16_are_trained_in_float32(own_model: Path, tmp_path: Path) -> None:
     """As those of the hub's Llamas: an update of 5e-7 would not move a weight of bfloat16."""
-    load_model(str(copy), dtype=torch.bfloat16)[0].save_pretrained(copy)
-    assert json.loads((copy / "config.json").read_text())["dtype"] == "bfloat16"
-    model = config_of(f"model.path={copy}", "model.dtype=bfloat16").model
+    load_model(str(own_model), dtype=torch.bfloat16)[0].save_pretrained(own_model)
+    assert json.loads((own_model / "config.json").read_text())["dtype"] == "bfloat16"
+    model = config_of(f"model.path={own_model}", "model.dtype=bfloat16").model
     policy = load_policy(model, "cpu")
     assert {weight.dtype for weight in policy.model.parameters()} == {torch.float32}
     assert policy.compute is torch.bfloat16
@@ -78,23 +73,23 @@ def test_weights_stored_in_bfloat16_are_trained_in_float32(copy: Path, tmp_path:
         assert not torch.equal(saved, saved.bfloat16().float())
 
 
-def test_the_fingerprint_follows_weights_and_tokenizer(copy: Path) -> None:
-    first = weights_fingerprint(copy)
+def test_the_fingerprint_follows_weights_and_tokenizer(own_model: Path) -> None:
+    first = weights_fingerprint(own_model)
     assert first == weights_fingerprint(SHIPPED / "tiny")
-    (copy / "README.md").write_text("another card")
-    assert weights_fingerprint(copy) == first
-    weights = bytearray((copy / "model.safetensors").read_bytes())
+    (own_model / "README.md").write_text("another card")
+    assert weights_fingerprint(own_model) == first
+    weights = bytearray((own_model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
-    (copy / "model.safetensors").write_bytes(weights)
-    second = weights_fingerprint(copy)
-    (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
-    third = weights_fingerprint(copy)
-    (copy / "chat_template.jinja").write_text("{{ messages }}")
-    assert len({first, second, third, weights_fingerprint(copy)}) == 4
+    (own_model / "model.safetensors").write_bytes(weights)
+    second = weights_fingerprint(own_model)
+    (own_model / "tokenizer.json").write_text((own_model / "tokenizer.json").read_text() + " ")
+    third = weights_fingerprint(own_model)
+    (own_model / "chat_template.jinja").write_text("{{ messages }}")
+    assert len({first, second, third, weights_fingerprint(own_model)}) == 4
 
 
-def test_a_saved_model_is_one_whether_online_or_not_and_is_checked_wherever_it_is_copied(copy, tmp_path, monkeypatch):
-    config, found = config_of(f"model.path={copy}").model, set()
+def test_a_saved_model_is_one_online_or_not_and_is_checked_wherever_it_is_copied(own_model, tmp_path, monkeypatch):
+    config, found = config_of(f"model.path={own_model}").model, set()
     for offline in (False, True):
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
         folder = tmp_path / f"offline {offline}"
@@ -115,26 +110,26 @@ def test_a_saved_model_is_one_whether_online_or_not_and_is_checked_wherever_it_i
     load_policy(config, "cpu", moved)
 
 
-def test_folders_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(copy)
+def test_folders_that_cannot_be_used(own_model: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(own_model)
     tokenizer.add_tokens(["<one>", "<two>"])
-    larger = Path(shutil.copytree(copy, tmp_path / "larger"))
+    larger = Path(shutil.copytree(own_model, tmp_path / "larger"))
     tokenizer.save_pretrained(larger)
-    damaged = Path(shutil.copytree(copy, tmp_path / "damaged"))
+    damaged = Path(shutil.copytree(own_model, tmp_path / "damaged"))
     (damaged / "model.safetensors").write_bytes(b"\0" * 100)
     steps = [
         (str(tmp_path / "nowhere"), None, r"no such folder; shipped models are .*tiny"),
         ("tinny", None, "no such folder"),
         (str(larger), None, "the tokenizer has 415 tokens, the model only 413"),
         (str(damaged), None, "can't be loaded"),
-        (str(copy), "tokenizer.json", "has no tokenizer"),
-        (str(copy), "model.safetensors", r"no weights .*pickled"),
-        (str(copy), "config.json", r"no config\.json"),
+        (str(own_model), "tokenizer.json", "has no tokenizer"),
+        (str(own_model), "model.safetensors", r"no weights .*pickled"),
+        (str(own_model), "config.json", r"no config\.json"),
     ]
-    (copy / "pytorch_model.bin").touch()
+    (own_model / "pytorch_model.bin").touch()
     for name, removed, said in steps:
         if removed is not None:
-            (copy / removed).unlink()
+            (own_model / removed).unlink()
         with refused(said):
             load_model(name)
 

@@ -40,26 +40,6 @@ class Completion:
     ref: Any = None  # [T] log π_ref
 
 
-def tapered(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict); A may stand for R."""
-    reward = advantage_of(algo, one, reward)
-    sign = "pos" if reward > 0 or (reward == 0 and one.correct) else "neg"
-    low, high = (math.log(algo[name]) if algo[name] > 0 else -math.inf for name in (f"a_{sign}", f"b_{sign}"))
-    tokens = logp.detach() - one.mu
-    delta = {"sequence": tokens.sum(), "geometric": tokens.mean(), "token": tokens}[algo["ratio"]]
-    weight = delta.clamp(low, high).exp()
-    loss = -reward * (weight * logp).sum()  # a number or one a token
-    metrics = {
-        "weight": float(weight.mean()),
-        "clipped_low": share(delta < low - TOLERANCE),
-        "clipped_high": share(delta > high + TOLERANCE),
-    }
-    if algo["ratio"] == "sequence":  # beyond a limit the taper goes on as its tangent in log space
-        limit = min(max(float(delta), low), high)
-        metrics["objective"] = reward * math.exp(limit) * (1 + float(delta) - limit) if limit > -math.inf else 0.0
-    return loss, metrics
-
-
 def advantage_of(algo: Any, one: Completion, reward: float) -> float:
     if algo["advantage"] == "reward":
         return reward
@@ -269,9 +249,8 @@ def kl_pg(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record
     return algo["beta"] * kl - advantage * logp.sum(), {"advantage": advantage, "vocab_kl": float(kl)}
 
 
-FORMULAS: dict[str, Callable[..., tuple[Tensor, Record]]] = dict.fromkeys(
-    ("topr", "tis", "is", "naive", "sft"), tapered
-) | {"ppo": ppo, "grpo": grpo, "opmd": opmd, "asymre": asymre, "rec": rec, "red_drop": rec}
+FORMULAS: dict[str, Callable[..., tuple[Tensor, Record]]] = {"ppo": ppo, "grpo": grpo, "opmd": opmd, "asymre": asymre}
+FORMULAS |= {"rec": rec, "red_drop": rec} | dict.fromkeys(("topr", "tis", "is", "naive", "sft"), policy_gradient)
 FORMULAS |= dict.fromkeys(("policy_gradient", "decoupled_ppo", "icepop", "dppo_tv", "dppo_kl", "ipo"), policy_gradient)
 FORMULAS |= dict.fromkeys(("mis", "trust_region_mask", "vaco", "luspo"), policy_gradient) | {"gmpo": gmpo}
 FORMULAS |= {"gspo": gspo, "cispo": cispo, "vespo": vespo, "m2po": m2po, "sapo": sapo, "oapl": oapl}

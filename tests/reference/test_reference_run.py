@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import topr_exp
-from tests.conftest import config_of
+from tests.conftest import config_of, lines_of, write_lines
 from tests.reference.model import table_of
 from tests.reference.reference import Draw, Reference, Replay
 from topr_exp.models.loading import load_model
@@ -53,6 +53,8 @@ WARM_UP = ["optim.warmup_steps=2", "optim.schedule=cosine", "optim.epochs=2"]
 TWO_UPDATES = ["schedule.updates=2", "optim.batch_size=12"]
 FASTER = ["optim.epochs=2", "optim.lr=3e-4"]  # so that ratios leave 1
 ADAMW = ["optim.weight_decay=1", "optim.betas=[0.8,0.95]"]
+ADAFACTOR = ["optim.name=adafactor", "optim.betas=null", "optim.weight_decay=1", "optim.grad_clip=.2"]
+POSITIVES = ["compose=positives", "compose.n_examples=8", "optim.epochs=4"]
 OFFLINE = {
     "topr": ["algo=topr", "optim.epochs=3"],
     "topr, baseline": ["algo=topr", "baseline=-0.3", "compose.drop_truncated=true", RECOMPUTED],
@@ -73,7 +75,7 @@ OFFLINE = {
     "agro, some problems": ["algo=agro", "compose.pass_rate=[0.1,0.6]", "optim.epochs=2"],
     "dpo, some problems": ["algo=dpo", "compose.pass_rate=[0.3,1]", DISTINCT, "sampler.temperature=.5"],
     "tis": ["algo=tis", "compose=anna_karenina", "compose.n_examples=30", "effective_positive=0.6", *ADAMW],
-    "adafactor": ["algo=sft", "optim.name=adafactor", "optim.betas=null", "optim.weight_decay=1", "optim.grad_clip=.2"],
+    "adafactor": ["algo=sft", *POSITIVES, *ADAFACTOR],
     "dpo": ["algo=dpo", "compose.pairs_per_problem=4", "compose.n_examples=20", "optim.epochs=2", "optim.batch_size=6"],
     "grpo, zero_one": ["algo=grpo", "data.reward=zero_one", "algo.length_normalize=true", DISTINCT],
     "red_drop": ["algo=red_drop", "optim.epochs=2"],
@@ -116,7 +118,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "problems").mkdir()
     for split, problems in (("train", TRAIN), ("test", TEST)):
         lines = [{"question": question, "answer": f"#### {gold}"} for question, gold in problems.items()]
-        (folder / "problems" / f"{split}.jsonl").write_text(json_lines(lines))
+        write_lines(folder / "problems" / f"{split}.jsonl", lines)
     shipped = next(Path(topr_exp.__file__).parent.rglob("tiny/config.json")).parent
     for name in ("base", "another"):
         shutil.copytree(shipped, folder / name)
@@ -137,8 +139,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bare = [{"completion": row["text"], **{name: row[name] for name in kept}} for row in some]
     nearly = [[value - 0.03 * (i % 4) for value in row["sampler_logp"]] for i, row in enumerate(some)]
     given = [row | {"logprobs": values} for row, values in zip(bare, nearly, strict=True)]
-    (folder / "completions.jsonl").write_text(json_lines(given))
-    (folder / "bare.jsonl").write_text(json_lines(bare))
+    write_lines(folder / "completions.jsonl", given)
+    write_lines(folder / "bare.jsonl", bare)
     return folder
 
 
@@ -182,14 +184,6 @@ def settings(outputs: Path, *more: str) -> list[str]:
         "optim.batch_size=12", "optim.micro_batch_size=5", "optim.score_batch_size=16",
         *(text.format(outputs=outputs) for text in more),
     ]  # fmt: skip
-
-
-def json_lines(objects: list[Any]) -> str:
-    return "".join(json.dumps(each) + "\n" for each in objects)
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def some(cases: Iterable[str]) -> Any:

@@ -1,7 +1,5 @@
 """Runs that nobody ran, with figures that are all different, for what the report makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Means and 95 % intervals of the report against plain arithmetic; who ended best, and what of that is not sure."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -135,9 +133,7 @@ def paired(first: str, second: str) -> str:
     return crossed_interval(values[0] - values[1]).percent(sign=True)
 
 
-def test_the_best_is_named_with_what_is_not_told_apart_from_it(
-    runs: list[Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch):
     sentence, rows = ranked(runs)
     assert [(row["pass@1, %"], row["runs"]) for row in rows] == [("topr", "3"), ("tis", "3"), ("sft", "3")]
     assert [row["minus topr"] for row in rows] == ["", paired("tis", "topr"), paired("sft", "topr")]

@@ -1,7 +1,5 @@
 """Every number of a plot is computed once, of runs that differ in nothing but their seeds, with its 95 % interval."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

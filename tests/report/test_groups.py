@@ -1,7 +1,5 @@
 """Grouping by what differs."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import json
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import config_of
+from tests.report.made_up import made_run
 from tests.run_folders import make_run
 from topr_exp import read_runs
 from topr_exp.report.groups import as_csv, group_runs, groups_frame, runs_frame
@@ -19,34 +18,23 @@ from topr_exp.report.runs import Run, find_runs
 from topr_exp.schema import flatten, plain
 
 
-def run_with(name: str, **settings: Any) -> Run:
-    config: dict[str, Any] = {
-        "algo": {"name": "topr", "b_pos": 1.0},
-        "seed": 0,
-        "output_dir": "x",
-        "cluster": {"jobs": 1},
-    }
-    for key, value in settings.items():
-        config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
-    return Run(Path(name), name, config=config)
-
-
 def sizes(runs: list[Run]) -> dict[str, int]:
     return {label: len(members) for label, members in group_runs(runs).groups.items()}
 
 
 def test_settings_that_follow_from_others_do_not_name_groups() -> None:
     """Seeds make repetitions, which stand in the order of the runs; memory and folders make no difference."""
-    runs = [run_with(f"{name}{lr}{seed}", algo={"name": name, "b_pos": b}, lr=lr, seed=seed, output_dir=str(seed),
-                     optim={"micro_batch_size": seed})
+    runs = [made_run(f"{name}{lr}{seed}", {}, {}, algo__name=name, algo__b_pos=b, lr=lr, seed=seed,
+                     output_dir=str(seed), optim__micro_batch_size=seed)
             for seed in (2, 0, 1) for name, b in (("topr", 1.0), ("is", math.inf)) for lr in (1e-3, 1e-4)]  # fmt: skip
     found = group_runs(runs)
     assert found.keys == ["algo.name", "lr"]
     assert found.differing == ["algo.name", "algo.b_pos", "lr"]
     assert list(found.groups) == ["is, lr=0.0001", "is, lr=0.001", "topr, lr=0.0001", "topr, lr=0.001"]
     assert all([run.config["seed"] for run in members] == [2, 0, 1] for members in found.groups.values())
-    assert sizes([run_with(f"r{i}", seed=i) for i in range(3)]) == {"topr": 3}
-    assert sizes([run_with("a"), run_with("b"), Run(Path("c"), "c")]) == {"topr": 1, "c (settings unknown)": 1}
+    assert sizes([made_run(f"r{i}", {}, {}, seed=i) for i in range(3)]) == {"topr": 3}
+    unlike = [made_run("a", {}, {}), made_run("b", {}, {}), Run(Path("c"), "c")]
+    assert sizes(unlike) == {"topr": 1, "c (settings unknown)": 1}
     assert sizes([Run(Path("c"), "c"), Run(Path("d"), "d")]) == {"c (settings unknown)": 1, "d (settings unknown)": 1}
 
 
@@ -102,7 +90,7 @@ def test_the_same_run_twice_is_counted_once(tmp_path: Path) -> None:
 
 def test_what_differs_with_the_groups_is_named() -> None:
     """An algorithm's own settings come with its name; any other may be why its runs end where they do."""
-    runs = [run_with(name, algo={"name": name, "b_pos": b}, optim={"lr": lr}, seed=seed, model={"name": "tiny"})
+    runs = [made_run(name, {}, {}, algo__name=name, algo__b_pos=b, optim__lr=lr, seed=seed, model__name="tiny")
             for name, b, lr in (("topr", 1.0, 1e-4), ("tis", 0.0, 1e-3)) for seed in (0, 1)]  # fmt: skip
     for run in runs:
         run.environment = {"git_commit": "0123456789abcdef", "git_dirty": False}

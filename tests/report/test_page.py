@@ -1,7 +1,5 @@
 """`python -m topr_exp.report`: what it writes, and the page in a real browser, opened from disk, without a network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html
@@ -14,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.run_folders import completion, make_run, make_sweep, write_lines
+from tests.conftest import write_lines
+from tests.run_folders import completion, make_run, make_sweep
 from topr_exp.report import figures
 from topr_exp.report.__main__ import AUTHOR, main
 from topr_exp.sweeps.launch import publish
@@ -169,9 +168,7 @@ def test_what_a_reader_does_and_sees(out: Path) -> None:
     assert (seen["made"][0] != "hacked", seen["made"][1]) == (True, 0)
 
 
-def test_a_sweep_writes_its_report_and_survives_a_failing_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_writes_its_report_and_survives_a_failing_one(tmp_path, capsys):
     sweep = make_sweep(tmp_path, 2)
     publish(sweep)
     assert capsys.readouterr().out.startswith(f"report: {sweep / 'report' / 'report.html'}\n")
@@ -201,9 +198,7 @@ def contents(folder: Path) -> dict[str, str]:
     [("figures/photo.png", None), ("thesis.tex", '{"files": ["letter.txt"], "created": "2024"}'),
      ("figures/photo.png", json.dumps({"written_by": AUTHOR, "files": 3}))],
 )  # fmt: skip
-def test_a_folder_with_files_that_no_report_listed_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, manifest: str | None
-) -> None:
+def test_a_folder_with_files_that_no_report_listed_is_refused(tmp_path, capsys, name, manifest):
     make_run(tmp_path / "runs")
     out = tmp_path / "out"
     (out / name).parent.mkdir(parents=True)

@@ -1,7 +1,5 @@
 """The report reads what is there: unfinished, damaged and foreign folders become notes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -12,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import become_ordinary
-from tests.run_folders import make_run, write_lines
+from tests.conftest import become_ordinary, write_lines
+from tests.run_folders import make_run
 from topr_exp import compare
 from topr_exp.report import __main__ as report
 from topr_exp.report import figures
@@ -79,9 +77,7 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
     assert [each[0] for each in names] == ["first", names[1][0], "third"], "of one name: told apart by their folders"
 
 
-def test_runs_that_may_not_be_read_are_left_out_with_a_warning(
-    ordinary_user: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_may_not_be_read_are_left_out_with_a_warning(ordinary_user, capsys):
     make_run(ordinary_user, "seed=0")
     _, hidden = make_run(ordinary_user, "seed=1")
     hidden.chmod(0)
@@ -125,9 +121,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", [*RESULTS, *(pytest.param(name, marks=pytest.mark.extended) for name in OTHERS)])
-def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
-    smoke: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_path, monkeypatch, capsys):
     finished = smoke[0].folder
     shutil.copytree(smoke[0].store, tmp_path / "store")
     content = (finished / name).read_bytes() if (finished / name).exists() else b""

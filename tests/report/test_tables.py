@@ -1,7 +1,5 @@
 """The report's tables and its page: every number under its name, in the row of its run or group."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

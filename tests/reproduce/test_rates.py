@@ -115,21 +115,6 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     assert "no space left; a rate is judged by loss" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["seed=1"], "name the figures whose learning rates are to be chosen"),
-        (["fig0"], "fig0: no such figure"),
-        (["fig1", "cluster=slurm"], "cluster=slurm: only cluster=local chooses rates"),
-    ],
-)
-def test_mistakes_are_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rates.main(given) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> None:
     conf = read_rates()
     assert set(conf["tiny"]) == set(conf["tiny_noise"]) <= ALGORITHMS

@@ -17,9 +17,8 @@ from reproduce.check import compare, write_figure
 from reproduce.jobs import Need, Request
 from reproduce.page import write_page
 from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics
-from reproduce.selection import Runs, collapsed, fell, over_seeds
-from tests import by_hand
-from tests.conftest import config_of
+from reproduce.selection import Runs, collapsed, fell
+from tests.conftest import config_of, lines_of
 from tests.reproduce.worlds import group, named
 from topr_exp.config.settings import Config
 from topr_exp.report.runs import Run
@@ -31,10 +30,6 @@ def rows(place: Path) -> list[dict[str, Any]]:
     """A table of a store: its shards one after the other."""
     shards = sorted(place.glob("shard-*.arrow"))
     return [row for shard in shards for row in pa.ipc.open_file(pa.memory_map(str(shard))).read_all().to_pylist()]
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def counted(verdicts: Sequence[dict[str, Any]], n: int) -> dict[str, str]:
@@ -54,7 +49,7 @@ def counted(verdicts: Sequence[dict[str, Any]], n: int) -> dict[str, str]:
 
 def test_a_record_is_what_the_run_s_files_say(finished: Config) -> None:
     record, folder = extract(finished.folder, METRICS), finished.folder
-    whole = [each for each in lines(folder / "eval.jsonl") if not each.get("subset")]
+    whole = [each for each in lines_of(folder / "eval.jsonl") if not each.get("subset")]
     assert [each["iteration"] for each in whole] == [0, 1, 2]
     for stored, results in zip(whole, record["iterations"], strict=True):
         verdicts = rows(Path(stored["verdicts"]))
@@ -72,10 +67,10 @@ def test_a_record_is_what_the_run_s_files_say(finished: Config) -> None:
 def test_curve_lengths_and_metrics_of_a_record_are_the_files(finished: Config) -> None:
     """Three problems, after each of the four updates of an iteration, and at its end, which is its last update too."""
     record, folder = extract(finished.folder, METRICS), finished.folder
-    points = [each for each in lines(folder / "eval.jsonl") if each.get("subset")]
+    points = [each for each in lines_of(folder / "eval.jsonl") if each.get("subset")]
     steps = [(iteration, step) for iteration in (1, 2) for step in (1, 2, 3, 4, None)]
     assert [(each["iteration"], each.get("step")) for each in points] == [(0, None), *steps]
-    last, updates = [*points[:4], *points[5:9], points[10]], lines(folder / "metrics.jsonl")
+    last, updates = [*points[:4], *points[5:9], points[10]], lines_of(folder / "metrics.jsonl")
     assert len(updates) == 8 < BINS  # each is a part of its own
     for part, names, known in (
         ("curve", ("pass@1", "correct", "incorrect", "invalid"), last),
@@ -141,14 +136,6 @@ def test_runs_are_told_apart_by_their_settings() -> None:
     assert len(runs.where({"effective_positive": 0.1, "compose.positive_share": 0.5})) == 3
     assert len(runs.where({"effective_positive": None})) == 3
     assert runs.seeds == sorted(runs.seeds)
-
-
-def test_the_interval_over_seeds() -> None:
-    values = [0.3, 0.5, 0.1]
-    found = over_seeds(values)
-    assert found is not None
-    assert (found.value, found.low, found.high) == pytest.approx(by_hand.interval(values), abs=1e-3)
-    assert over_seeds(values[:1]) is None
 
 
 def test_a_seed_collapsed_below_half_of_its_base() -> None:

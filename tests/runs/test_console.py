@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from tests.composition.test_selection import compose
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import ROOT, config_of, overrides, write_lines
 from tests.run_folders import write_json
 from topr_exp.__main__ import main
 from topr_exp.composition.candidates import Candidates
@@ -21,7 +21,6 @@ from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
-from topr_exp.models import loading
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs.attempt import overrides as overrides_of
@@ -134,11 +133,6 @@ def test_losses_whose_limits_go_by_the_sign(overrides: tuple[str, ...], by_sign:
 HEADING = "prompt of the first training problem (27 tokens; the completion begins at ◀):"
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "own"))
-
-
 def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["topr_exp", *overrides(tmp_path), "dry_run=true"])
     assert main() == 0
@@ -160,11 +154,11 @@ def test_worked_examples_stop_strings_and_a_template_of_ones_own() -> None:
     assert text.endswith("\nA:◀")
 
 
-def test_a_chat_prompt_goes_through_the_models_template(own: Path) -> None:
-    path = own / "tokenizer_config.json"
+def test_a_chat_prompt_goes_through_the_models_template(own_model: Path) -> None:
+    path = own_model / "tokenizer_config.json"
     template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
-    text = preview_prompt(config_of(f"model.path={own}", "data.chat=true"))
+    text = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
     assert "\n<bos><eos>user: Mia has" in text
     assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
 
@@ -174,24 +168,24 @@ def test_a_verifiers_prompt() -> None:
     assert text.endswith("How many coins does Bea have now?\nSolution: {solution}\nVerification:◀")
 
 
-def test_what_is_on_the_hub_and_what_was_fetched(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_on_the_hub_and_what_was_fetched(own_model, tmp_path, monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     settings = ["model=llama3_8b", "model.path=owner/own", "data.shots=0"]
     assert preview_prompt(config_of(*settings)).endswith("tokenizer of owner/own, which is not on this machine yet")
     fetched = tmp_path / "hub" / "models--owner--own"
-    shutil.copytree(own, fetched / "snapshots" / "abc")
+    shutil.copytree(own_model, fetched / "snapshots" / "abc")
     (fetched / "refs").mkdir()
     (fetched / "refs" / "main").write_text("abc")
     text = preview_prompt(config_of(*settings))
     assert text.endswith("\n<bos>Question: {question}\nAnswer:◀")
 
 
-def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
-    (own / "tokenizer.json").write_text("{")
+def test_a_tokenizer_that_is_damaged_is_one_line(own_model: Path) -> None:
+    (own_model / "tokenizer.json").write_text("{")
     with pytest.raises(TOPRError, match=r"its tokenizer can't be loaded: ") as caught:
-        preview_prompt(config_of(f"model.path={own}"))
+        preview_prompt(config_of(f"model.path={own_model}"))
     assert "\n" not in str(caught.value)
 
 
@@ -275,7 +269,7 @@ def test_header_summary_and_card_name_the_problems_that_imported_completions_ans
     rows += [
         {"question": f"How much is {i} + 1?", "gold": str(i + 1), "completion": "The answer is 3."} for i in (1, 2)
     ]
-    (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "made.jsonl", rows)
     more = ["compose.mix=0.5"] if mixed else []
     config = config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'made.jsonl'}", *more))
     summary = run(config)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import config_of
+from tests.conftest import config_of, lines_of
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
@@ -104,7 +104,7 @@ def test_a_run_that_goes_on_drops_what_its_checkpoint_does_not_know(tmp_path: Pa
         (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"iteration": 2, "st')
         metrics = Metrics(tmp_path)
         metrics.rewind(*place)
-        kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        kept = lines_of(tmp_path / "metrics.jsonl")
         assert [(record["iteration"], record["step"]) for record in kept] == places[:left]
 
 
@@ -158,8 +158,7 @@ def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same_and_damaged
     evaluations.drop_damaged()
     evaluations.add({**keys[-1], "pass@1": 2})
     assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
-    stored = [json.loads(line) for line in evaluations.path.read_text().splitlines()]
-    assert stored == [{**key, "pass@1": 2} for key in keys]
+    assert lines_of(evaluations.path) == [{**key, "pass@1": 2} for key in keys]
 
 
 def test_seconds_and_counts_go_on_from_the_attempt_before(tmp_path: Path) -> None:

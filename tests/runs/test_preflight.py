@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, needs_peft, overrides
+from tests.conftest import ROOT, config_of, needs_peft, overrides, write_lines
 from topr_exp import pipeline
 from topr_exp.__main__ import main
 from topr_exp.config.compose_overrides import parse_arguments
@@ -35,12 +34,6 @@ from topr_exp.types import ConfigError, TOPRError
 Told = Callable[..., str]
 
 
-def lines(path: Path, rows: list[Any]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    return path
-
-
 def problem_rows(count: int, start: int) -> list[Any]:
     return [{"question": f"What is {k} plus 1?", "answer": f"#### {k + 1}"} for k in range(start, start + count)]
 
@@ -48,8 +41,8 @@ def problem_rows(count: int, start: int) -> list[Any]:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A folder of problems."""
-    lines(tmp_path / "problems" / "train.jsonl", problem_rows(50, 100))
-    return lines(tmp_path / "problems" / "test.jsonl", problem_rows(20, 0)).parent
+    write_lines(tmp_path / "problems" / "train.jsonl", problem_rows(50, 100))
+    return write_lines(tmp_path / "problems" / "test.jsonl", problem_rows(20, 0)).parent
 
 
 @pytest.fixture
@@ -81,7 +74,7 @@ def test_problems(source: Path, told: Told) -> None:
         (problem_rows(20, 0), "no problem is left; every training question is also a test question"),
         (rows[:5], "schedule.prompts=6: there are 5 problems", *rounds),
     ):
-        lines(source / "train.jsonl", content)
+        write_lines(source / "train.jsonl", content)
         assert message in told(setting, *more)
 
 
@@ -122,15 +115,15 @@ ID = load_problems(config_of("experiment=smoke").data).train[0].id
 )
 def test_completions(row: Any, message: str, tmp_path: Path, told: Told) -> None:
     good = {"problem_id": ID, "completion": " The answer is 2."}
-    file = lines(tmp_path / "made.jsonl", [good] * 40)
+    file = write_lines(tmp_path / "made.jsonl", [good] * 40)
     config_of(*overrides(tmp_path / "out"), f"data.completions={file}")
-    lines(file, [*[good] * 40, row, good])
+    write_lines(file, [*[good] * 40, row, good])
     assert told(f"data.completions={file}").startswith("error: " + message.format(file=file))
 
 
 def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(tmp_path, monkeypatch):
     rows = [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}]
-    config = config_of(*overrides(tmp_path), f"data.completions={lines(tmp_path / 'made.jsonl', rows)}")
+    config = config_of(*overrides(tmp_path), f"data.completions={write_lines(tmp_path / 'made.jsonl', rows)}")
     monkeypatch.setattr(TaskSet, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
     with pytest.raises(TOPRError, match="no prompt fits"):
         run(config)
@@ -151,16 +144,11 @@ def test_a_sweep_reads_a_file_once(source: Path, monkeypatch: pytest.MonkeyPatch
 # ---- model folders
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "own"))
-
-
-def test_a_reference_with_fewer_tokens(own: Path) -> None:
-    settings = json.loads((own / "config.json").read_text()) | {"vocab_size": 412}
-    (own / "config.json").write_text(json.dumps(settings))
+def test_a_reference_with_fewer_tokens(own_model: Path) -> None:
+    settings = json.loads((own_model / "config.json").read_text()) | {"vocab_size": 412}
+    (own_model / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match=r"model.reference=\S+: it has 412 tokens, the model of model.path 413"):
-        config_of("algo=agro", f"model.reference={own}")
+        config_of("algo=agro", f"model.reference={own_model}")
 
 
 @pytest.mark.parametrize(
@@ -173,12 +161,12 @@ def test_a_reference_with_fewer_tokens(own: Path) -> None:
         ("config.json", lambda _: b"{", "config.json holds no settings of a model"),
     ],
 )  # fmt: skip
-def test_damaged_models(own: Path, file: str, change: Callable[[bytes], bytes], message: str) -> None:
-    path = own / file
+def test_damaged_models(own_model: Path, file: str, change: Callable[[bytes], bytes], message: str) -> None:
+    path = own_model / file
     whole = path.read_bytes() if path.exists() else b""
     path.write_bytes(change(whole))
     with pytest.raises(ConfigError, match=message.format(size=len(whole), less=len(whole) - 1)):
-        config_of(f"model.path={own}")
+        config_of(f"model.path={own_model}")
 
 
 LORA = "model.lora={rank: 4, alpha: 8, targets: [q_proj, up_prj]}"
@@ -228,12 +216,6 @@ def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path) 
         file.write(json.dumps({"question": "What is 1 plus 8?", "answer": "#### 9"}) + "\n")
     with pytest.raises(TOPRError, match=r"data.source \(train.jsonl\) has changed since"):
         run(config_of(*settings))
-
-
-@pytest.fixture
-def own_model(tmp_path: Path) -> Path:
-    """A model folder that a test may change."""
-    return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "mine"))
 
 
 def change(model: Path) -> None:

@@ -1,7 +1,5 @@
 """Training on completions made elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path
@@ -13,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import ROOT, config_of, overrides, write_lines
 from topr_exp import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
@@ -28,11 +26,6 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 
-def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def problems() -> Any:
     return load_problems(config_of("experiment=smoke").data).train
 
@@ -41,7 +34,7 @@ def test_text_alone_is_tokenized_and_scored_by_the_starting_model(tmp_path: Path
     rows = []
     for problem in problems()[:6]:
         rows += [{"problem_id": problem.id, "completion": f" The answer is {a}."} for a in (problem.answer, "7777")]
-    file = lines(tmp_path / "made.jsonl", rows)
+    file = write_lines(tmp_path / "made.jsonl", rows)
     summary = run(config_of(*overrides(tmp_path, f"data.completions={file}")))
     assert (summary["n_train"], summary["positive_share"]) == (12, 0.5)
     assert summary["tokens"]["tokens_scored"] > 0
@@ -66,7 +59,7 @@ def imported(
     """What a file of these lines becomes beside the problems of the smoke experiment."""
     config = config_of("experiment=smoke", *words)
     prompter, policy = build_prompter(config.data), load_policy(config.model, "cpu")
-    data = dataclasses.replace(config.data, completions=str(lines(tmp_path / "own.jsonl", rows)), **more)
+    data = dataclasses.replace(config.data, completions=str(write_lines(tmp_path / "own.jsonl", rows)), **more)
     return load_imported(data, open_log(data, Store(tmp_path)), problems(), prompter, policy, whole)
 
 
@@ -101,9 +94,7 @@ def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, An
         imported(tmp_path, [row])
 
 
-def test_completions_that_the_model_cannot_take_may_be_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, capsys):
     rows = [{"prompt": "q", "gold": "1", "tokens": ids} for ids in ([5], [99999], [6], [5] * 2048)]
     found = imported(tmp_path, rows, skip_malformed=True)
     assert [ids.tolist() for ids in found.rollouts.tokens] == [[5], [6]]

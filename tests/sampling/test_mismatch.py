@@ -25,7 +25,7 @@ from tests.algorithms.tabular_policies import (
     rng,
     token_logp,
 )
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, lines_of, overrides
 from tests.sampling.test_sampler import check_frequencies, settings
 from topr_exp.config.model import Mismatch
 from topr_exp.models.policy import Policy
@@ -285,7 +285,7 @@ def test_a_run_with_truncation_begins_at_ratio_1(schedule: list[str], tmp_path: 
         more = ["algo=tis", "mu=sampler", "sampler.top_k=2", f"algo.renormalize={asked}", *schedule]
         config = config_of(*overrides(tmp_path, *more))
         base[asked] = run(config)["base"]
-        lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+        lines = lines_of(config.folder / "metrics.jsonl")
         first[asked] = lines[0]["log_ratio_neg"]
         if schedule:
             assert (lines[0]["sampler_gap"] < 1e-4) == (asked == "true")
@@ -320,7 +320,7 @@ def test_in_rounds_the_mean_over_those_that_drew_is_told(tmp_path: Path) -> None
     config = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=1", "schedule.rounds=3", "algo=tis",
                                   "mu=sampler", "sampler.mismatch.logits_noise=0.3"))  # fmt: skip
     found = run(config)["sampler_mismatch"]
-    lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(config.folder / "metrics.jsonl")
     assert found["put_in"] == {"weights": "none", "logits_noise": 0.3}
     for name in ("kl_token", "kl_answer"):
         drew = [line[f"sampler_{name}"] for line in lines]

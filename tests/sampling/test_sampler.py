@@ -74,27 +74,6 @@ def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> 
         assert all(one.finish == ("stop" if one.tokens[-1] == EOS else "length") for one in group)
 
 
-def test_greedy_limit_equals_transformers_generate() -> None:
-    model = make_model(11)
-    prompts = [[0, 3, 5], [0, 4], [0, 9, 9, 8, 7, 6]]
-    config = settings(top_k=1, max_new_tokens=12)
-    for prompt, (one,) in zip(prompts, sample_completions(model, prompts, 1, config, [EOS], generator()), strict=True):
-        out = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=EOS)
-        assert one.tokens == out[0, len(prompt) :].tolist()
-
-
-def test_logprobs_are_the_models_own_without_restrictions() -> None:
-    model = make_model(11)
-    prompts = [[0, 3, 5], [0, 4, 4, 4, 2]]
-    for prompt, group in zip(
-        prompts, sample_completions(model, prompts, 6, settings(max_new_tokens=9), [EOS], generator()), strict=True
-    ):
-        for one in group:
-            logp = model(torch.tensor([[*prompt, *one.tokens]])).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
-            expected = logp.gather(-1, torch.tensor(one.tokens)[:, None]).squeeze(-1)
-            torch.testing.assert_close(torch.tensor(one.logprobs), expected.detach(), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("rests", [[[4], [5, 6, 7], [8, 9]], [[4, 4], [5, 6], [8, 9]]], ids=["padded", "equally long"])
 def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.MonkeyPatch, rests: list[list[int]]) -> None:
     model = make_model(11)

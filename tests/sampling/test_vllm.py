@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import ROOT, config_of, lines_of, overrides
 from tests.sampling.test_sampler import check_frequencies, exact
 from tests.sweeps.test_group import assert_same_run, launch
 from topr_exp.models.policy import Policy, load_policy
@@ -310,7 +310,7 @@ def test_rounds_keep_their_engine_and_give_it_the_weights(tmp_path, monkeypatch,
     run(config)
     assert asked.count("start") == 2  # to evaluate the base, and for the rounds, beside what training keeps
     assert asked.count("reload") == 4  # three rounds and the trained model
-    lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(config.folder / "metrics.jsonl")
     assert [line["round"] for line in lines] == [0, 1, 2]
     for line in lines:  # vLLM drew from the weights that the round then trained
         assert line["sampler_gap"] < 1e-4

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import re
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.conftest import ROOT, config_of, make_model, refused
+from tests.conftest import ROOT, config_of, lines_of, make_model, refused
 from tests.sweep_tools import wait_for
 from topr_exp.evaluate import ask_as
 from topr_exp.models.policy import Policy, stored
@@ -99,8 +98,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def noted(notes: Path, what: str) -> list[Any]:
-    lines = [json.loads(line) for line in notes.read_text().splitlines()]
-    return [line[what] for line in lines if what in line]
+    return [line[what] for line in lines_of(notes) if what in line]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from scripts import gpu_check, gpu_check_model, gpu_check_runs
 from scripts.gpu_check import PACKAGES, STEPS, Step, interrupt, lacking
 from scripts.gpu_check_model import tokenizer_of, write_model
 from scripts.gpu_check_runs import Failed, Place, TimeOver, execute, gate
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, lines_of
 from tests.sweep_tools import SLOW, wait_for
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
@@ -28,10 +28,6 @@ from topr_exp.training.parallel import SingleProcess
 def check(out: Path, *arguments: str, minutes: float = 8) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scripts.gpu_check", "--out", str(out), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * minutes)
-
-
-def lines_of(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.extended

@@ -23,7 +23,7 @@ from scripts.make_tiny.recipes import FORMS, RECIPES, examples
 from scripts.make_tiny.tokenizer import BOS, EOS, PAD, build_tokenizer
 from tests.conftest import ROOT, config_of
 from topr_exp.data import ledger
-from topr_exp.data.embedded import draw_tasks, split_of
+from topr_exp.data.embedded import draw_tasks
 from topr_exp.data.prompts import TEMPLATES
 from topr_exp.models.loading import SHIPPED, load_model
 
@@ -55,14 +55,6 @@ def test_the_prompts_are_the_ones_that_runs_use() -> None:
     assert config_of("model=tiny_verifier").task.template == verifications.TEMPLATE
     found = yaml.safe_load((ROOT / "conf" / "model" / "tiny_tasks.yaml").read_text())["data"]["template"]
     assert found == tasks.TEMPLATE
-
-
-def test_pretraining_sees_only_its_own_split() -> None:
-    verifier, long = (replace(RECIPES[name], tasks=300) for name in ("tiny_verifier", "tiny_long"))
-    for recipe in (SMALL, verifier, long):
-        for text, _ in islice(examples(recipe, recipe.mix, random.Random(0)), 500):
-            question = text.split(": ", 1)[1].split("\n", 1)[0]
-            assert split_of(question) == "pretrain"
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])

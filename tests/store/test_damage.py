@@ -10,12 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import become_ordinary, refused
-from tests.store.conftest import (
-    SHARDS,
-    Command,
-    open_table,
-    shard,
-)
+from tests.store.conftest import SHARDS, Command, open_table, shard
 from topr_exp.runtime import locks
 from topr_exp.store import Store
 from topr_exp.store import table as table_module

@@ -17,16 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processes import PROCESSES
-from tests.store.conftest import (
-    SHARDS,
-    contents,
-    fill_slowly,
-    fill_until_killed,
-    hold,
-    logged,
-    open_table,
-    shard,
-)
+from tests.store.conftest import SHARDS, contents, fill_slowly, fill_until_killed, hold, logged, open_table, shard
 from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.progress import Progress

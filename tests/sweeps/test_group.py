@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests import sweep_tools
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, lines_of, overrides
 from tests.sweep_tools import SLOW, wait_for
 from topr_exp.pipeline import run
 
@@ -135,8 +135,7 @@ def test_all_processes_stop_within_an_evaluation(tmp_path: Path) -> None:
     assert [path.name for path in (folder / "checkpoints" / "1").iterdir()] == ["step-00000002"]
     again = launch(tmp_path, *arguments)
     assert again.returncode == 0, again.stderr
-    points = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
-    assert [point["step"] for point in points if "step" in point] == [2, 4]
+    assert [point["step"] for point in lines_of(folder / "eval.jsonl") if "step" in point] == [2, 4]
 
 
 def test_what_all_processes_refuse_is_said_once(tmp_path: Path) -> None:

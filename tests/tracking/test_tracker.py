@@ -17,8 +17,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.conftest import config_of
-from tests.run_folders import completion, evaluation, make_run, update, write_lines
+from tests.conftest import config_of, lines_of, write_lines
+from tests.run_folders import completion, evaluation, make_run, update
 from tests.tracking.conftest import history, inspect, offline_folders
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
@@ -229,7 +229,7 @@ def points(folder: Path) -> dict[str, tuple[list[int], list[float]]]:
 
 
 def losses(folder: Path) -> tuple[list[int], Any]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(folder / "metrics.jsonl")
     return [line["step"] for line in lines], pytest.approx([line["loss"] for line in lines])
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import lines_of
 from tests.tracking.conftest import history, inspect, offline_folders, summary
 from topr_exp.tracking.workspace import main
 
@@ -31,11 +32,11 @@ def test_one_offline_run_is_left_with_its_settings(resumed: tuple[Path, str]) ->
 def test_every_record_arrives_once_and_in_order(resumed: tuple[Path, str]) -> None:
     folder, _ = resumed
     rows = [row["item"] for row in history(inspect(folder))]
-    updates = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    updates = lines_of(folder / "metrics.jsonl")
     assert [line["step"] for line in updates] == list(range(1, 13))
     for name, key in (("optimizer_step", "step"), ("samples", "samples"), ("train/loss", "loss")):
         assert [row[name] for row in rows if "train/loss" in row] == pytest.approx([line[key] for line in updates])
-    tests = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    tests = lines_of(folder / "eval.jsonl")
     for name, steps in (("eval/pass_at_1", [0, 4, 8, 12]), ("rest/whole_pass_at_1", [0, 12])):
         found = [row for row in rows if name in row]
         assert [row["optimizer_step"] for row in found] == steps

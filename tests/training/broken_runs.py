@@ -1,8 +1,6 @@
 """Runs that break off and are given again."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +25,6 @@ def break_off(config: Config, breaks_off: Callable[[Trainer], bool]) -> None:
         patched.setattr(Trainer, "update", fails)
         with pytest.raises(TOPRError, match="on the way"):
             run(config)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """What a run logged of its updates, but for their speed."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 
 
 def record_engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -81,20 +81,6 @@ def rollouts(name: str = "rollouts/a") -> Rollouts:
     return make_rollouts(PROBLEM, PROMPTS, name, [0, 5, len(TOKENS)], tokens=TOKENS)
 
 
-def test_each_completion_has_its_own_log_probabilities(tmp_path: Path, make_policy: Any) -> None:
-    policy = make_policy(make_model(11))
-    logp, scored = score_rollouts(policy, rollouts(), Store(tmp_path), 3, "scoring")
-    assert scored == sum(map(len, TOKENS))
-    for found, tokens, problem in zip(logp, TOKENS, PROBLEM, strict=True):
-        ids = torch.tensor([[*PROMPTS[problem], *tokens]])
-        with torch.no_grad():
-            whole = policy.model(input_ids=ids).logits[0].log_softmax(-1)
-        first = len(PROMPTS[problem])
-        expected = [float(whole[first + t - 1, token]) for t, token in enumerate(tokens)]
-        assert found.tolist() == pytest.approx(expected, abs=1e-5)
-    assert score_rollouts(policy, rollouts(), Store(tmp_path), 3, "scoring")[1] == 0
-
-
 def test_what_decides_the_scores_is_in_their_key(tmp_path: Path, make_policy: Any) -> None:
     """Where something else is asked, nothing that lies there is taken for the answer: all is scored again."""
     policy = make_policy(make_model(11))

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import config_of, make_model, needs_peft, overrides
-from tests.training.broken_runs import records
+from tests.sweep_tools import records
 from tests.training.test_parallel import train
 from topr_exp.evaluate import main as evaluate
 from topr_exp.models.adapter import base_weights, trained_weights

@@ -25,13 +25,7 @@ from topr_exp.training.trainer import Trainer
 
 KL = KLPG("kl_pg", 0.5, False)  # needs the whole distribution of π_ref
 LOSSES = {loss.name: loss for loss in (TOPR, PER_TOKEN, DPO_LOSS, AGRO_LOSS)} | {"topr, lora": TOPR, "kl, lora": KL}
-CASES = [
-    ("topr", "adamw"),
-    ("topr", "adafactor"),
-    ("per_token", "adafactor"),
-    ("dpo", "adamw"),
-    ("agro", "adafactor"),
-]
+CASES = [("topr", "adamw"), ("topr", "adafactor"), ("per_token", "adafactor"), ("dpo", "adamw"), ("agro", "adafactor")]
 if importlib.util.find_spec("peft"):
     CASES += [("topr, lora", "adafactor"), ("kl, lora", "adamw")]
 SIZES = [8, 3, 8]  # of global batches; the second has fewer examples than there are processes

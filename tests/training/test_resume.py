@@ -1,7 +1,6 @@
 """Runs that break off and are given again, that learn nothing, and that sample in rounds."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,8 +10,9 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import load
-from tests.conftest import config_of, make_model, needs_peft, overrides
-from tests.training.broken_runs import break_off, record_engine, records
+from tests.conftest import config_of, make_model, needs_peft, overrides, write_lines
+from tests.sweep_tools import records
+from tests.training.broken_runs import break_off, record_engine
 from tests.training.test_trainer import make_examples, new_trainer, optim, weights
 from topr_exp.pipeline import run
 from topr_exp.runs.task_set import Policies
@@ -22,11 +22,6 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 # By hand: a warm-up of 3 and five updates after it.
-CURVES = {
-    "constant": [0.25, 0.5, 0.75, 1, 1, 1, 1, 1],
-    "linear": [0.25, 0.5, 0.75, 1, 0.8, 0.6, 0.4, 0.2],
-    "cosine": [0.25, 0.5, 0.75, *((1 + math.cos(math.pi * i / 5)) / 2 for i in range(5))],
-}
 CURVE = ["optim.lr=1e-3", "optim.warmup_steps=3", "optim.schedule=cosine"]
 LORA = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", "optim.lr=1e-3", "iterations=2"]
 ROUNDS = ["schedule=on_policy", "schedule.prompts=4"]
@@ -56,21 +51,11 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, case: str) -> 
     again = run(broken)
     assert records(broken.folder) == records(undisturbed.folder)
     assert again["tokens"] == whole["tokens"]
-    if CURVE[1] in settings:
-        curve = [1e-3 * share for share in CURVES["cosine"]] * undisturbed.iterations
-        assert [line["lr"] for line in records(broken.folder)] == pytest.approx(curve, rel=1e-12)
     files = [path for path in (undisturbed.folder / "model").rglob("*") if path.suffix in (".safetensors", ".json")]
     assert files
     for path in files:
         same = broken.folder / path.relative_to(undisturbed.folder)
         assert same.read_bytes() == path.read_bytes(), path.name
-
-
-@pytest.mark.parametrize("schedule", CURVES)
-def test_every_rate_is_the_formulas(schedule: str) -> None:
-    config = optim(lr=1e-2, warmup_steps=3, schedule=schedule)
-    found = [learning_rate(config, done, 8) for done in range(8)]
-    assert found == pytest.approx([1e-2 * share for share in CURVES[schedule]], rel=1e-12)
 
 
 def test_by_default_every_rate_is_lr_bit_for_bit() -> None:
@@ -132,7 +117,7 @@ def test_a_run_without_positives(tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = [
         {"question": question.format(a), "gold": str(a + 2), "completion": f" The answer is {a}."} for a in range(16)
     ]
-    (tmp_path / "wrong.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_lines(tmp_path / "wrong.jsonl", rows)
     wrong = f"data.completions={tmp_path / 'wrong.jsonl'}"
     with pytest.raises(TOPRError, match="algo=sft has nothing to learn from"):
         run(config_of(*overrides(tmp_path), wrong, "algo=sft"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import config_of
+from tests.conftest import config_of, lines_of
 from tests.training.broken_runs import record_engine
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
@@ -70,7 +70,7 @@ def test_the_figures_are_those_of_the_verdicts(finished: Config) -> None:
         assert figures["accuracy"]["value"] == pytest.approx(sum(values["right"]) / (6 * 4 * 2))
     base, final = (sum(counted["iterations"][i]["weighted_sc"]) / 6 for i in "01")
     assert summary["final"]["verifier"]["weighted_sc - base"]["value"] == pytest.approx(final - base)
-    entries = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    entries = lines_of(folder / "completions.jsonl")
     assert all("\nSolution: " in entry["question"] for entry in entries)
     assert {entry["gold"] for entry in entries} == {"correct", "incorrect"}
 
