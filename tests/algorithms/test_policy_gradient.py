@@ -1,5 +1,6 @@
 """The grammar of policy gradients: its rows against the losses that have a class, its limits, what masks survive."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_a_loss_is_its_row(which: str, seed: int) -> None:
     np.testing.assert_allclose(gradient(case, loss), gradient(case, same), rtol=0, atol=1e-12)
     if "gspo" not in which:
         torch.testing.assert_close(loss(case.batch()).loss, same(case.batch()).loss, rtol=0, atol=1e-12)
+
+
+def test_where_r_is_0_correctness_chooses_the_limits() -> None:
+    batch = random_case(0).batch()
+    batch = dataclasses.replace(batch, reward=torch.zeros_like(batch.reward), baseline=0.0)
+    assert batch.positive.any()
+    ratio = (batch.logp - batch.mu_logp).where(batch.mask, 0.0).sum(1).exp()
+    assert (ratio[~batch.positive] < 0.9).any()
+    weight = load("topr")(batch).metrics["weight"]
+    torch.testing.assert_close(weight, ratio.clamp(max=1).where(~batch.positive, 1.0))
 
 
 @pytest.mark.parametrize("ratio", ["sequence", "token", "prefix", "geometric"])

@@ -125,6 +125,7 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(make_polic
     [
         (PART, lambda content: content[:-1] + b"x", f"{PART} has another checksum"),
         (PART, None, f"{PART}: No such file or directory"),
+        ("round.arrow", lambda content: content[:-1] + b"x", "round.arrow has another checksum"),
         (LIST, None, f"{LIST} is no whole list"),
         (LIST, lambda content: b"[" * 100_000, f"{LIST} is no whole list"),
         (LIST, lambda content: b"null", f"{LIST} is no whole list"),
@@ -136,7 +137,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(made, caplog, name, dama
     train(trainer, examples, 2)
     trainer.save({})
     trainer.step = 3
-    trainer.save({})
+    trainer.save({"round.arrow": b"sampled"})
     newest = trainer.folder / "step-00000003" / name
     before = newest.read_bytes()
     newest.unlink()
