@@ -71,6 +71,8 @@ def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k: Path
     assert (sets.train[0].question, sets.train[0].answer) == ("What is 2000 + 1?", "2001")
     assert len({problem.id for problem in sets.train + sets.test}) == 60
     assert sets.train_report.overlapping == 1
+    with refused("15 training problems are not trained on"):  # nor is one that is in test taken to choose by
+        benchmark("gsm8k", gsm8k, "data.test_split=validation", "data.train_problems=25", "data.test_problems=16")
 
 
 def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k: Path) -> None:
