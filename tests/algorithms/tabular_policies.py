@@ -77,6 +77,8 @@ MASKS += [mask_of(name, level, None, 0.15, sides) for name in ("difference", "di
           for level in ("mean", "largest") for sides in ("both", "signed")]  # fmt: skip
 VARIANTS += [("policy_gradient", {"ratio": "token", "advantage": "group", "mask": [mask]}) for mask in MASKS]
 VARIANTS += [("policy_gradient", {**ROW, "mask": [MASKS[0], mask_of("old_ratio", "sum", 0.3, None)]})]
+EVERYTHING = mask_of("ratio", "token", 1e8, None)
+VARIANTS += [("policy_gradient", {"ratio": ratio, "mask": [EVERYTHING]}) for ratio in ("sequence", "token")]
 VARIANTS += [("agro_on_policy", {"square_baseline": kind}) for kind in ("others_variance", "leave_one_out")]
 
 

@@ -137,16 +137,6 @@ def test_what_is_dropped_is_never_exponentiated(name: str, delta: float, epsilon
     assert all(torch.isfinite(value).all() for key, value in output.metrics.items() if key != "correction")
 
 
-def test_masks_of_everything_leave_no_gradient() -> None:
-    case = random_case(4)
-    for ratio in ("sequence", "token"):
-        loss = load("policy_gradient", ratio=ratio, mask=[mask_of("ratio", "token", 1e8, None)])
-        output = loss(case.batch())
-        assert not output.loss.any()
-        assert not gradient(case, loss).any()
-        assert output.metrics["masked"].eq(1).all()
-
-
 @pytest.mark.parametrize(("name", "reward", "moved", "kept"), [
     ("dppo_tv", 1.0, 0.2, False), ("dppo_tv", 1.0, -0.2, True), ("dppo_tv", -1.0, -0.2, False),
     ("dppo_tv", -1.0, 0.2, True), ("dppo_tv", 1.0, 0.1, True), ("ipo", 1.0, -0.2, False), ("ipo", 1.0, 0.05, True),

@@ -17,7 +17,8 @@ from reproduce.check import compare, write_figure
 from reproduce.jobs import Need, Request
 from reproduce.page import write_page
 from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics
-from reproduce.selection import Runs, collapsed, fell
+from reproduce.selection import Runs, collapsed, fell, over_seeds
+from tests import by_hand
 from tests.conftest import config_of, lines_of
 from tests.reproduce.worlds import group, named
 from topr_exp.config.settings import Config
@@ -136,6 +137,14 @@ def test_runs_are_told_apart_by_their_settings() -> None:
     assert len(runs.where({"effective_positive": 0.1, "compose.positive_share": 0.5})) == 3
     assert len(runs.where({"effective_positive": None})) == 3
     assert runs.seeds == sorted(runs.seeds)
+
+
+def test_the_interval_over_seeds() -> None:
+    values = [0.3, 0.5, 0.1]
+    found = over_seeds(values)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx(by_hand.interval(values), abs=1e-3)
+    assert over_seeds(values[:1]) is None
 
 
 def test_a_seed_collapsed_below_half_of_its_base() -> None:

@@ -66,12 +66,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_problems(source: Path, told: Told) -> None:
     setting, rows = f"data.source={source}", problem_rows(50, 100)
     rounds = ["schedule=on_policy", "schedule.prompts=6", "schedule.updates=2", "data.train_problems=null"]
-    unreadable = [{"question": "Why?", "answer": "many"}] * 10
     for content, message, *more in (
         ([*rows[:40], "{", *rows[40:]], f"error: {source}/train.jsonl:41: not valid JSON"),
-        ([*rows[:40], {"question": "?"}], f"error: {source}/train.jsonl:41: there is no answer, it has question"),
-        ([*rows, *unreadable], f"error: {source}/train.jsonl: 10 of 60 problems have no gsm8k answer that can be read"),
-        (problem_rows(20, 0), "no problem is left; every training question is also a test question"),
         (rows[:5], "schedule.prompts=6: there are 5 problems", *rounds),
     ):
         write_lines(source / "train.jsonl", content)
@@ -104,21 +100,13 @@ def test_a_machine_that_can_t_run_it(setting: str, message: str, told: Told, mon
 ID = load_problems(config_of("experiment=smoke").data).train[0].id
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{", "{file}:41: not"),
-        ({"problem_id": ID}, "{file}:41: completion is missing"),
-        ({"problem_id": ID, "completion": "x", "tokens": [3]}, "{file}:41: has tokens, unlike the rows before"),
-        ({"problem_id": "no", "completion": "x"}, "data.completions={file}: completion 41 answers problem_id 'no', wh"),
-    ],
-)
-def test_completions(row: Any, message: str, tmp_path: Path, told: Told) -> None:
+def test_completions(tmp_path: Path, told: Told) -> None:
     good = {"problem_id": ID, "completion": " The answer is 2."}
     file = write_lines(tmp_path / "made.jsonl", [good] * 40)
     config_of(*overrides(tmp_path / "out"), f"data.completions={file}")
-    write_lines(file, [*[good] * 40, row, good])
-    assert told(f"data.completions={file}").startswith("error: " + message.format(file=file))
+    write_lines(file, [*[good] * 40, {"problem_id": "no", "completion": "x"}, good])
+    message = f"error: data.completions={file}: completion 41 answers problem_id 'no', wh"
+    assert told(f"data.completions={file}").startswith(message)
 
 
 def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(tmp_path, monkeypatch):
@@ -202,20 +190,14 @@ def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
 
 
-def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path) -> None:
-    folder = tmp_path / "problems"
-    folder.mkdir()
-    for split, numbers in (("train", range(6)), ("test", range(10, 13))):
-        lines = [json.dumps({"question": f"What is {i} plus 1?", "answer": f"#### {i + 1}"}) for i in numbers]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
-    settings = [*overrides(tmp_path), f"data.source={folder}", "compose.n_examples=16"]
-    first = run(config_of(*settings))
-    (folder / "test.jsonl").write_text((folder / "test.jsonl").read_text())
-    assert run(config_of(*settings)) == first
-    with (folder / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"question": "What is 1 plus 8?", "answer": "#### 9"}) + "\n")
+def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path, source: Path) -> None:
+    config = config_of(*overrides(tmp_path), f"data.source={source}")
+    begin(config)
+    (source / "test.jsonl").write_text((source / "test.jsonl").read_text())
+    begin(config)
+    write_lines(source / "train.jsonl", problem_rows(51, 100))
     with pytest.raises(TOPRError, match=r"data.source \(train.jsonl\) has changed since"):
-        run(config_of(*settings))
+        run(config)
 
 
 def change(model: Path) -> None:

@@ -34,7 +34,6 @@ from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, roun
 from topr_exp.sampling.sampler import HFSampler, Sample, normal_of
 from topr_exp.training import logprobs
 from topr_exp.training.logprobs import Inputs, score_tokens
-from topr_exp.types import Batch
 
 EOS, SEED, DRAWS = 2, 0, 6000
 PROMPTS = [[2], [0, 2]]  # after which the language is the same, but for noise
@@ -231,41 +230,31 @@ def test_the_samplers_ratios_are_unbiased_by_sequence_and_biased_by_token(name: 
 @pytest.mark.parametrize(
     "cut", [{"top_k": 2}, {"top_p": 0.75}, {"top_k": 2, "mismatch": Mismatch("int4", 0.5)}], ids=str
 )
-def test_the_ratio_over_what_could_be_drawn_is_unbiased(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """E_μ[∇loss] = −∇E[R] of π over the sets, which stay as they are; without `renormalize` it is another vector."""
+def test_the_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradient(cut, monkeypatch):
+    """Of the sets of the policy that sampled, which stay as they are."""
     monkeypatch.setitem(logprobs.CHUNK, "cpu", 6)  # logits of two tokens at a time
-    group = draw(cut, keeps=True)[1][0]
-    drawn = {tuple(one.tokens): one for one in group}
-    sets = {prefix: one.kept[len(prefix)] for one in group
-            for prefix in (tuple(one.tokens[:i]) for i in range(len(one.tokens)))}  # fmt: skip
+    drawn = {tuple(one.tokens): one for one in draw(cut, keeps=True)[1][0]}
+    sets = {y[:i]: one.kept[i] for y, one in drawn.items() for i in range(len(y))}
     assert {y for y in map(tuple, RESPONSES) if all(y[i] in sets.get(y[:i], ()) for i in range(len(y)))} == {*drawn}
     assert len(drawn) < len(RESPONSES)
 
-    found = {}
     case, rows = moved(), [RESPONSES.index([*y]) for y in drawn]
-    for renormalize in (True, False):
-        model = Tabular(case.logits)
-        kept = [[np.concatenate(one.kept).astype(np.int32), np.array([*map(len, one.kept)], np.int32)]
-                for one in drawn.values()] if renormalize else ()  # fmt: skip
-        pairs = [(np.array(PROMPTS[0]), np.array(y)) for y in drawn]
-        scores = score_tokens(model, Inputs(pairs, torch.device("cpu"), kept), entropy=True)
-        assert torch.isfinite(scores.entropy).all()
-        mu = torch.tensor(np.array([[*one.logprobs, 0.0][:2] for one in drawn.values()]))
-        reward = torch.tensor(case.reward[rows])
-        batch = Batch(scores.logp.double(), mu, torch.tensor(MASK[rows]), reward, reward > 0)
-        (mu.sum(1).exp() * load("policy_gradient", renormalize=renormalize)(batch).loss).sum().backward()
-        found[renormalize] = np.linalg.solve(HEAD.T, model.blocks[0].weight.grad.numpy()).T.reshape(-1)
-
+    model, pairs = Tabular(case.logits), [(np.array(PROMPTS[0]), np.array(y)) for y in drawn]
+    kept = [[np.concatenate(one.kept).astype(np.int32), np.array([*map(len, one.kept)], np.int32)]
+            for one in drawn.values()]  # fmt: skip
+    scores = score_tokens(model, Inputs(pairs, torch.device("cpu"), kept), entropy=True)
+    assert torch.isfinite(scores.entropy).all()
     table = torch.tensor(case.logits, requires_grad=True)
     outside = torch.zeros((3, 3), dtype=torch.float64)
     for prefix, ids in sets.items():
         outside[prefix[0] + 1 if prefix else 0, [token for token in range(3) if token not in ids]] = -math.inf
-    logp = (table.reshape(3, 3) + outside).log_softmax(1)[STATES, TOKENS]
-    pi = logp.where(torch.tensor(MASK), 0.0)[rows].sum(1).exp()
-    assert float(pi.detach().sum()) == pytest.approx(1)
-    (true,) = torch.autograd.grad((pi * reward).sum(), table)
-    np.testing.assert_allclose(-found[True], true.numpy(), atol=1e-5)
-    assert np.abs(-found[False] - true.numpy()).max() > 1e-2
+    expected = (table.reshape(3, 3) + outside).log_softmax(1)[STATES, TOKENS][rows]
+    weight, mask = torch.tensor(rng(3).normal(size=(len(rows), 2))), torch.tensor(MASK[rows])
+    sums = [(weight * logp).where(mask, 0.0).sum(1) for logp in (scores.logp.double(), expected)]
+    torch.testing.assert_close(*sums, atol=1e-5, rtol=0)
+    sum(each.sum() for each in sums).backward()
+    found = np.linalg.solve(HEAD.T, model.blocks[0].weight.grad.numpy()).T.reshape(-1)
+    np.testing.assert_allclose(found, table.grad.numpy(), atol=1e-5)
 
 
 def test_a_set_is_kept_for_each_token() -> None:

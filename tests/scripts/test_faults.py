@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts import faults, nearest_tests
+from scripts import faults
 
 FAULTS = faults.read_faults()
 
@@ -41,23 +41,3 @@ def test_a_fault_survives_another_breaking_of_lines_and_is_looked_up_within_its_
     for function, old, count in (("C.one", "f(a, b)", 0), ("two", "nothing", 0), ("", "return f(", 2)):
         with pytest.raises(ValueError, match=f"occurs {count} times in"):
             planted(function, old)
-
-
-def test_the_nearest_tests_run_first() -> None:
-    graph = nearest_tests.import_graph()
-    own = nearest_tests.tests_of("topr_exp/composition/selection.py", graph)[0]
-    assert own == "tests/composition/test_selection.py"
-    others = nearest_tests.tests_of("topr_exp/composition/training_set.py", graph)
-    nearer, farther = "tests/composition/test_training_set.py", "tests/reference/test_reference_run.py"
-    assert others.index(nearer) < others.index(farther)
-    assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/figure.py", graph), "it needs none"
-    of_training = nearest_tests.tests_of("topr_exp/training/packing.py", graph)
-    assert of_training[:2] == ["tests/training/test_packing.py", "tests/reference/test_reference_run.py"]
-    assert "tests/reference/test_reference_run.py" not in of_training[2:]
-
-
-def test_what_a_yaml_loads_by_name_is_tested_by_its_room_and_by_whole_runs() -> None:
-    joints = nearest_tests.JOINTS
-    graph = {"topr_exp/algorithms/lone.py": set[str](), "tests/algorithms/test_any.py": set[str]()}
-    graph |= {path: set() for path in joints}
-    assert nearest_tests.tests_of("topr_exp/algorithms/lone.py", graph) == ["tests/algorithms/test_any.py", *joints]

@@ -1,7 +1,6 @@
 """The tracker beside a run: what it is given, and that nothing which happens to it reaches the run."""
 
 import importlib.util
-import json
 import os
 import random
 import signal
@@ -18,8 +17,8 @@ from unittest.mock import Mock
 import pytest
 
 from tests.conftest import config_of, lines_of, write_lines
-from tests.run_folders import completion, evaluation, make_run, update
-from tests.tracking.conftest import history, inspect, offline_folders
+from tests.run_folders import evaluation, make_run, update
+from tests.tracking.conftest import history, inspect
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
@@ -189,24 +188,6 @@ def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_proces
         with Tracker(config.tracking, RunFolder(config)):
             assert threading.active_count() == before
         assert not (path / "wandb").exists()
-
-
-NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m {{7*7}}\n```"
-
-
-def test_hostile_text_stays_text(tmp_path: Path) -> None:
-    config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
-    with attempt(config) as folder:
-        entries = [completion(0, "invalid", NASTY), completion(1, "correct", "ok"), completion(2, "x", "", set="train")]
-        write_lines(folder.path / "completions.jsonl", [*entries, completion(3, "correct", "later", iteration=1)])
-        folder.evaluations.add(evaluation(0, 0.2))
-    (offline,) = offline_folders(config.folder)
-    (table,) = [json.loads(path.read_text()) for path in offline.glob("files/media/table/*.json")]
-    column = table["columns"].index("completion")
-    assert [row[column] for row in table["data"]] == [NASTY, "ok"]
-    (row,) = [row["item"] for row in history(inspect(config.folder)) if "eval/pass_at_1" in row["item"]]
-    assert row["completions._type"] == "table-file"
-    assert not list(offline.rglob("*.html"))
 
 
 def test_a_folder_that_is_made_again_is_another_run(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_summary_weights_and_completions_arrive(resumed: tuple[Path, str]) -> No
     paths = offline_folders(folder)[0].glob("files/media/table/*.json")
     tables = [json.loads(path.read_text()) for path in paths]
     assert len(tables) == 2
-    assert {row[tables[0]["columns"].index("verdict")] for table in tables for row in table["data"]} >= {"incorrect"}
+    column = tables[0]["columns"].index("completion")
+    shown = [entry["completion"] for entry in lines_of(folder / "completions.jsonl") if entry["set"] == "test"]
+    assert sorted(row[column] for table in tables for row in table["data"]) == sorted(shown)
 
 
 # ---- the workspace: written without an account, and it asks for what a run really sends
