@@ -52,6 +52,8 @@ def test_the_closed_standard_error_is_that_of_the_bootstrap():
     spread = bootstrap_means(values, 20_000, rng).std()
     assert standard_error(values[:, 0]) == pytest.approx(spread, rel=0.02)
     assert standard_error(np.array([0.0, 1.0])) == pytest.approx(0.5)
+    by_source = standard_error(np.array([1.0, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 2]))  # sums of excess −½, ¼ and ¼
+    assert by_source == pytest.approx(math.sqrt(3 / 2 * (1 / 4 + 1 / 16 + 1 / 16)) / 4)
 
 
 def test_resampling_in_chunks_changes_nothing(monkeypatch):
