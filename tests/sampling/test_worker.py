@@ -69,7 +69,7 @@ class LLM:
                 sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
             if what != 7:
                 answers.append(N(outputs=[N(token_ids=[token], logprobs=[{token: N(logprob=-1.0)}],
-                                            finish_reason="stop", stop_reason=None)] * one.n))
+                                            finish_reason="stop", stop_reason="Q:" if what == 5 else 1)] * one.n))
         return answers
 
     def collective_rpc(self, do, kwargs):
@@ -125,7 +125,8 @@ def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
-    assert generate(engine, (0, 5), (0, 6)) == [[Sample([5], [-1.0], "stop")] * 2, [Sample([6], [-1.0], "stop")] * 2]
+    ended = [[Sample([5], [-1.0], "stop")] * 2, [Sample([6], [-1.0], "stop_string")] * 2]  # by token 1, by "Q:"
+    assert generate(engine, (0, 5), (5, 6)) == ended
     for what, message in ((9, "ValueError: no such prompt; its log is"), (7, "vLLM lost requests;")):
         with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
             generate(engine, (0, 4), (what, 5))
