@@ -16,6 +16,7 @@ from topr_exp.__main__ import answer
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import build_section
+from topr_exp.runs.preflight import inputs_of
 from topr_exp.types import ConfigError
 
 
@@ -31,6 +32,13 @@ def test_the_commands_find_it(tmp_path, capsys, part, runs, name):
             *listed, last = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
             assert last.endswith("nothing started")
             assert (len(listed), name in listed[-1]) == (count, True)
+
+
+def test_the_file_of_a_loss_is_an_input_of_its_runs(tmp_path):
+    with project(tmp_path, LOSS):
+        config = config_of("--config-dir", "conf", "algo=soft_topr")
+        (key,) = (key for key in inputs_of(config)["files"] if key.startswith("algo._target_"))
+        assert key == "algo._target_ (soft_topr.py)"
 
 
 def test_a_value_out_of_range_is_refused_as_printed(tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.conftest import config_of, overrides
 from topr_exp.config.data import Grading
 from topr_exp.runs import task_set
-from topr_exp.runs.task_set import TaskSet
+from topr_exp.runs.task_set import Policies, TaskSet
 
 TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "data.train_problems=4",
         "data.test_problems=3"]  # fmt: skip
@@ -58,3 +59,11 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_pa
     train, test = ([problem.id for problem in part] for part in (made.sets.train, made.sets.test))
     assert made.generate_solutions(SimpleNamespace(of_policy=dict), SimpleNamespace()) == len(train) + len(test)  # type: ignore
     assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 5)])
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_mu_model_scores_the_completions_of_a_log_alone(last: bool) -> None:
+    policies = Mock(config=config_of("data.completions=hub:a/b", "mu_model=tiny_noise"), needs=frozenset())
+    Policies.log_mu(policies, SimpleNamespace(log_mu=None), "store", last)  # type: ignore[arg-type]
+    (policy, *_), _ = policies.scored.call_args
+    assert (policy is policies.load.return_value, policy is policies.trained) == (last, not last)

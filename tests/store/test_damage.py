@@ -135,6 +135,14 @@ def test_a_table_of_somebody_else_is_only_read(ordinary_user: Path, monkeypatch:
         Store(ordinary_user).table("problems", {}, 1).fill(shard)
 
 
+def test_verify_misses_the_model_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    assert main(["verify", str(tmp_path)]) == 0
+    (tmp_path / "run" / "DONE").touch()
+    assert main(["verify", str(tmp_path)]) == 1
+    assert f"DAMAGED  {tmp_path / 'run' / 'model'}: " in capsys.readouterr().out
+
+
 def test_verify_names_what_it_may_not_read_and_goes_on(ordinary_user: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         Store(ordinary_user / "store").table("problems", {"name": name}, 1).fill(shard)
