@@ -12,6 +12,7 @@ import argparse
 import builtins
 import contextlib
 import errno
+import functools
 import gc
 import hashlib
 import io
@@ -35,7 +36,7 @@ VOLATILE = {"seconds", "time", "began", "attempt", "command", "counts", "tokens"
 SETTINGS = (
     "experiment=smoke", "cluster.threads=1", "data.train_problems=4", "data.test_problems=2", "data.n=4",
     "data.eval_n=2", "sampler.prompts_per_shard=2", "optim.batch_size=8", "checkpoint.every_seconds=0",
-    "evaluation.every=2", "iterations=2", "sampler.max_new_tokens=16",
+    "evaluation.every=2", "iterations=2", "sampler.max_new_tokens=8",
 )  # fmt: skip
 Point = tuple[str, int, str]  # a kind of call, which one of them, and the fault
 
@@ -119,13 +120,19 @@ def run_forked(output_dir: Path, point: Point | None = None) -> tuple[int, Count
 
 def command(output_dir: Path) -> int:
     """The command that is given, and given again."""
-    from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.pipeline import run
-    from topr_exp.runs.plan import plan
     from topr_exp.runtime.exit_status import exit_status
 
+    return exit_status(lambda: 0 if run(config_of(output_dir)) else 1, resumes=True)
+
+
+@functools.cache  # once, since nothing is written in composing
+def config_of(output_dir: Path) -> Any:
+    from topr_exp.config.compose_overrides import parse_arguments
+    from topr_exp.runs.plan import plan
+
     (job,) = plan(parse_arguments([*SETTINGS, f"output_dir={output_dir}"])).jobs
-    return exit_status(lambda: 0 if run(job.config) else 1, resumes=True)
+    return job.config
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -162,19 +169,19 @@ def spread(counts: Counter[str], number: int) -> list[Point]:
 
 
 def faults_found(root: Path, number: int) -> Iterator[tuple[Point, str | None]]:
-    """Each point with what is wrong after it, None for nothing."""
+    """Each point with what is wrong after it, None for nothing; the last one's files stay in `root`/out."""
+    folder = root / "out"
     with contextlib.redirect_stdout(io.StringIO()):
-        command(root / "warm" / "out")  # children share what it loaded
+        command(folder)  # children share what it loaded
     gc.collect()
     gc.freeze()
-    status, counts, said = run_forked(root / "whole" / "out")
+    shutil.rmtree(folder)
+    status, counts, said = run_forked(folder)
     assert status == 0, said
-    whole = contents(root / "whole" / "out")
-    for i, point in enumerate(spread(counts, number)):
-        folder = root / str(i) / "out"
-        folder.parent.mkdir()
+    whole = contents(folder)
+    for point in spread(counts, number):
+        shutil.rmtree(folder)
         yield point, wrong_after(folder, point, whole)
-        shutil.rmtree(folder.parent)
 
 
 def wrong_after(folder: Path, point: Point, whole: dict[str, str]) -> str | None:
@@ -198,7 +205,6 @@ def main() -> int:
     number, began, bad = parser.parse_args().points, time.monotonic(), 0
     done = 0
     with tempfile.TemporaryDirectory() as root:
-        (Path(root) / "whole").mkdir()
         for done, (point, wrong) in enumerate(faults_found(Path(root), number), start=1):
             bad += wrong is not None
             print(f"{done:>4} {' '.join(map(str, point)):<20} {wrong or 'the same files'}", flush=True)

@@ -14,12 +14,11 @@ import sys
 from pathlib import Path
 from scripts import io_faults
 root = Path(sys.argv[1])
-(root / "whole").mkdir()
 for point, wrong in io_faults.faults_found(root, 12):
     print(*point, wrong)
-whole = io_faults.contents(root / "whole" / "out")
+whole = io_faults.contents(root / "out")
 weights = next(name for name in whole if name.endswith("model.safetensors"))
-print(io_faults.wrong_after(root / "whole" / "other", point, {**whole, weights: "another hash"}))
+print(io_faults.wrong_after(root / "other", point, {**whole, weights: "another hash"}))
 """
 
 
