@@ -145,6 +145,8 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
     assert ranked(alone)[0].endswith("It is above all others, at 95 % for all comparisons together.")
     few = [run for run in runs if run.config["seed"] < 2]
     assert ranked(few)[0].endswith("(2 runs). No winner: fewer than 3 seeds in common.")
+    two = [run for run in runs if run.name != "sft0"]
+    assert ranked(two)[0].endswith("(3 runs). Not told apart from it: tis. Not compared: sft.")
     with monkeypatch.context() as patch:
         patch.setitem(next(run.summary for run in runs if run.name == "topr1"), "base", {"pass@1": 1.9})
         assert "No winner: some of its seeds collapsed. Collapsed: topr (1 of 3 seeds)" in ranked(runs)[0]
