@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from reproduce import records
-from reproduce.check import compare, write_figure
+from reproduce.check import check, compare, write_figure
 from reproduce.jobs import Need, Request
 from reproduce.page import write_page
 from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics
@@ -208,3 +208,10 @@ def test_a_figure_that_lacks_runs_says_how_many(found: Found, tmp_path: Path) ->
         assert "are missing**, and all of 1 sweep whose rates are not chosen yet." in page
     write_figure(Need(figure, dict.fromkeys(found[1], undone)), request)
     assert "missing" not in write_page([figure], tmp_path).read_text()
+
+
+def test_a_check_of_a_run_that_did_not_finish_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = SimpleNamespace(config=SimpleNamespace(folder=tmp_path / "run"))
+    need: Any = SimpleNamespace(figure=named("fig1"), jobs={"key": job})
+    assert not check(need, tmp_path)
+    assert f"run: not recorded in {tmp_path / 'fig1.json'}" in capsys.readouterr().out
