@@ -58,7 +58,9 @@ def histogram(ax: Axes, groups: Groups) -> None:
 
 def tried(ax: Axes, runs: Runs, place: str) -> None:
     """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
-    for i, (loss, rates) in enumerate(read_rates()["tried"].get(place, {}).items()):
+    names = tuple({run["settings"]["algo.name"] for run in runs})  # other figures choose rates in this place, too
+    chosen = [(loss, rates) for loss, rates in read_rates()["tried"].get(place, {}).items() if loss.startswith(names)]
+    for i, (loss, rates) in enumerate(chosen):
         style = series_style(i)
         ax.plot([*rates], [np.mean(values) for values in rates.values()], label=name_of(loss), **style)
         for rate, values in rates.items():
