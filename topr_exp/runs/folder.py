@@ -159,8 +159,10 @@ class RunFolder:
         last = self.read(name, *OF_TRAINING_SET)
         if not last:
             raise TOPRError(f"{self.path / name} is missing or damaged; remove model/ to train it again")
-        sets = [self.read(f"iteration-{i}/training_set.json") for i in range(1, config.iterations + 1)]
-        rounds = {"tokens_sampled": sum(each.get("tokens_sampled", 0) for each in sets)}
+        tokens = self.counts
+        if config.schedule.in_rounds:
+            sets = (self.read(f"iteration-{i}/training_set.json") for i in range(1, config.iterations + 1))
+            tokens = tokens | {"tokens_sampled": sum(each.get("tokens_sampled", 0) for each in sets)}
         summary = {
             "base": base,
             "final": final,
@@ -177,7 +179,7 @@ class RunFolder:
             "note": "; ".join(filter(None, [last.get("note"), *self.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
-            "tokens": self.counts | (rounds if config.schedule.in_rounds else {}),
+            "tokens": tokens,
         }
         return distributed.broadcast(summary)
 
@@ -322,8 +324,8 @@ class RunFolder:
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)
-        more: dict[str, Any] = {"n_train": trained, "tokens_sampled": sampled, "baseline": baseline, "note": note}
-        more["effective_positive"] = None
+        more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        more["tokens_sampled"] = sampled
         if "age" in (last := records[-1]):
             shares = {name: last[name] for name in last if name.startswith(("virtual_time", "dropped_share"))}
             idle = {name: sum(record[name] for record in records) for name in IDLE if name in last}
