@@ -325,6 +325,33 @@ def length_bias(runs: Runs, extra: Extra) -> list[Claim]:
     return [*found, shorter("{algorithms} with 1/T: answers end shorter than the base's", gained)]
 
 
+def what_is_dropped(runs: Runs, extra: Extra) -> list[Claim]:
+    """Where stale answers are dropped: which ones more often, and whether what is trained on is shorter than all."""
+    dropping, keeping = (pick(runs, f"schedule.concurrency=8 schedule.when_stale={word}") for word in ("drop", "null"))
+    found = []
+    for often, rarely, text in (
+        ("length32", "length16", "drop: answers of 32 to 63 tokens are dropped more often than those of 16 to 31"),
+        ("level5", "level1", "drop: answers to problems of level 5 are dropped more often than of level 1"),
+        ("incorrect", "correct", "drop: wrong answers are dropped more often than right ones"),
+    ):
+        pairs = [[PERCENT * last(record, f"dropped_share_{kind}") for kind in (often, rarely)] for record in dropping]
+        shown = f"% of each seed: {', '.join(f'{one:.1f} against {other:.1f}' for one, other in pairs)}"
+        found.append(by_seeds(text, [one - other for one, other in pairs], shown))
+    return [
+        *found,
+        shorter("the answers that drop trains on are shorter than keep's", gaps(dropping, keeping, trained)),
+    ]
+
+
+def last(record: Record, name: str) -> float:
+    return float(record["metrics"][name][-1])
+
+
+def trained(record: Record) -> float:
+    """Mean tokens of the answers that a run trained on."""
+    return float(np.mean(record["metrics"]["sampled_length"]))
+
+
 def spent_more(runs: Runs, extra: Extra) -> list[Claim]:
     turns = runs.split(TURNS)
     if len(turns) < 2:

@@ -117,6 +117,21 @@ def stale(fresh: Level, old: Level, algo: str = "topr", tokens: Level = 100, **s
             for updates, level in ((1, fresh), (64, old))]  # fmt: skip
 
 
+def dropping(
+    lengths: tuple[int, int], levels: tuple[int, int], verdicts: tuple[int, int], left: tuple[int, int, int]
+) -> list[Group]:
+    """MATH-like problems, ages by lengths: percent dropped of two kinds each, mean tokens of what is left by seed."""
+    kinds = ("length32", "length16", "level5", "level1", "incorrect", "correct")
+    shares = dict(zip(kinds, (*lengths, *levels, *verdicts), strict=True))
+    places = {"data__name": "math", "schedule__concurrency": 8}
+    return [
+        group("topr", 50, schedule__when_stale=way, seeds=(seed,), **places, metrics={
+            "sampled_length": [number] * 20, **{f"dropped_share_{kind}": [0.5, (share + seed * (i % 2)) / 100]
+                                                for i, (kind, share) in enumerate(shares.items())}})
+        for seed in range(3) for way, number in ((None, 30 + seed), ("drop", left[seed]))
+    ]  # fmt: skip
+
+
 def the_map(topr: Sequence[Level], tis: Sequence[Level]) -> list[Group]:
     """Cells: rate 1e-4 at p̃ = 10 and 50 %, then 3e-4."""
     cells = [(rate, p) for rate in (1e-4, 3e-4) for p in (0.1, 0.5)]
@@ -233,6 +248,10 @@ WORLDS = [
           *stale(50, 60, algo="ppo", algo__eps_low=0.8)], YES, {"1 update: TOPR, without": "equal", "1 update: PPO": NO,
               "PPO, eps_low 0.8: sampling": NO},
           effects={"TOPR: sampling": 20, "without 1/T: sampling": 10}),
+    World("lag", "long answers are dropped, short ones left",
+          dropping((90, 10), (50, 20), (30, 25), (20, 21, 19)), YES, {"age 0": OPEN, "drop ends": "equal"}),
+    World("lag", "short answers, easy problems and right answers are",
+          dropping((10, 90), (20, 50), (25, 30), (40, 41, 39)), NO, {"age 0": OPEN, "drop ends": "equal"}),
     World("length_bias", "80 tokens with 1/T and 120 without", [*tokens("topr", (80, 70, 90), (120, 110, 130)),
           *tokens("tis", (120, 110, 130), (80, 70, 90))], YES, {"TIS": NO}),
     World("map", "60 in the mean and 40 at worst against 50 and 10", the_map((70, 70, 60, 40), (10, 60, 60, 70)), YES,
