@@ -12,7 +12,7 @@ from reproduce.difficulty import EFFECTIVE_POSITIVE
 from reproduce.draw import OF_BARS, SEED, grid, log_axis, log_ticks, names_below, panel, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model
 from reproduce.groups import BETA, EFFECTIVE, RATE, TURNS, Groups, algorithms, name_of
-from reproduce.records import read_rates
+from reproduce.records import TRIED, read_rates
 from reproduce.selection import Runs, pick
 from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS
@@ -59,7 +59,7 @@ def histogram(ax: Axes, groups: Groups) -> None:
 def tried(ax: Axes, runs: Runs, place: str) -> None:
     """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
     names = tuple({run["settings"]["algo.name"] for run in runs})  # other figures choose rates in this place, too
-    chosen = [(loss, rates) for loss, rates in read_rates()["tried"].get(place, {}).items() if loss.startswith(names)]
+    chosen = [(loss, rates) for loss, rates in read_rates(TRIED).get(place, {}).items() if loss.startswith(names)]
     for i, (loss, rates) in enumerate(chosen):
         style = series_style(i)
         ax.plot([*rates], [np.mean(values) for values in rates.values()], label=name_of(loss), **style)

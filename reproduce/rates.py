@@ -4,7 +4,7 @@ A cell is a place and a loss of conf/learning_rates.yaml, and one run of FIGURE'
 seeds and validation problems in the place of the test. Each cell begins with three rates of one grid and is extended
 until its choice, the higher mean, has a neighbour on both sides or is the grid's end; a rate that is plainly worse with
 the first seed is not tried with the second. FOLDER/rates.json has a record of each run, conf/learning_rates.yaml the
-choice and what was tried; both are written as runs end, and the same command goes on from them.
+choice, docs/results/rates.yaml what was tried; all are written as runs end, and the same command goes on from them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
     from topr_exp.runs.plan import Job
 
 HEAD = """# Learning rates for optim.lr, by place (a model; for long answers also the setting) and loss.
-# `python -m reproduce.rates FIGURE` chooses them; `tried` has pass@1 (%) on validation problems by rate, for seeds 100
-# and 101, which no figure reports. 3e-6 and 3e-3 are the ends of the grid. A loss without an entry in `tried` has the
-# best rate of another grid (docs/paper.md), or its optimizer's default.
+# `python -m reproduce.rates FIGURE` chooses them by the higher mean on validation problems of seeds 100 and 101, which
+# no figure reports; docs/results/rates.yaml has what was tried. 3e-6 and 3e-3 are the ends of the grid. A loss without
+# an entry there has the best rate of another grid (docs/paper.md), or its optimizer's default.
+"""
+HEAD_OF_TRIED = """# What the rates of conf/learning_rates.yaml were chosen from, by place, loss and rate: pass@1 (%)
+# on validation problems of seeds 100 and 101. One number: plainly worse, not tried with the second seed.
 """
 GRID = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 FIRST = 3e-4  # with both its neighbours, where conf has no rate yet
@@ -189,16 +192,15 @@ def nearest(rate: Any) -> float:
 
 
 def write_rates(made: Mapping[Cell, Tried]) -> None:
-    """Write choices that are made into conf, with what was tried for them."""
+    """Write choices that are made into conf, and what was tried for them beside the records."""
     if not made:
         return
-    rates = records.read_rates()
-    how = rates.pop("tried", {})
+    rates, how = records.read_rates(), records.read_rates(records.TRIED)
     for cell, tried in made.items():
         rates.setdefault(cell.place, {})[cell.loss] = choice(tried)
         how.setdefault(cell.place, {})[cell.loss] = tried
-    text = yaml.safe_dump({**rates, "tried": how}, sort_keys=False, default_flow_style=None, width=110)
-    write_text(records.LEARNING_RATES, HEAD + text)
+    for path, head, found in ((records.LEARNING_RATES, HEAD, rates), (records.TRIED, HEAD_OF_TRIED, how)):
+        write_text(path, head + yaml.safe_dump(found, sort_keys=False, default_flow_style=None, width=110))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ KEYS_OF_LOSSES = (
     "schedule.max_lag", "schedule.when_stale", "sampler.mismatch.weights",
 )  # fmt: skip
 LEARNING_RATES = CONF / "learning_rates.yaml"
+TRIED = CONF.parent / "docs" / "results" / "rates.yaml"  # pass@1 (%) by place, loss, rate and choosing seed
 BINS = 20  # of the updates of a run, for metrics against time
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
@@ -72,9 +73,9 @@ def usual_values(algo: str) -> dict[str, Any]:
     return found | {"optim.reduction": "tokens" if by_tokens else "sequences", "optim.whole_groups": False}
 
 
-def read_rates() -> dict[str, Any]:
-    """Return conf/learning_rates.yaml."""
-    return cast(dict[str, Any], yaml.safe_load(LEARNING_RATES.read_text(encoding="utf-8")))
+def read_rates(path: Path | None = None) -> dict[str, Any]:
+    """Return conf/learning_rates.yaml, or another file by place and loss."""
+    return cast(dict[str, Any], yaml.safe_load((path or LEARNING_RATES).read_text(encoding="utf-8")))
 
 
 def extract(folder: Path, names: Collection[str]) -> Record:

@@ -64,9 +64,11 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> N
 
 def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypatch, capsys):
     """Runs in the place of trained ones: their pass@1 is highest at 3e-3, where one seed fails."""
-    conf = tmp_path / "rates.yaml"
+    conf, tried = tmp_path / "learning_rates.yaml", tmp_path / "rates.yaml"
     conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
+    tried.write_text("tiny: {dpo: {7.0: [1.0, 2.0]}}\n")
     monkeypatch.setattr(records, "LEARNING_RATES", conf)
+    monkeypatch.setattr(records, "TRIED", tried)
     started: list[tuple[float, int]] = []
 
     def launch(plan: Any, arguments: list[str], *, reports: bool) -> int:
@@ -102,10 +104,10 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     assert started == []
     assert rates.main(command) == 1
     assert sorted(started) == [(rate, seed) for rate in (3e-4, 1e-3, 3e-3) for seed in (100, 101)]
-    assert read_rates() == {
-        "place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0},
-        "tried": {"tiny": {"topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 3e-3: [59.0, 59.0]}}},
-    }  # fmt: skip
+    assert read_rates() == {"place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0}}
+    assert read_rates(tried) == {
+        "tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 3e-3: [59.0, 59.0]}}
+    }
     assert len(runs_of(records.read(tmp_path / "rates.json"))) == 5
     again = len(started)
     assert rates.main(command) == 1
@@ -118,7 +120,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
 def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> None:
     conf = read_rates()
     assert set(conf["tiny"]) == set(conf["tiny_noise"]) <= ALGORITHMS
-    for place, losses in conf.get("tried", {}).items():
+    for place, losses in read_rates(records.TRIED).items():
         for loss, tried in losses.items():
             assert conf[place][loss] == choice(tried)
             assert wanted(tried, choice(tried)) == []
