@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -68,13 +67,15 @@ class VLLM(Sampler):
             "generate",
             prompts=[list(map(int, prompt)) for prompt in prompts],
             seeds=[seed_of(*seed, i) >> 1 for i in range(len(prompts))],  # room for seed + n
-            n=n,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=min(config.top_k, policy.vocabulary),
-            max_new_tokens=config.max_new_tokens,
-            eos=policy.eos_ids,
-            stop=list(stop),
+            params={
+                "n": n,
+                "temperature": config.temperature,
+                "top_p": config.top_p,
+                "top_k": min(config.top_k, policy.vocabulary),
+                "max_tokens": config.max_new_tokens,
+                "stop_token_ids": policy.eos_ids,
+                "stop": list(stop),
+            },
         )
         return completions_of(answer, n)
 
@@ -145,14 +146,7 @@ class VLLM(Sampler):
 
 def completions_of(answer: dict[str, Any], n: int) -> list[list[Sample]]:
     """The completions of each prompt in an engine's answer."""
-    tokens, logprobs = (
-        np.frombuffer(content, kind).tolist() for content, kind in zip(answer["arrays"], ("i4", "f4"), strict=True)
-    )
-    ends = np.cumsum(answer["lengths"]).tolist()
-    found = [
-        Sample(tokens[end - length : end], logprobs[end - length : end], finish)
-        for end, length, finish in zip(ends, answer["lengths"], answer["finishes"], strict=True)
-    ]
+    found = [Sample(*one) for one in answer["completions"]]
     return [found[first : first + n] for first in range(0, len(found), n)]
 
 
@@ -193,9 +187,9 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
 @torch.inference_mode()
 def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
     """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
-    plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
+    plain = {"n": 2, "temperature": 1.0, "max_tokens": 16, "stop_token_ids": policy.eos_ids, "stop": []}
     ids = [list(map(int, prompt)) for prompt in prompts]
-    answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
+    answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), params=plain)
     pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer, 2), strict=True) for one in two]
     gaps = []
     with merged_in(policy.model), policy.autocast():
