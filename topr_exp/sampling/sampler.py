@@ -251,7 +251,20 @@ def sample_completions(
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
         tokens, logprobs, left = sample_tokens(logits, config, generator)
         sets = sets_left(left) if keeps else None
-        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), sets, config.max_new_tokens, eos_ids, stopped)
+        alive = []
+        for i, (one, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
+            if one.finish != "length" or len(one.tokens) == config.max_new_tokens:
+                continue  # it ended, and has not left the batch yet
+            one.tokens.append(token)
+            one.logprobs.append(logprob)
+            if sets is not None:
+                one.kept.append(sets[i])
+            if token in eos_ids:
+                one.finish = "stop"
+            elif stopped is not None and stopped(one.tokens):
+                one.finish = "stop_string"
+            elif len(one.tokens) < config.max_new_tokens:
+                alive.append(i)
         if not alive:
             break
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):
@@ -266,33 +279,6 @@ def sets_left(logp: Tensor) -> list[list[int]]:
     """The tokens of each row that could be drawn."""
     there = logp > -torch.inf
     return [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
-
-
-def append_tokens(
-    rows: Sequence[Sample],
-    tokens: Sequence[int],
-    logprobs: Sequence[float],
-    sets: Sequence[list[int]] | None,
-    limit: int,
-    eos_ids: Sequence[int],
-    stopped: Callable[[list[int]], bool] | None,
-) -> list[int]:
-    """Give each sample that has not ended its next token, up to the limit; the indices of those that go on."""
-    alive = []
-    for i, (one, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
-        if one.finish != "length" or len(one.tokens) == limit:
-            continue
-        one.tokens.append(token)
-        one.logprobs.append(logprob)
-        if sets is not None:
-            one.kept.append(sets[i])
-        if token in eos_ids:
-            one.finish = "stop"
-        elif stopped is not None and stopped(one.tokens):
-            one.finish = "stop_string"
-        elif len(one.tokens) < limit:
-            alive.append(i)
-    return alive
 
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:

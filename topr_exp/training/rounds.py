@@ -31,7 +31,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.mismatch import measure_mismatch
-from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
+from topr_exp.sampling.rollouts import Rollouts, table_of_samples, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
@@ -243,10 +243,11 @@ class Rounds:
 
     def sample_shard(self, policy: Policy, indices: np.ndarray, number: int, shard: int) -> pa.Table:
         """Completions of some problems, graded and scored."""
-        prompts = [self.train.prompts[i] for i in indices]
+        prompts = [self.train.prompts[i].tolist() for i in indices]
         seed = (self.sampler.config.seed, self.iteration, number, *([shard] if shard else []))
         with self.timed("sampling"):
-            columns = completions_table(self.sampler, policy, prompts, self.n, seed, self.train.stop)
+            groups = self.sampler.sample(policy, prompts, self.n, seed, self.train.stop)
+            columns = table_of_samples(policy, groups, self.train.stop)
             self.sampler.rest()
         return self.judged(columns, policy, indices)
 
