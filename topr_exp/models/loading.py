@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
+
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage, known_digest, read_object
+from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
-HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # All that decides what a model computes and how text becomes tokens; no pickled weights. Code that comes with a model
 # runs only where model.trust_remote_code says so.
@@ -69,9 +70,8 @@ def _download(name: str, revision: str | None) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(READ_FILES)))
     except Exception as error:
         # Whatever the hub client raises (no network, no such model, a gated one), the way out is the same.
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise TOPRError(
-            f"model {name}: not a folder, and the hub did not give it ({type(error).__name__}: {reason}); "
+            f"model {name}: not a folder, and the hub did not give it ({type(error).__name__}: {first_line(error)}); "
             "give a folder in its place"
         ) from error
 
@@ -102,8 +102,7 @@ def load_model(
         )
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TOPRError(f"model folder {folder} can't be loaded: {reason}") from error
+        raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
     for name in ("is_local", "local_files_only"):  # which transformers would save: of this machine, not of the model
         tokenizer.init_kwargs.pop(name, None)
     rows = model.get_input_embeddings().weight.shape[0]
@@ -155,12 +154,9 @@ def damage(folder: Path) -> str | None:
             return f"{missing[0]}, which {index.name} names, is not there"
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            length, tensors = header(path)
-            expected = HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
-        if (size := path.stat().st_size) != expected:
-            return f"{path.name} is damaged: {size} bytes instead of {expected}"
+            safe_open(path, "np")
+        except (OSError, SafetensorError) as error:
+            return f"{path.name} is no whole safetensors file (cut off, a pointer of Git LFS?): {first_line(error)}"
     return None
 
 
@@ -172,16 +168,9 @@ def linear_layers(folder: Path) -> list[str]:
     whole, index = folder / "model.safetensors", read_object(folder / "model.safetensors.index.json")[0]
     parts = sorted({folder / name for name in index.get("weight_map", {}).values()})
     files = [whole] if whole.exists() else parts or sorted(folder.glob("*.safetensors"))
-    tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
-    return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
-
-
-def header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The length of a safetensors file's header, and what that says of each tensor by name."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(HEADER), "little")
-        found = json.loads(file.read(min(length, 1 << 28)))
-    return length, {name: tensor for name, tensor in found.items() if name != "__metadata__"}
+    opened = [safe_open(path, "np") for path in files]
+    shapes = [(name, file.get_slice(name).get_shape()) for file in opened for name in file.keys()]  # noqa: SIM118
+    return [name.removesuffix(".weight") for name, shape in shapes if len(shape) == 2]
 
 
 def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
