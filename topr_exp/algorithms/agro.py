@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage
-from topr_exp.types import LossOutput, TOPRError
+from topr_exp.types import Batch, LossOutput, TOPRError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 
 # Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ. vanilla: Σ_t Σ_t' δ_t' ∇logπ_t;
@@ -45,7 +43,6 @@ class AGRO(base.ZeroOne):
     Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is KL(π‖π_ref)).
     """
 
-    name: str
     beta: base.Positive
     estimator: Estimator
     length_normalize: bool
@@ -137,7 +134,6 @@ class RLOO(base.ZeroOne):
     Signals (β > 0): advantage S_i − S̄_−i. Metrics: advantage.
     """
 
-    name: str
     beta: base.NotNegative
     length_normalize: bool
 
@@ -178,7 +174,6 @@ class KLPG(base.ZeroOne):
     Metrics: advantage, vocab_kl Σ_t KL.
     """
 
-    name: str
     beta: base.Positive
     length_normalize: bool
 

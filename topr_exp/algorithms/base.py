@@ -9,6 +9,7 @@ padding, accumulation and world size can't change a result.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -93,14 +94,21 @@ class Typed(Section):
         super().__post_init__()
 
 
-class ZeroOne(Typed):
+@dataclass(frozen=True)
+class Named(Typed):
+    """Base of the losses here; of two with the same class (`topr`, `tis`) the name tells which one it is."""
+
+    name: str
+
+
+class ZeroOne(Named):
     """Rewards and baseline of a loss whose paper gives 0 for a wrong answer and compares the answers to a prompt."""
 
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
 
 
-class OfGroup(Typed):
+class OfGroup(Named):
     """Needs and baseline of a loss that weighs a response against the others to its prompt."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})

@@ -14,41 +14,35 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
 from topr_exp.schema import Range
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from topr_exp.types import Batch
-
 
 @dataclass(frozen=True)
-class Clipped(base.Typed):
+class Clipped(base.Named):
     """Limits of a ratio below and above 1."""
 
-    name: str
     eps_low: Annotated[float, Range("above 0 and at most 1", lambda eps: 0 < eps <= 1)]
     eps_high: base.PositiveOrInf
 
-    @property
-    def threshold(self) -> float | None:
-        """`off_policy_mask` of a loss that has one."""
-        return getattr(self, "off_policy_mask", None)
-
-    def clip(self, delta: Tensor, advantage: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def clip(
+        self, delta: Tensor, advantage: Tensor, batch: Batch, threshold: float | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """PPO's objective [B] of the ratios e^Δ, Δ [B] or by token [B, T], whose objectives are summed; its metrics.
 
-        A response with A < 0 whose mean −δ_t is above `off_policy_mask` is left out: a wrong answer that π hardly gives
-        any more (DeepSeek-V3.2, arXiv 2512.02556).
+        A response with A < 0 whose mean −δ_t is above `threshold` is left out: a wrong answer that π hardly gives any
+        more (DeepSeek-V3.2, arXiv 2512.02556).
         """
         by_token = delta.ndim == 2
         weight = advantage[:, None] if by_token else advantage
         objective, clipped = base.clipped_objective(delta, weight, self.eps_low, self.eps_high)
         total = base.masked(objective, batch).sum(1) if by_token else objective
         metrics = {"clipped": base.share_of_tokens(clipped, batch) if by_token else clipped.to(total.dtype)}
-        if self.threshold is not None:
+        if threshold is not None:
             drift = -base.log_ratio(batch).detach() / base.lengths(batch)
-            dropped = (advantage < 0) & (drift > self.threshold)
+            dropped = (advantage < 0) & (drift > threshold)
             total, metrics["masked"] = total.masked_fill(dropped, 0.0), dropped.to(total.dtype)
         return total, metrics
 
@@ -103,7 +97,7 @@ class GRPO(OfGroup, Clipped):
     def __call__(self, batch: Batch) -> LossOutput:
         kind = Advantage.group_std if self.normalize_std else Advantage.group
         advantage = base.advantage_of(batch, kind, self.name)
-        total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch)
+        total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch, self.off_policy_mask)
         loss = base.reduce_tokens(-total, batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, **metrics})
 
@@ -123,7 +117,8 @@ class GSPO(OfGroup, Clipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
-        total, metrics = self.clip(base.log_ratio(batch) / base.lengths(batch), advantage, batch)
+        delta = base.log_ratio(batch) / base.lengths(batch)
+        total, metrics = self.clip(delta, advantage, batch, self.off_policy_mask)
         return LossOutput(-total, {"advantage": advantage, **metrics})
 
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 SAPO_HIGHEST = 20.0  # of δ_t: from there on the gate's gradient is 0 in any precision, and e^δ_t may overflow
 
@@ -34,7 +32,6 @@ class OPMD(OfGroup):
     Metrics: advantage. Gradient: −(r − r̄ − τΔ) ∇logπ.
     """
 
-    name: str
     tau: base.NotNegative
     length_normalize: bool
 
@@ -54,7 +51,6 @@ class AsymRE(OfGroup):
     the constant baseline c it is relative to each prompt's mean.
     """
 
-    name: str
     delta_v: base.Finite
     length_normalize: bool
 
@@ -76,7 +72,6 @@ class CISPO(OfGroup):
     ratio itself. Divided by the tokens of the batch (`optim.reduction=tokens`, which the YAML sets).
     """
 
-    name: str
     cap: base.PositiveOrInf
     length_normalize: bool
 
@@ -101,7 +96,6 @@ class VESPO(OfGroup):
     Metrics: advantage, weight φ.
     """
 
-    name: str
     c1_pos: base.NotNegative
     c2_pos: base.Positive
     c1_neg: base.NotNegative
@@ -144,7 +138,6 @@ class M2PO(OfGroup):
     clipped). Gradient: −A Σ_t M_t r_t ∇logπ_t.
     """
 
-    name: str
     tau: base.PositiveOrInf
     length_normalize: bool
     form: Form = "paper"
@@ -204,7 +197,6 @@ class SAPO(OfGroup):
     r_t ∇logπ_t.
     """
 
-    name: str
     tau_pos: base.Positive
     tau_neg: base.Positive
     length_normalize: bool

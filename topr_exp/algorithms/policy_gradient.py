@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.masks import Level, Mask, log_limit, over_response
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 CLIP_TOLERANCE = 1e-3  # rounding moves Δ off 0 by less; without it half of all would count as clipped at step 0
 
@@ -30,7 +28,7 @@ Denominator = Literal["sampler", "old"]  # the policy under π in the ratio: the
 
 
 @dataclass(frozen=True)
-class PolicyGradient(base.Typed):
+class PolicyGradient(base.Named):
     """REINFORCE with weights, masks and a correction, over three policies.
 
     loss = − Σ_t M_t · stopgrad(c_t w_t) · A · logπ(y_t),   δ_t = logπ(y_t) − log d(y_t),   ε_t = log π_old − log μ
@@ -47,7 +45,6 @@ class PolicyGradient(base.Typed):
     are importance sampling. Metrics: weight M c w, clipped_low, clipped_high; objective (Tapered); masked; correction.
     """
 
-    name: str
     a_pos: base.NotNegative
     b_pos: float
     a_neg: base.NotNegative
@@ -111,7 +108,7 @@ class PolicyGradient(base.Typed):
         if self.mask is not None:
             dropped = self._dropped(advantage, batch)
             log_weight = _column(log_weight).masked_fill(dropped, -math.inf)
-            metrics["masked"] = base.share_of_tokens(dropped.expand_as(batch.mask), batch)
+            metrics["masked"] = base.share_of_tokens(dropped, batch)
         weight = log_weight.exp()
         by_token = weight.ndim == 2
         pull = value = _times(weight, advantage[:, None] if by_token else advantage)
@@ -163,15 +160,13 @@ class PolicyGradient(base.Typed):
         return gap.clamp(max=log_limit(self.correction))
 
     def _dropped(self, advantage: Tensor, batch: Batch) -> Tensor:
-        """[B, T] bool (or [B, 1]), True where any mask drops."""
-        dropped = None
+        """[B, T] bool, True where any mask drops."""
+        dropped = batch.mask.new_zeros(batch.mask.shape)
         for mask in self.mask or ():
             now = batch.old_logp if mask.of_old else batch.logp.detach()
             before = batch.mu_logp if mask.of_old else self._denominator(batch)
             assert now is not None
-            found = mask.dropped(now, before, advantage, batch)
-            dropped = found if dropped is None else dropped | found
-        assert dropped is not None
+            dropped = dropped | mask.dropped(now, before, advantage, batch)
         return dropped
 
 

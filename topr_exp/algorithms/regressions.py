@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput, PairBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from topr_exp.types import Batch, PairBatch
-
 
 @dataclass(frozen=True)
-class DPO(base.Typed):
+class DPO(base.Named):
     """Direct preference optimisation on pairs.
 
     loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
@@ -27,7 +25,6 @@ class DPO(base.Typed):
     − ∇logπ(y_l)].
     """
 
-    name: str
     beta: base.Positive
 
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
@@ -67,7 +64,6 @@ class OAPL(base.ZeroOne):
     with r − V*, times 2β.
     """
 
-    name: str
     beta: base.Positive
     beta_value: base.Positive
     anchor: Anchor
