@@ -113,10 +113,10 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(make_polic
     examples = make_examples(policy, TOPR, 8, (30, 31), completion)
     chosen = examples.training_set.order(0, 1, 0)
     parts = micro_batches(policy.model, examples, chosen, N)
-    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(8 * N))
-    problems = [set(examples.problems(chosen[part.positions])) for part in parts]
+    assert sorted(np.concatenate([positions for positions, _ in parts])) == list(range(8 * N))
+    problems = [set(examples.problems(chosen[positions])) for positions, _ in parts]
     assert (max(map(len, problems)) == 1) == whole
-    lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
+    lengths = [[examples.length(example) for example in chosen[positions]] for positions, _ in parts]
     assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
 
 

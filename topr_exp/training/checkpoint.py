@@ -82,8 +82,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
                 log.warning("%s is damaged (%s) and is skipped", path, fault)
             continue
         read_rows(path, model, optimizer)
-        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        return state, path
+        return json.loads((path / "state.json").read_text(encoding="utf-8")), path
     return None
 
 
@@ -141,8 +140,7 @@ def stored_rows(files: list[Any], key: str, name: str, weight: Tensor) -> Tensor
     """This process's rows of a tensor, whose files have as many rows each, the last ones fewer or none."""
     full, rows, size = f"{key}/{name}", own_rows(weight), -(-weight.shape[0] // len(files))
     if not follows_rows(key, len(files[0].get_slice(full).get_shape()), weight):
-        whole: Tensor = files[0].get_tensor(full)
-        return whole
+        return files[0].get_tensor(full)
     parts = [file.get_slice(full) for file in files]
     spans = [(rows.start - i * size, min(rows.stop - i * size, part.get_shape()[0])) for i, part in enumerate(parts)]
     return torch.cat([part[max(start, 0) : max(end, 0)] for part, (start, end) in zip(parts, spans, strict=True)])

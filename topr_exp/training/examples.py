@@ -107,15 +107,11 @@ class Examples:
 Positions = NDArray[np.int64]  # in the global batch
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """A micro-batch of one process."""
-
-    positions: Positions
-    counts: bool  # False: computed only because the other processes compute one, left out of every sum
+# The micro-batches of one process; False: computed only because the others compute one, left out of every sum.
+MicroBatches = list[tuple[Positions, bool]]
 
 
-def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], size: int) -> list[MicroBatch]:
+def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], size: int) -> MicroBatches:
     """This process's micro-batches of the chosen examples, at most `size` examples in each.
 
     Lengths and prompts alone decide the split. Every process gets the same number of micro-batches, since each ends in
@@ -127,7 +123,7 @@ def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], siz
     parts = []
     for block in parts_by_rank(order, size):
         mine = block[distributed.rank()]
-        parts.append(MicroBatch(mine, True) if len(mine) else MicroBatch(order[:1], False))
+        parts.append((mine, True) if len(mine) else (order[:1], False))
     return parts
 
 

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -77,8 +77,7 @@ class Inputs:
         return logits + hidden
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScores:
+class TokenScores(NamedTuple):
     """Scores of every completion token from the output layer, [B, T] float32 each, 0 at padding."""
 
     logp: Tensor  # log π(y_t | x, y_<t), with gradient
@@ -113,12 +112,20 @@ def score_tokens(
             reference_hidden = predicting_states(reference, inputs)
 
     def score_rows(start: int, end: int, hidden: Tensor) -> tuple[Tensor, ...]:
-        reference_logp = None
+        """By row: the target's log-probability among what is drawable; if asked, entropy and KL to the reference."""
+        logits = head(hidden[start:end])
+        drawable = inputs.drawable(logits, start)
+        out = [-torch.nn.functional.cross_entropy(drawable, targets[start:end], reduction="none")]
+        if entropy:
+            with torch.no_grad():
+                logp = logits.log_softmax(-1)
+                out.append(-(logp.exp() * logp).sum(-1))
         if reference is not None:
             with torch.no_grad():
                 reference_logp = reference_head(reference_hidden[start:end]).log_softmax(-1)
-        logits = head(hidden[start:end])
-        return row_scores(logits, inputs.drawable(logits, start), targets[start:end], entropy, reference_logp)
+            logp = logits.log_softmax(-1)
+            out.append((logp.exp() * (logp - reference_logp)).sum(-1))
+        return tuple(out)
 
     vocabulary = model.get_output_embeddings().weight.shape[0]
     flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // vocabulary))
@@ -150,21 +157,6 @@ def output_layer(model: Any, float32: bool) -> Callable[[Tensor], Tensor]:
 
 def on_tensor_cores(weight: Tensor) -> bool:
     return weight.is_cuda and weight.dtype is torch.float32
-
-
-def row_scores(
-    logits: Tensor, drawable: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None
-) -> tuple[Tensor, ...]:
-    """By row: the target's log-probability by `drawable`; if asked, entropy and KL to the reference by `logits`."""
-    out = [-torch.nn.functional.cross_entropy(drawable, targets, reduction="none")]
-    if entropy:
-        with torch.no_grad():
-            logp = logits.log_softmax(-1)
-            out.append(-(logp.exp() * logp).sum(-1))
-    if reference_logp is not None:
-        logp = logits.log_softmax(-1)
-        out.append((logp.exp() * (logp - reference_logp)).sum(-1))
-    return tuple(out)
 
 
 def in_chunks(function: Callable[[int, int, Tensor], tuple[Tensor, ...]], hidden: Tensor, size: int) -> list[Tensor]:
