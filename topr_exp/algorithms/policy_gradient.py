@@ -131,8 +131,7 @@ class PolicyGradient(base.Named):
         return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
     def _denominator(self, batch: Batch) -> Tensor:
-        old = self.denominator == "old"
-        return batch.old_logp if old and batch.old_logp is not None else batch.mu_logp
+        return batch.mu_logp if self.denominator == "sampler" or batch.old_logp is None else batch.old_logp
 
     def _log_ratio(self, batch: Batch) -> Tensor:
         """The log of the ratio that weighs: [B], or [B, T] for the ratios of tokens and prefixes."""

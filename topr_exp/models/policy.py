@@ -41,8 +41,7 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.model.get_input_embeddings().weight.device
-        return device
+        return self.model.get_input_embeddings().weight.device
 
     @property
     def precision(self) -> str:
@@ -130,8 +129,7 @@ class Policy:
         """A prompt as text that `encode` gives back, special tokens included, but for the one at the beginning."""
         bos = getattr(self.tokenizer, "bos_token_id", None)
         ids = prompt[1:] if bos is not None and prompt[:1] == bos else prompt
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
         """The text of a completion: special tokens left out, cut before the first stop string."""
@@ -163,9 +161,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     dtype = compute if config.lora is not None else torch.float32
     if config.lora is not None:
         loading.check_targets(config.lora, loading.linear_layers(source))
-    model, tokenizer = load_model(
-        str(source), dtype, device, config.attention, config.trust_remote_code, config.revision
-    )
+    model, tokenizer = load_model(str(source), dtype, device, config.attention, config.trust_remote_code)
     return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 

@@ -16,6 +16,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
 from topr_exp.config.model import Mismatch, SamplerConfig
@@ -189,9 +190,7 @@ class DecodingBatch:
             )
             for layer in self.layers:
                 layer.select(torch.zeros(len(self.rests), dtype=torch.int64, device=self.device))
-        ids = torch.zeros((len(self.rests), self.width), dtype=torch.int64)
-        for row, rest in enumerate(self.rests):
-            ids[row, self.width - len(rest) :] = torch.tensor(rest)
+        ids = pad_sequence([torch.tensor(rest) for rest in self.rests], batch_first=True, padding_side="left")
         columns = torch.arange(self.width, device=self.device)
         positions = shared + (columns - self.width + (self.lengths - shared)[:, None]).clamp_min(0)
         return self.forward(ids.to(self.device), positions)

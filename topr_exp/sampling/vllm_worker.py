@@ -44,10 +44,9 @@ class Worker:
 
     def request(self) -> dict[str, Any] | None:
         try:
-            asked: dict[str, Any] = json.loads(self.connection.recv_bytes())
+            return json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             return None
-        return asked
 
     def answer(self, answer: dict[str, Any]) -> None:
         self.connection.send_bytes(json.dumps(answer).encode())

@@ -67,10 +67,7 @@ class Examples:
             return self.make_batch(rows, logp, mask, vocab_kl)
         half = len(rows) // 2
         chosen, rejected = slice(None, half), slice(half, None)
-        return PairBatch(
-            self.make_batch(rows[chosen], logp[chosen], mask[chosen], None),
-            self.make_batch(rows[rejected], logp[rejected], mask[rejected], None),
-        )
+        return PairBatch(*(self.make_batch(rows[i], logp[i], mask[i], None) for i in (chosen, rejected)))
 
     def make_batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
         """The batch of some candidates, one a row."""

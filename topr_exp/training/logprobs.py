@@ -127,8 +127,11 @@ def score_tokens(
             out.append((logp.exp() * (logp - reference_logp)).sum(-1))
         return tuple(out)
 
-    vocabulary = model.get_output_embeddings().weight.shape[0]
-    flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // vocabulary))
+    size = max(1, CHUNK[inputs.device.type] // model.get_output_embeddings().weight.shape[0])
+    recomputed = torch.is_grad_enabled() and len(hidden) > size
+    run = partial(checkpoint, score_rows, use_reentrant=False) if recomputed else score_rows
+    parts = [run(start, start + size, hidden) for start in range(0, len(hidden), size)]
+    flat = [torch.cat(column) for column in zip(*parts, strict=True)]
     filled = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in flat]
     return TokenScores(filled[0], filled[1] if entropy else None, filled[-1] if reference is not None else None)
 
@@ -159,16 +162,6 @@ def on_tensor_cores(weight: Tensor) -> bool:
     return weight.is_cuda and weight.dtype is torch.float32
 
 
-def in_chunks(function: Callable[[int, int, Tensor], tuple[Tensor, ...]], hidden: Tensor, size: int) -> list[Tensor]:
-    """function(start, end, hidden) for `size` rows at a time, its results joined; backward computes them again."""
-    bounds = [(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
-    if len(bounds) == 1 or not torch.is_grad_enabled():
-        parts = [function(start, end, hidden) for start, end in bounds]
-    else:
-        parts = [checkpoint(function, start, end, hidden, use_reentrant=False) for start, end in bounds]
-    return [torch.cat(column) for column in zip(*parts, strict=True)]
-
-
 def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     """The last hidden states from which the completions' tokens are predicted, [N, H], in their order.
 
@@ -197,15 +190,14 @@ def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
     """
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if wanted else []
     assert layers or not wanted, f"{type(model).__name__} has no layers that can be computed again"
-    before = [layer.training for layer in layers]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         layer.gradient_checkpointing = layer.training = True
     try:
         yield
     finally:
-        for layer, training in zip(layers, before, strict=True):
-            layer.gradient_checkpointing, layer.training = False, training
+        for layer in layers:
+            layer.gradient_checkpointing = layer.training = False
 
 
 def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:

@@ -66,8 +66,11 @@ class MetricAccumulator:
                 setattr(merged, name, getattr(merged, name) + value)
         return merged
 
-    def record(self, divisor: int, age: NDArray[np.int64] | None = None) -> dict[str, float]:
-        """The record of an update; the sum of the losses is divided by `divisor`. age: updates, by group."""
+    def record(self, divisor: int, age: NDArray[np.int64] | None = None, *, of_mu: bool = True) -> dict[str, float]:
+        """The record of an update; the sum of the losses is divided by `divisor`.
+
+        age: updates, by group. of_mu: with what is measured against μ.
+        """
         delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
         record = {"loss": self.loss / divisor, "positive_share": float(positive.double().mean())}
         record["ess"] = effective_sample_size(delta)
@@ -79,7 +82,11 @@ class MetricAccumulator:
             record["spent_share_neg"] = float((delta[~positive] < SPENT).double().mean())
         for sign, chosen in (("pos", positive), ("neg", ~positive)):
             if chosen.any():
-                record |= {f"{name}_{sign}": value for name, value in ratio_statistics(delta[chosen]).items()}
+                some = delta[chosen]
+                record[f"log_ratio_{sign}"] = float(some.mean())
+                for q, value in zip(QUANTILES, torch.quantile(some, some.new_tensor(QUANTILES)), strict=True):
+                    record[f"log_ratio_q{int(100 * q):02d}_{sign}"] = float(value)
+                record[f"ess_{sign}"] = effective_sample_size(some)
         # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
         record["entropy"] = self.entropy / self.tokens
         if self.ref_delta:
@@ -90,22 +97,7 @@ class MetricAccumulator:
         for name, parts in self.values.items():
             value = torch.cat(parts).double()
             record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
-        return record
-
-
-def without_mu(record: dict[str, float]) -> dict[str, float]:
-    """The record of an update without what is measured against μ."""
-    return {name: value for name, value in record.items() if not name.startswith(OF_MU)}
-
-
-def ratio_statistics(delta: Tensor) -> dict[str, float]:
-    """Statistics of Δ = logπ − logμ, [B] float64: mean, quantiles, and the effective sample size."""
-    quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
-    return {
-        "log_ratio": float(delta.mean()),
-        **{f"log_ratio_q{int(100 * q):02d}": float(value) for q, value in zip(QUANTILES, quantiles, strict=True)},
-        "ess": effective_sample_size(delta),
-    }
+        return record if of_mu else {name: value for name, value in record.items() if not name.startswith(OF_MU)}
 
 
 def effective_sample_size(delta: Tensor) -> float:

@@ -80,13 +80,8 @@ class Rounds:
         with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
             while self.trainer.step < steps:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
-                replayed = False
-                if begun:  # in a round of the checkpoint; no update of it that is left is the first
-                    assert self.trainer.restored is not None
-                    self.columns = read_table(self.trainer.restored / ROUND)
-                    self.seen = json.loads(self.columns.schema.metadata[b"seen"])
-                else:
-                    replayed = self.sample_round(number)
+                # Within a round of the checkpoint, no update that is left is the first.
+                replayed = not begun and self.sample_round(number)
                 examples = self.examples_of_round()
                 for position in range(begun, self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
@@ -280,11 +275,14 @@ class Rounds:
         return {name: as_file(table.replace_schema_metadata(seen)) for name, table in tables.items()}
 
     def restore(self, checkpoint: Path) -> None:
-        """Take up what `serialized` gave a checkpoint, but for the round under way."""
+        """Take up what `serialized` gave a checkpoint."""
         if self.schedule.replay > 0:
             table = read_table(checkpoint / BUFFER)
             self.seen = json.loads(table.schema.metadata[b"seen"])  # its names, where a round samples nothing
             self.buffer = self.groups(table.replace_schema_metadata(None))
+        if self.trainer.step % (self.schedule.updates or 1):
+            self.columns = read_table(checkpoint / ROUND)
+            self.seen = json.loads(self.columns.schema.metadata[b"seen"])
 
 
 def as_file(table: pa.Table) -> bytes:

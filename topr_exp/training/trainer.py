@@ -28,7 +28,7 @@ from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches
 from topr_exp.training.logprobs import TokenScores
-from topr_exp.training.metrics import MetricAccumulator, without_mu
+from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, TOPRError
@@ -140,11 +140,11 @@ class Trainer:
                 self.optimizer.step()
             else:
                 self.skip_or_stop(metrics, examples, chosen)
-        record = metrics.record(self.divisor(examples, chosen), examples.age)
+        with_mu = examples.mu_logp is not None
         return {
             "step": self.step,
             "samples": self.samples,
-            **(record if examples.mu_logp is not None else without_mu(record)),
+            **metrics.record(self.divisor(examples, chosen), examples.age, of_mu=with_mu),
             **examples.mean_reward(chosen),
             "grad_norm": float(norm),
             "lr": rate,
