@@ -57,7 +57,6 @@ class AGRO(base.ZeroOne):
         return frozenset(needs)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "ref_logp", "group")
         base.check_complete_groups(batch, self.name)
         regularized = batch.reward - self.beta * base.token_ref_log_ratio(batch).sum(1).detach()
         return {"advantage": base.leave_one_out(batch, regularized)}
@@ -146,10 +145,8 @@ class RLOO(base.ZeroOne):
         return None if self.beta == 0 else self._signals
 
     def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "ref_logp", "group")
         base.check_complete_groups(batch, self.name)
-        assert batch.ref_logp is not None
-        penalty = base.masked(batch.mu_logp - batch.ref_logp, batch).sum(1)
+        penalty = base.masked(batch.mu_logp - base.needed(batch, "ref_logp"), batch).sum(1)
         return {"advantage": base.leave_one_out(batch, batch.reward - self.beta * penalty)}
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -204,5 +201,4 @@ def _from_here(values: Tensor) -> Tensor:
 
 
 def _vocab_kl(batch: Batch) -> Tensor:
-    assert batch.vocab_kl is not None, "this loss needs Batch.vocab_kl"
-    return base.masked(batch.vocab_kl, batch)
+    return base.masked(base.needed(batch, "vocab_kl"), batch)

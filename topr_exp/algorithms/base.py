@@ -129,7 +129,14 @@ def check_batch(batch: Batch, *extra: str) -> None:
     rewards = batch.group_rewards
     assert rewards is None or (rewards.ndim, len(rewards)) == (2, len(batch.logp)), "group_rewards must be [B, n]"
     for name in extra:
-        assert getattr(batch, name) is not None, f"this loss needs Batch.{name}"
+        needed(batch, name)
+
+
+def needed(batch: Batch, name: str) -> Tensor:
+    """An optional field of a batch, which has to be there."""
+    value = getattr(batch, name)
+    assert value is not None, f"this loss needs Batch.{name}"
+    return value
 
 
 def signal(batch: Batch, key: str) -> Tensor:
@@ -168,8 +175,7 @@ def log_ratio(batch: Batch) -> Tensor:
 
 def token_ref_log_ratio(batch: Batch) -> Tensor:
     """δ_t = logπ(y_t|x, y_<t) − logπ_ref(y_t|x, y_<t), [B, T], with gradient."""
-    assert batch.ref_logp is not None, "this loss needs Batch.ref_logp"
-    return masked(batch.logp - batch.ref_logp, batch)
+    return masked(batch.logp - needed(batch, "ref_logp"), batch)
 
 
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
@@ -190,8 +196,7 @@ def check_group_size(size: Tensor, name: str) -> None:
 
 def group_sums(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
     """n and Σ `values` over each sample's own group, both [B]."""
-    assert batch.group is not None, "this loss needs Batch.group"
-    ids, index = batch.group.unique(return_inverse=True)
+    ids, index = needed(batch, "group").unique(return_inverse=True)
     count = values.new_zeros(len(ids)).index_add(0, index, values.new_ones(len(values)))
     total = values.new_zeros(len(ids)).index_add(0, index, values)
     return count[index], total[index]
@@ -215,21 +220,18 @@ def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
 
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
     """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
+    check_batch(batch)
     if kind is Advantage.reward:
-        check_batch(batch)
         return batch.reward - batch.baseline
-    check_batch(batch, "group_mean", "group_size")
-    assert batch.group_mean is not None
-    assert batch.group_size is not None
-    check_group_size(batch.group_size, name)
-    centered = batch.reward - batch.group_mean
+    size = needed(batch, "group_size")
+    check_group_size(size, name)
+    centered = batch.reward - needed(batch, "group_mean")
     if kind is Advantage.group:
         return centered
     if kind is Advantage.leave_one_out:
-        n = batch.group_size.to(centered.dtype)
+        n = size.to(centered.dtype)
         return centered * n / (n - 1)
-    assert batch.group_std is not None, "this loss needs Batch.group_std"
-    return centered / (batch.group_std + STD_OFFSET)
+    return centered / (needed(batch, "group_std") + STD_OFFSET)
 
 
 def positive_side(value: Tensor, batch: Batch) -> Tensor:

@@ -174,7 +174,6 @@ class REC(Clipped):
         return self._signals if self.drop else None
 
     def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "group", "sample")
         base.check_complete_groups(batch, self.name)
         keep = self._kept(batch).to(batch.reward.dtype)
         _, count = base.group_sums(batch, keep)
@@ -197,9 +196,8 @@ class REC(Clipped):
 
     def _kept(self, batch: Batch) -> Tensor:
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
-        assert batch.group is not None
-        assert batch.sample is not None
+        group, sample = base.needed(batch, "group"), base.needed(batch, "sample")
         _, positives = base.group_sums(batch, batch.positive.to(batch.reward.dtype))
-        same_group = batch.group[:, None] == batch.group[None, :]
-        before = same_group & (batch.sample[None, :] < batch.sample[:, None]) & ~batch.positive[None, :]
+        same_group = group[:, None] == group[None, :]
+        before = same_group & (sample[None, :] < sample[:, None]) & ~batch.positive[None, :]
         return batch.positive | (before.sum(1) < positives)

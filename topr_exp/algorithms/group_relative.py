@@ -143,7 +143,6 @@ class M2PO(OfGroup):
     form: Form = "paper"
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch)
         delta = base.token_log_ratio(batch).detach()
         find, chosen = self._largest_kept, batch.mask
         if self.form == "released":

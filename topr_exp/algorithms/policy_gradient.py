@@ -102,7 +102,8 @@ class PolicyGradient(base.Named):
         low, high = self._log_limits(base.positive_side(advantage, batch), delta)
         log_weight, metrics = delta.clamp(low, high), {}
         if self.correction is not None:
-            log_correction = self._log_correction(batch)
+            gap = base.masked(base.needed(batch, "old_logp") - batch.mu_logp, batch)
+            log_correction = over_response(gap, self.correction_level, batch)[0].clamp(max=log_limit(self.correction))
             log_weight = _column(log_weight) + log_correction
             metrics["correction"] = _mean(log_correction.exp(), batch)
         if self.mask is not None:
@@ -151,20 +152,12 @@ class PolicyGradient(base.Named):
 
         return choose(self.a_pos, self.a_neg), choose(self.b_pos, self.b_neg)
 
-    def _log_correction(self, batch: Batch) -> Tensor:
-        """log c, [B, 1] or [B, T]."""
-        assert self.correction is not None
-        assert batch.old_logp is not None
-        gap, _ = over_response(base.masked(batch.old_logp - batch.mu_logp, batch), self.correction_level, batch)
-        return gap.clamp(max=log_limit(self.correction))
-
     def _dropped(self, advantage: Tensor, batch: Batch) -> Tensor:
         """[B, T] bool, True where any mask drops."""
         dropped = batch.mask.new_zeros(batch.mask.shape)
         for mask in self.mask or ():
-            now = batch.old_logp if mask.of_old else batch.logp.detach()
+            now = base.needed(batch, "old_logp") if mask.of_old else batch.logp.detach()
             before = batch.mu_logp if mask.of_old else self._denominator(batch)
-            assert now is not None
             dropped = dropped | mask.dropped(now, before, advantage, batch)
         return dropped
 

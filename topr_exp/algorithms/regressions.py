@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.types import Batch, LossOutput, PairBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -73,17 +70,13 @@ class OAPL(base.ZeroOne):
         return frozenset({"group_rewards"} if self.anchor == "mu" else {"group_rewards", "ref_logp"})
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = batch.reward - self._value(batch)
+        base.check_batch(batch)
+        rewards, size = base.needed(batch, "group_rewards"), base.needed(batch, "group_size")
+        base.check_group_size(size, self.name)
+        best = rewards.max(1).values
+        total = ((rewards - best[:, None]) / self.beta_value).exp().sum(1)
+        value = best + self.beta_value * (total / size).log()  # exactly r where all n rewards are r
+        advantage = batch.reward - value
         delta = base.log_ratio(batch) if self.anchor == "mu" else base.token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})
-
-    def _value(self, batch: Batch) -> Tensor:
-        """V* of each response's prompt, [B]; exactly r where all n rewards are r."""
-        base.check_batch(batch, "group_rewards", "group_size")
-        assert batch.group_rewards is not None
-        assert batch.group_size is not None
-        base.check_group_size(batch.group_size, self.name)
-        best = batch.group_rewards.max(1).values
-        total = ((batch.group_rewards - best[:, None]) / self.beta_value).exp().sum(1)
-        return best + self.beta_value * (total / batch.group_size).log()
