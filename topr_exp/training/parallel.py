@@ -90,7 +90,9 @@ class FSDP(SingleProcess):
             raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
         self.policy, model = policy, policy.model
         super().__init__(model)
-        self.whole = without_weights(model)
+        # A copy whose weights have shapes and no numbers, which `gathered_weights` puts in.
+        empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
+        self.whole = copy.deepcopy(model, empty)
         self.shapes = dict(self.whole.named_parameters(remove_duplicate=False))
         mesh = device_mesh(model.device.type, by_machine)
         kinds = set(model._no_split_modules or ())
@@ -145,12 +147,6 @@ def device_mesh(device: str, by_machine: bool) -> Any:
         return init_device_mesh(device, (size,))
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     return init_device_mesh(device, (size // local, local), mesh_dim_names=("machines", "processes"))
-
-
-def without_weights(model: Any) -> Any:
-    """A copy of a model whose weights have shapes and no numbers."""
-    empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
-    return copy.deepcopy(model, empty)
 
 
 def parallelize(policy: Policy, kind: str | None) -> SingleProcess:

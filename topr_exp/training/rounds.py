@@ -65,6 +65,7 @@ class Rounds:
     columns: pa.Table = None  # of the round under way: what was sampled or replayed
     drawn: list[pa.Table] = field(default_factory=list)  # what the round sampled so far
     kept: int = 0  # problems of it that `compose.pass_rate` keeps
+    ages: np.ndarray | None = None  # updates since they were drawn, where they may be old
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     def run(self, journal: Journal, save_every: float) -> None:
@@ -142,7 +143,8 @@ class Rounds:
         )
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
-        return Examples(training_set, rollouts, mu, reference, Ragged(columns["logp"]) if self.from_sampler else None)
+        old = Ragged(columns["logp"]) if self.from_sampler else None
+        return Examples(training_set, rollouts, mu, reference, old, self.ages)
 
     def sample_groups(
         self,
