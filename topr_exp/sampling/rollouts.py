@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -101,10 +101,9 @@ class Completions:
     rewards: NDArray[np.float64] | None = None  # [rows]
 
 
-@contextmanager
 def open_sampler(
     config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False, keeps: bool = False
-) -> Iterator[Sampler]:
+) -> closing[Sampler]:
     """The sampler that the settings name, closed at the end of the block.
 
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
@@ -119,8 +118,7 @@ def open_sampler(
     else:
         module, _, own = config.name.partition(":")
         made = getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps)
-    with closing(made) as sampler:
-        yield sampler
+    return closing(made)
 
 
 def generate_rollouts(

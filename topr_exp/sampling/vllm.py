@@ -65,7 +65,7 @@ class VLLM(Sampler):
         config = self.config
         answer = self.ensure(policy, prompts).ask(
             "generate",
-            prompts=[list(map(int, prompt)) for prompt in prompts],
+            prompts=prompts,
             seeds=[seed_of(*seed, i) >> 1 for i in range(len(prompts))],  # room for seed + n
             params={
                 "n": n,
@@ -188,9 +188,8 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
 def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
     """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
     plain = {"n": 2, "temperature": 1.0, "max_tokens": 16, "stop_token_ids": policy.eos_ids, "stop": []}
-    ids = [list(map(int, prompt)) for prompt in prompts]
-    answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), params=plain)
-    pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer, 2), strict=True) for one in two]
+    answer = engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), params=plain)
+    pairs = [(prompt, one) for prompt, two in zip(prompts, completions_of(answer, 2), strict=True) for one in two]
     gaps = []
     with merged_in(policy.model), policy.autocast():
         for prompt, one in pairs:

@@ -104,13 +104,10 @@ class Rounds:
     def sample_round(self, number: int) -> bool:
         """Sample what a round trains on; True where a part of it is replayed."""
         indices, replay = self.choose_prompts(number)
-        groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        if len(indices):
-            new = self.sample_groups(indices, number)
-            groups += new
-            if self.schedule.replay > 0:
-                self.buffer += new
-        self.fill_round(groups, number)
+        old, new = [self.buffer[slot] for slot in replay], self.sample_groups(indices, number)
+        if self.schedule.replay > 0:
+            self.buffer += new
+        self.fill_round(old + new, number)
         return bool(replay)
 
     def fill_round(self, groups: list[pa.Table], number: int) -> None:

@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from topr_exp.training.packing import Segment, Sequences, Size, Tree, cheapest_layout, lengths_of, padded_cost
+from topr_exp.training.packing import Segment, Sequences, Tree, cheapest_layout, lengths_of, padded_cost
 
 NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
@@ -179,13 +179,12 @@ def why_not_exact(model: Any) -> str | None:
 
 
 def layout_for(model: Any, sequences: Sequences) -> tuple[float, Tree | None]:
-    """About how many operations a forward pass takes in the cheapest layout, and its tree, None where it pads."""
+    """About how many operations a layer takes in the cheapest layout, and its tree, None where it pads."""
     config, base = model.config, model.base_model
-    layers = config.num_hidden_layers
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     weights = sum(weight.numel() for weight in base.parameters()) - base.get_input_embeddings().weight.numel()
-    size = Size(layers, weights // layers, config.num_attention_heads * head)
-    return cheapest_layout(sequences, size) if use_tree_attention(model) else (padded_cost(sequences, size), None)
+    size = weights // config.num_hidden_layers, config.num_attention_heads * head
+    return cheapest_layout(sequences, *size) if use_tree_attention(model) else (padded_cost(sequences, *size), None)
 
 
 AttentionInterface.register(NAME, attention)
