@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from safetensors import SafetensorError, safe_open
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage, known_digest, read_object
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
+HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # All that decides what a model computes and how text becomes tokens; no pickled weights. Code that comes with a model
 # runs only where model.trust_remote_code says so.
@@ -149,9 +149,12 @@ def damage(folder: Path) -> str | None:
             return f"{missing[0]}, which {index.name} names, is not there"
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            safe_open(path, "np")
-        except (OSError, SafetensorError) as error:
-            return f"{path.name} is no whole safetensors file (cut off, a pointer of Git LFS?): {first_line(error)}"
+            length, tensors = header(path)
+            expected = HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
+        if (size := path.stat().st_size) != expected:
+            return f"{path.name} is damaged: {size} bytes instead of {expected}"
     return None
 
 
@@ -163,9 +166,16 @@ def linear_layers(folder: Path) -> list[str]:
     whole, index = folder / "model.safetensors", read_object(folder / "model.safetensors.index.json")[0]
     parts = sorted({folder / name for name in index.get("weight_map", {}).values()})
     files = [whole] if whole.exists() else parts or sorted(folder.glob("*.safetensors"))
-    opened = [safe_open(path, "np") for path in files]
-    shapes = [(name, file.get_slice(name).get_shape()) for file in opened for name in file.keys()]  # noqa: SIM118
-    return [name.removesuffix(".weight") for name, shape in shapes if len(shape) == 2]
+    tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
+    return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
+
+
+def header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The length of a safetensors file's header, and what that says of each tensor by name."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(HEADER), "little")
+        found = json.loads(file.read(min(length, 1 << 28)))
+    return length, {name: tensor for name, tensor in found.items() if name != "__metadata__"}
 
 
 def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
