@@ -249,14 +249,16 @@ def sample_completions(
             prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
         tokens, logprobs, left = sample_tokens(logits, config, generator)
-        sets = sets_left(left) if keeps else None
+        if keeps:
+            there = left > -torch.inf  # what could be drawn
+            sets = [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
         alive = []
         for i, (one, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
             if one.finish != "length" or len(one.tokens) == config.max_new_tokens:
                 continue  # it ended, and has not left the batch yet
             one.tokens.append(token)
             one.logprobs.append(logprob)
-            if sets is not None:
+            if keeps:
                 one.kept.append(sets[i])
             if token in eos_ids:
                 one.finish = "stop"
@@ -272,12 +274,6 @@ def sample_completions(
             tokens, rows, asked = tokens[keep], [rows[i] for i in alive], [asked[i] for i in alive]
         logits = batch.decode(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
-
-
-def sets_left(logp: Tensor) -> list[list[int]]:
-    """The tokens of each row that could be drawn."""
-    there = logp > -torch.inf
-    return [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
 
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:

@@ -83,8 +83,13 @@ class VLLM(Sampler):
         """The engine: running, awake, long enough and with the policy's weights."""
         if self.serves < self.length:
             self.end()
-        if self.asleep:
-            self.wake()
+        if self.engine is not None and self.asleep:
+            release_gpu_memory()
+            try:
+                self.engine.ask("wake")
+                self.asleep = False
+            except TOPRError:  # it no longer fits: AdamW's state came meanwhile
+                self.end()
         engine, holds = self.engine, self.loaded
         if engine is None:
             engine, holds = self.start(policy), self.held
@@ -115,16 +120,6 @@ class VLLM(Sampler):
             float32_head=policy.float32_head and not policy.full_precision,
         )
         return engine
-
-    def wake(self) -> None:
-        """Wake the engine, or end it where it no longer fits: AdamW's state came meanwhile."""
-        assert self.engine is not None
-        release_gpu_memory()
-        try:
-            self.engine.ask("wake")
-            self.asleep = False
-        except TOPRError:
-            self.end()
 
     def made_by(self) -> dict[str, str]:
         return {"sampler": "vllm", **self.description}

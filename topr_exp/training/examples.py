@@ -43,9 +43,8 @@ class Examples:
 
     def inputs(self, rows: NDArray[np.int64], device: torch.device) -> Inputs:
         """Input of the forward pass over some candidates."""
-        kept = self.rollouts.kept
-        sets = [[column[row] for column in kept] for row in rows.tolist()] if kept else ()
-        return Inputs(self.sequences(rows), device, sets)
+        kept = [[column[row] for column in self.rollouts.kept] for row in rows.tolist()]
+        return Inputs(self.sequences(rows), device, kept)
 
     def problems(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The problem of each of some examples."""

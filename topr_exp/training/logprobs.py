@@ -67,7 +67,7 @@ class Inputs:
 
     def drawable(self, logits: Tensor, start: int) -> Tensor:
         """Logits of the tokens from `start` on, −∞ for what could not be drawn in their place, where that is known."""
-        if not self.kept:
+        if not self.sets:
             return logits
         ids, sizes = self.sets
         mine, first = sizes[start : start + len(logits)], sizes[:start].sum()
@@ -261,7 +261,7 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
     order = np.lexsort((lengths, prompts))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
-        kept = [[column[rows[i]] for column in rollouts.kept] for i in part] if rollouts.kept else ()
+        kept = [[column[rows[i]] for column in rollouts.kept] for i in part]
         inputs = Inputs([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device, kept)
         longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
         work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"

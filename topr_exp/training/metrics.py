@@ -27,7 +27,6 @@ class MetricAccumulator:
     delta: list[Tensor] = field(default_factory=list)
     positive: list[Tensor] = field(default_factory=list)
     ref_delta: list[Tensor] = field(default_factory=list)
-    signs: list[Tensor] = field(default_factory=list)
     group: list[Tensor] = field(default_factory=list)
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     tokens: int = 0
@@ -51,7 +50,6 @@ class MetricAccumulator:
         self.loss += float(out.loss.detach().double().sum())
         for name, value in out.metrics.items():
             self.values.setdefault(name, []).append(value)
-        self.signs.append(sides[0].positive)
 
     def of_all_processes(self) -> MetricAccumulator:
         """Gather metrics of all processes of the run, by rank."""
@@ -92,10 +90,10 @@ class MetricAccumulator:
         if self.ref_delta:
             record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
-        signs = torch.cat(self.signs)
-        by_sign = (("", slice(None)),) if len(signs) < len(positive) else (("_pos", signs), ("_neg", ~signs))
         for name, parts in self.values.items():
-            value = torch.cat(parts).double()
+            value = torch.cat(parts).double()  # of responses, or of pairs, which have no sign
+            halved = len(value) < len(positive)
+            by_sign = (("", slice(None)),) if halved else (("_pos", positive), ("_neg", ~positive))
             record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
         return record if of_mu else {name: value for name, value in record.items() if not name.startswith(OF_MU)}
 

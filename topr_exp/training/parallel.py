@@ -154,9 +154,8 @@ def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
 
     This may replace the model's parameters, so make the optimizer afterwards.
     """
-    model = policy.model
     if distributed.world_size() == 1:
-        return SingleProcess(model)
+        return SingleProcess(policy.model)
     if kind is None:
-        kind = "fsdp" if sum(weight.numel() for weight in model.parameters()) >= LARGE else "ddp"
-    return DDP(model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")
+        kind = "fsdp" if policy.parameters >= LARGE else "ddp"
+    return DDP(policy.model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")

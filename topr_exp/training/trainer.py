@@ -140,11 +140,10 @@ class Trainer:
                 self.optimizer.step()
             else:
                 self.skip_or_stop(metrics, examples, chosen)
-        with_mu = examples.mu_logp is not None
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(self.divisor(examples, chosen), examples.age, of_mu=with_mu),
+            **metrics.record(self.divisor(examples, chosen), examples.age, of_mu=examples.mu_logp is not None),
             **examples.mean_reward(chosen),
             "grad_norm": float(norm),
             "lr": rate,
