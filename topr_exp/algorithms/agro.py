@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
-from topr_exp.algorithms.base import Advantage
 from topr_exp.types import Batch, LossOutput, TOPRError
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ class RLOO(base.ZeroOne):
     def __call__(self, batch: Batch) -> LossOutput:
         base.check_batch(batch)
         if self.beta == 0:
-            advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
+            advantage = base.advantage_of(batch, "leave_one_out", self.name)
         else:
             advantage = base.signal(batch, "advantage")
         loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
@@ -177,7 +176,7 @@ class KLPG(base.ZeroOne):
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
+        advantage = base.advantage_of(batch, "leave_one_out", self.name)
         kl = _vocab_kl(batch).sum(1)
         loss = base.reduce_tokens(self.beta * kl - advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
 from topr_exp.types import Batch, ConfigError, LossOutput, TOPRError
@@ -43,16 +42,11 @@ NEEDS = {
 }
 
 
-class Advantage(Enum):
-    """Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
+Advantage = Literal["reward", "group", "group_std", "leave_one_out"]
+"""Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
 
-    group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
-    """
-
-    reward = "reward"
-    group = "group"
-    group_std = "group_std"
-    leave_one_out = "leave_one_out"
+group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
+"""
 
 
 @runtime_checkable
@@ -89,8 +83,7 @@ class Typed(Section):
     def __post_init__(self) -> None:
         schema: Any = type(self)
         for name, hint in hints_of(schema).items():
-            value = getattr(self, name)
-            object.__setattr__(self, name, convert(name, value.name if isinstance(value, Enum) else value, hint))
+            object.__setattr__(self, name, convert(name, getattr(self, name), hint))
         super().__post_init__()
 
 
@@ -221,14 +214,14 @@ def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
     """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
     check_batch(batch)
-    if kind is Advantage.reward:
+    if kind == "reward":
         return batch.reward - batch.baseline
     size = needed(batch, "group_size")
     check_group_size(size, name)
     centered = batch.reward - needed(batch, "group_mean")
-    if kind is Advantage.group:
+    if kind == "group":
         return centered
-    if kind is Advantage.leave_one_out:
+    if kind == "leave_one_out":
         n = size.to(centered.dtype)
         return centered * n / (n - 1)
     return centered / (needed(batch, "group_std") + STD_OFFSET)

@@ -95,7 +95,7 @@ class GRPO(OfGroup, Clipped):
     off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        kind = Advantage.group_std if self.normalize_std else Advantage.group
+        kind: Advantage = "group_std" if self.normalize_std else "group"
         advantage = base.advantage_of(batch, kind, self.name)
         total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch, self.off_policy_mask)
         loss = base.reduce_tokens(-total, batch, self.length_normalize)
@@ -116,7 +116,7 @@ class GSPO(OfGroup, Clipped):
     off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta = base.log_ratio(batch) / base.lengths(batch)
         total, metrics = self.clip(delta, advantage, batch, self.off_policy_mask)
         return LossOutput(-total, {"advantage": advantage, **metrics})
@@ -136,7 +136,7 @@ class GMPO(OfGroup, Clipped):
     eps_low: base.PositiveOrInf
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta, sign = base.token_log_ratio(batch), advantage[:, None]
         clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
         limited = delta.where(~clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
@@ -182,9 +182,7 @@ class REC(Clipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         base.check_batch(batch)
-        advantage = (
-            base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, Advantage.group, self.name)
-        )
+        advantage = base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, "group", self.name)
         delta, sign = base.token_log_ratio(batch).detach(), advantage[:, None]
         low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
         inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))

@@ -36,7 +36,7 @@ class OPMD(OfGroup):
     length_normalize: bool
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group, self.name)
+        advantage = base.advantage_of(batch, "group", self.name)
         loss = self.tau / 2 * base.log_ratio(batch).square() - advantage * base.log_prob(batch)
         return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
 
@@ -57,7 +57,7 @@ class AsymRE(OfGroup):
     needs_mu: ClassVar[bool] = False
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group, self.name) - self.delta_v
+        advantage = base.advantage_of(batch, "group", self.name) - self.delta_v
         loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
@@ -76,7 +76,7 @@ class CISPO(OfGroup):
     length_normalize: bool
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta, highest = base.token_log_ratio(batch).detach(), math.log(self.cap)
         total = advantage * base.masked(delta.clamp(max=highest).exp() * batch.logp, batch).sum(1)
         metrics = {"advantage": advantage, "clipped": base.share_of_tokens(delta > highest, batch)}
@@ -101,11 +101,11 @@ class VESPO(OfGroup):
     c1_neg: base.NotNegative
     c2_neg: base.Positive
     length_normalize: bool
-    advantage: Advantage = Advantage.group
+    advantage: Advantage = "group"
 
     def check(self) -> None:
         kind, of_group = self.advantage, "group, group_std or leave_one_out"
-        base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
+        base.check_range("advantage", kind, of_group, kind != "reward")
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, self.advantage, self.name)
@@ -146,7 +146,7 @@ class M2PO(OfGroup):
         delta = base.token_log_ratio(batch).detach()
         find, chosen = self._largest_kept, batch.mask
         if self.form == "released":
-            harmful = delta * base.advantage_of(batch, Advantage.group_std, self.name)[:, None] > 0
+            harmful = delta * base.advantage_of(batch, "group_std", self.name)[:, None] > 0
             find, chosen = self._largest_cap, batch.mask & harmful
         return {"limit": find(delta.square()[chosen].sort().values).expand(len(batch.reward))}
 
@@ -169,7 +169,7 @@ class M2PO(OfGroup):
         return square[found - 1] if found else square.new_tensor(0.0)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta, limit = base.token_log_ratio(batch), base.signal(batch, "limit")
         if self.form == "released":
             cap = limit[:1].sqrt()
@@ -201,7 +201,7 @@ class SAPO(OfGroup):
     length_normalize: bool
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         tau = advantage.new_full(advantage.shape, self.tau_neg).masked_fill(advantage > 0, self.tau_pos)[:, None]
         ratio = base.token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
         gate = (tau * (ratio - 1)).sigmoid()

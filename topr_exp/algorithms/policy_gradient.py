@@ -51,7 +51,7 @@ class PolicyGradient(base.Named):
     b_neg: float
     ratio: Ratio
     length_normalize: bool
-    advantage: Advantage = Advantage.reward
+    advantage: Advantage = "reward"
     rule: Rule = "clip"
     denominator: Denominator = "sampler"
     correction: base.PositiveOrNull = None
@@ -63,13 +63,13 @@ class PolicyGradient(base.Named):
     def needs(self) -> frozenset[str]:
         three = self.denominator == "old" or self.correction is not None
         three |= any(each.of_old for each in self.mask or ())
-        asked = {"group_rewards": self.advantage is not Advantage.reward, "old_logp": three, "kept": self.renormalize}
+        asked = {"group_rewards": self.advantage != "reward", "old_logp": three, "kept": self.renormalize}
         return frozenset(name for name, needed in asked.items() if needed)
 
     @property
     def uses_baseline(self) -> bool:
         """Where one sign has no weight, as in sft, a baseline only scales the loss; in a group it cancels."""
-        return self.b_pos > 0 and self.b_neg > 0 and self.advantage is Advantage.reward
+        return self.b_pos > 0 and self.b_neg > 0 and self.advantage == "reward"
 
     @property
     def needs_mu(self) -> bool:
@@ -80,7 +80,7 @@ class PolicyGradient(base.Named):
     @property
     def by_sign(self) -> bool:
         """The sign of R = R0 − c chooses the limits: a wrong answer with R of 0 or more is never made rarer."""
-        return self.b_neg > 0 and self.advantage is Advantage.reward
+        return self.b_neg > 0 and self.advantage == "reward"
 
     def check(self) -> None:
         for sign in ("pos", "neg"):
