@@ -177,7 +177,7 @@ class KLPG(base.ZeroOne):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, "leave_one_out", self.name)
-        kl = _vocab_kl(batch).sum(1)
+        kl = base.masked(base.needed(batch, "vocab_kl"), batch).sum(1)
         loss = base.reduce_tokens(self.beta * kl - advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
 
@@ -189,7 +189,7 @@ def half_square(batch: Batch, estimator: Estimator) -> Tensor:
         return delta.sum(1) * base.log_prob(batch)
     if estimator == "future_only":
         return (_from_here(delta) * base.masked(batch.logp, batch)).sum(1)
-    kl = _vocab_kl(batch)
+    kl = base.masked(base.needed(batch, "vocab_kl"), batch)
     later = _from_here(kl.detach()) - kl.detach()
     return (later * base.masked(batch.logp, batch) + kl).sum(1)
 
@@ -197,7 +197,3 @@ def half_square(batch: Batch, estimator: Estimator) -> Tensor:
 def _from_here(values: Tensor) -> Tensor:
     """Σ_t'≥t of `values` [B, T]."""
     return values.flip(1).cumsum(1).flip(1)
-
-
-def _vocab_kl(batch: Batch) -> Tensor:
-    return base.masked(base.needed(batch, "vocab_kl"), batch)

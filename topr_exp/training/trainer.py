@@ -27,7 +27,6 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches
-from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
@@ -172,10 +171,14 @@ class Trainer:
         self.zero_grad()
         apart = len(parts) > 1 or distributed.world_size() > 1
         whole = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
+        reference = self.reference.model if self.reference is not None else None
+        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": reference}
         for positions, counts in parts:
             rows = examples.rows(chosen[positions])
-            scores, mask = self.forward(examples, rows)
-            batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
+            inputs = examples.inputs(rows, self.policy.device)
+            with self.policy.autocast():
+                scores = self.layout.score(inputs, entropy=True, **options)
+            batch = examples.batch(rows, scores.logp, inputs.mask, scores.vocab_kl)
             if self.signals is not None:
                 assert isinstance(batch, Batch), "a loss of pairs has no signals"
                 with torch.no_grad():  # a batch that is the whole global one gives them itself
@@ -194,14 +197,6 @@ class Trainer:
         if self.config.reduction == "sequences":
             return len(chosen)
         return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
-
-    def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
-        """The token scores of some completions and their mask."""
-        inputs = examples.inputs(rows, self.policy.device)
-        reference = self.reference.model if self.reference is not None else None
-        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": reference}
-        with self.policy.autocast():
-            return self.layout.score(inputs, entropy=True, **options), inputs.mask
 
     def compute_signals(self, examples: Examples, chosen: NDArray[np.int64], parts: MicroBatches) -> dict[str, Tensor]:
         """Compute the loss's signals over the global batch with the current policy, without gradients, by position."""
