@@ -107,7 +107,11 @@ class PolicyGradient(base.Named):
             log_weight = _column(log_weight) + log_correction
             metrics["correction"] = _mean(log_correction.exp(), batch)
         if self.mask is not None:
-            dropped = self._dropped(advantage, batch)
+            dropped = batch.mask.new_zeros(batch.mask.shape)
+            for mask in self.mask:
+                now = base.needed(batch, "old_logp") if mask.of_old else batch.logp.detach()
+                before = batch.mu_logp if mask.of_old else self._denominator(batch)
+                dropped = dropped | mask.dropped(now, before, advantage, batch)
             log_weight = _column(log_weight).masked_fill(dropped, -math.inf)
             metrics["masked"] = base.share_of_tokens(dropped, batch)
         weight = log_weight.exp()
@@ -151,15 +155,6 @@ class PolicyGradient(base.Named):
             return limit if delta.ndim == 1 else limit[:, None]
 
         return choose(self.a_pos, self.a_neg), choose(self.b_pos, self.b_neg)
-
-    def _dropped(self, advantage: Tensor, batch: Batch) -> Tensor:
-        """[B, T] bool, True where any mask drops."""
-        dropped = batch.mask.new_zeros(batch.mask.shape)
-        for mask in self.mask or ():
-            now = base.needed(batch, "old_logp") if mask.of_old else batch.logp.detach()
-            before = batch.mu_logp if mask.of_old else self._denominator(batch)
-            dropped = dropped | mask.dropped(now, before, advantage, batch)
-        return dropped
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,6 @@ class Policy:
         threads = torch.get_num_threads()
         return f"{self.device.type} with {threads} thread{'s' * (threads > 1)}, {self.precision}{several}"
 
-    def begin_training(self, name: str) -> None:
-        """From here on the weights change: no folder holds them, and what they compute must be known by `name`."""
-        self.folder, self.fingerprint = None, name
-
     def add_adapter(self, lora: LoRA, seed: int, path: str, folder: Path | None) -> None:
         """From here on an adapter is trained beside the weights of `path`: a new one, or that of a trained `folder`."""
         self.base = path, self.fingerprint

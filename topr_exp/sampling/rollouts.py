@@ -110,15 +110,12 @@ def open_sampler(
     keeps: of transformers; each token comes with all that could have been drawn in its place.
     Raises ConfigError where the program is not installed.
     """
-    made: Sampler
     if isinstance(config, VLLMConfig):
         from topr_exp.sampling.vllm import VLLM
 
-        made = VLLM(config, scratch, trust_remote_code, beside_training)
-    else:
-        module, _, own = config.name.partition(":")
-        made = getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps)
-    return closing(made)
+        return closing(VLLM(config, scratch, trust_remote_code, beside_training))
+    module, _, own = config.name.partition(":")
+    return closing(getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps))
 
 
 def generate_rollouts(

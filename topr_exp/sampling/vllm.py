@@ -194,12 +194,11 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
             own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
             gaps.append((own.cpu() - torch.tensor(one.logprobs)).abs())
     gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
-    if gap <= most:
-        return
-    raise TOPRError(
-        f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at most "
-        f"{most:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
-    )
+    if not gap <= most:
+        raise TOPRError(
+            f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at "
+            f"most {most:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
+        )
 
 
 def free_share(*, stays: bool) -> float:

@@ -116,11 +116,8 @@ def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], siz
     order = np.arange(len(chosen))
     if size * distributed.world_size() < len(chosen) or distributed.world_size() > 1:
         order = cheapest_order(model, examples, chosen, size)
-    parts = []
-    for block in parts_by_rank(order, size):
-        mine = block[distributed.rank()]
-        parts.append((mine, True) if len(mine) else (order[:1], False))
-    return parts
+    mine = [block[distributed.rank()] for block in parts_by_rank(order, size)]
+    return [(part, True) if len(part) else (order[:1], False) for part in mine]
 
 
 def parts_by_rank(order: Positions, size: int) -> list[list[Positions]]:

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -188,8 +187,8 @@ class Rounds:
         """Summarize the completions that a round sampled, kept or not."""
         gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config)
         verdicts = Verdicts("", columns)
-        correct = float(verdicts.positive.mean())
-        found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns)}
+        found = {"sampled_correct": float(verdicts.positive.mean())}
+        found["sampled_length"] = token_count(columns) / len(columns)
         found["sampler_gap"] = gap["per_token_mean_absolute"]
         if not self.sampler.config.unchanged:
             found |= {"sampler_kl_token": gap["kl_token"], "sampler_kl_answer": gap["kl_answer"]}
@@ -253,16 +252,15 @@ class Rounds:
         with self.timed("grading"):
             verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
         policies = {"logp": policy, "ref_logp": self.reference}
-        with self.timed("scoring"):
-            scored: dict[str, Any] = {
-                name: log_probabilities(one, rollouts, range(rollouts.rows), size)["logp"]
-                for name, one in policies.items()
-                if one is not None
-            }
         questions = pa.array(np.repeat(indices, self.n), pa.int32())
         columns = columns.drop_columns(["problem"]).append_column("question", questions)
-        for name, column in [*((name, verdicts[name]) for name in verdicts.column_names), *scored.items()]:
-            columns = columns.append_column(name, column)
+        for name in verdicts.column_names:
+            columns = columns.append_column(name, verdicts[name])
+        with self.timed("scoring"):
+            for name, one in policies.items():
+                if one is not None:
+                    scored = log_probabilities(one, rollouts, range(rollouts.rows), size)
+                    columns = columns.append_column(name, scored["logp"])
         return columns
 
     def serialized(self) -> dict[str, bytes]:
