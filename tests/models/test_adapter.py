@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -126,12 +127,14 @@ class Merged:
         self.model = make_model(11).to(policy.compute)
         self.model.load_state_dict(dict(stored(policy.model)), strict=False)  # lm_head is tied
 
-    def ask(self, do: str, *, prompts: list[list[int]], params: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    def ask(self, do: str, *, prompts: list[list[int]], n: int, **settings: Any) -> dict[str, Any]:
         tokens = [10, 4, 7]
         inputs = torch.tensor([[*prompt, *tokens] for prompt in prompts])
         found = self.model(input_ids=inputs).logits[:, 2:-1].float().log_softmax(-1)
-        logp = found.gather(-1, inputs[:, 3:, None]).repeat_interleave(params["n"], 0)
-        return {"completions": [[tokens, line, "length"] for line in logp.squeeze(-1).tolist()]}
+        logp = found.gather(-1, inputs[:, 3:, None]).repeat_interleave(n, 0).numpy()
+        count = n * len(prompts)
+        arrays = [np.tile(np.array(tokens, np.int32), count).tobytes(), logp.astype(np.float32).tobytes()]
+        return {"lengths": [3] * count, "finishes": [True] * count, "arrays": arrays}
 
 
 @pytest.mark.parametrize("dtype", BOTH)

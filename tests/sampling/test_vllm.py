@@ -155,9 +155,9 @@ def counted(owner, name):
     original = getattr(owner, name)
     setattr(owner, name, lambda *given, **named: calls.append(name) or original(*given, **named))
 counted(kind, "decode"), counted(kind, "convert_ids_to_tokens"), counted(logprobs, "convert_ids_list_to_tokens")
-params = {"n": 4, "temperature": 1.0, "max_tokens": 24, "stop_token_ids": [2], "stop": json.loads(sys.argv[3])}
-answer = worker.generate({"params": params, "seeds": [0, 1], "prompts": [[1, 5, 6], [1, 7]]})
-print(json.dumps([len(calls), [len(tokens) for tokens, _, _ in answer["completions"]]]))
+answer = worker.generate({"n": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 24, "eos": [2],
+                          "stop": json.loads(sys.argv[3]), "seeds": [0, 1], "prompts": [[1, 5, 6], [1, 7]]})
+print(json.dumps([len(calls), answer["lengths"]]))
 """
 
 

@@ -108,7 +108,7 @@ def policy(tmp_path: Path) -> Policy:
 
 OFF = {"sleep": False, "trust_remote_code": False, "float32_head": False}
 START = OFF | {"model": "m", "dtype": "float32", "length": 8, "eager": True, "cpu_cache_gib": 1.0}
-PLAIN = {"temperature": 1.0, "max_tokens": 8, "stop": [], "stop_token_ids": [1], "n": 2}
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def engine(notes, tmp_path, request, monkeypatch):
 
 
 def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
-    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), params=PLAIN), 2)
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN), 2)
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
@@ -162,7 +162,7 @@ from topr_exp.sampling.engine import END_SECONDS, Engine
 engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", 1, None, 5)
 engine.ask("start", **{START!r})
 print(engine.process.pid, flush=True)
-engine.ask("generate", prompts=[[8, 5]], seeds=[0], params={PLAIN!r})
+engine.ask("generate", prompts=[[8, 5]], seeds=[0], **{PLAIN!r})
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as asking:
         assert asking.stdout is not None
@@ -265,7 +265,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
             asked.append(do)
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
-            return {"completions": []}
+            return {"lengths": [], "finishes": [], "arrays": [b"", b""]}
 
         def close(self) -> None:
             asked.append("close")

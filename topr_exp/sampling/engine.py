@@ -81,6 +81,7 @@ class Engine:
                     "sampler.timeout_min"
                 )
             answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
+            answer["arrays"] = [self.connection.recv_bytes() for _ in range(answer["arrays"])]
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
         self.busy = False

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -65,17 +66,15 @@ class VLLM(Sampler):
         config = self.config
         answer = self.ensure(policy, prompts).ask(
             "generate",
-            prompts=prompts,
+            prompts=[list(map(int, prompt)) for prompt in prompts],
             seeds=[seed_of(*seed, i) >> 1 for i in range(len(prompts))],  # room for seed + n
-            params={
-                "n": n,
-                "temperature": config.temperature,
-                "top_p": config.top_p,
-                "top_k": min(config.top_k, policy.vocabulary),
-                "max_tokens": config.max_new_tokens,
-                "stop_token_ids": policy.eos_ids,
-                "stop": list(stop),
-            },
+            n=n,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=min(config.top_k, policy.vocabulary),
+            max_new_tokens=config.max_new_tokens,
+            eos=policy.eos_ids,
+            stop=list(stop),
         )
         return completions_of(answer, n)
 
@@ -141,7 +140,14 @@ class VLLM(Sampler):
 
 def completions_of(answer: dict[str, Any], n: int) -> list[list[Sample]]:
     """The completions of each prompt in an engine's answer."""
-    found = [Sample(*one) for one in answer["completions"]]
+    tokens, logprobs = (
+        np.frombuffer(content, kind).tolist() for content, kind in zip(answer["arrays"], ("i4", "f4"), strict=True)
+    )
+    ends = np.cumsum(answer["lengths"]).tolist()
+    found = [
+        Sample(tokens[end - length : end], logprobs[end - length : end], finish)
+        for end, length, finish in zip(ends, answer["lengths"], answer["finishes"], strict=True)
+    ]
     return [found[first : first + n] for first in range(0, len(found), n)]
 
 
@@ -182,9 +188,10 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
 @torch.inference_mode()
 def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
     """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
-    plain = {"n": 2, "temperature": 1.0, "max_tokens": 16, "stop_token_ids": policy.eos_ids, "stop": []}
-    answer = engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), params=plain)
-    pairs = [(prompt, one) for prompt, two in zip(prompts, completions_of(answer, 2), strict=True) for one in two]
+    plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
+    ids = [list(map(int, prompt)) for prompt in prompts]
+    answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
+    pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer, 2), strict=True) for one in two]
     gaps = []
     with merged_in(policy.model), policy.autocast():
         for prompt, one in pairs:

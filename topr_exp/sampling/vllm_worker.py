@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import traceback
+from array import array
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -49,7 +50,11 @@ class Worker:
             return None
 
     def answer(self, answer: dict[str, Any]) -> None:
-        self.connection.send_bytes(json.dumps(answer).encode())
+        """Send an answer; its `arrays` follow as bytes, and their number stands in their place."""
+        arrays = answer.get("arrays", [])
+        self.connection.send_bytes(json.dumps({**answer, "arrays": len(arrays)}).encode())
+        for values in arrays:
+            self.connection.send_bytes(values)
 
     def start(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Load a model folder; gives vLLM's version and the kind of device."""
@@ -87,21 +92,26 @@ class Worker:
         return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device}
 
     def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """n completions of each prompt, in their order: tokens, their log-probabilities, why it ended.
+        """n completions of each prompt, in their order: number of tokens, why it ended; tokens and log-probabilities.
 
-        params: of vLLM's `SamplingParams`, the same for all prompts. The answer is a function of the request: what
-        earlier ones left in the cache would change the last digits.
+        A function of the request: what earlier ones left in the cache would change the last digits.
         """
         from vllm import SamplingParams
 
         self.empty_cache()
         params = [
             SamplingParams(
-                **asked["params"],
+                n=asked["n"],
+                temperature=asked["temperature"],
+                top_p=asked["top_p"],
+                top_k=asked["top_k"],
+                max_tokens=asked["max_new_tokens"],
                 seed=seed,  # the i-th completion of a prompt takes seed + i
                 logprobs=0,  # those of the sampled tokens
-                ignore_eos=True,  # `stop_token_ids` alone, and all of them
-                detokenize=bool(asked["params"]["stop"]),
+                ignore_eos=True,
+                stop_token_ids=asked["eos"],  # these alone, and all of them
+                stop=asked["stop"],
+                detokenize=bool(asked["stop"]),
             )
             for seed in asked["seeds"]
         ]
@@ -109,14 +119,15 @@ class Worker:
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(prompts):
             raise Refused("vLLM lost requests")
-        found = []
+        tokens, logprobs, lengths, finishes = array("i"), array("f"), list[int](), list[str]()
         for one in (one for output in outputs for one in output.outputs):
             if one.finish_reason not in ("stop", "length"):
                 raise Refused(f"a completion ended by {one.finish_reason}")
-            finish = "stop_string" if isinstance(one.stop_reason, str) else one.finish_reason
-            logprobs = [step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True)]
-            found.append([list(one.token_ids), logprobs, finish])
-        return {"completions": found}
+            lengths.append(len(one.token_ids))
+            finishes.append("stop_string" if isinstance(one.stop_reason, str) else one.finish_reason)
+            tokens.extend(one.token_ids)
+            logprobs.extend(step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True))
+        return {"lengths": lengths, "finishes": finishes, "arrays": [tokens, logprobs]}
 
     def empty_cache(self) -> None:
         if not self.llm.reset_prefix_cache():
