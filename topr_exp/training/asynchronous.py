@@ -84,13 +84,14 @@ class AsyncRounds(Rounds):
             rng, shares = random_generator(self.seed, self.iteration, f"lags {due}"), self.schedule.lags
             lags = rng.choice(len(shares), size=self.schedule.prompts, p=shares)
             begins = np.maximum(due - lags, 0) == number
-            indices, _ = self.choose_prompts(due)
-            first, further = 0, None  # as on-policy, where all begin at once
-            if not begins.all():  # what begins at another time draws other problems
-                rest = np.setdiff1d(np.arange(len(self.train.prompts)), indices)
-                first, further = (due - number) * shards, rest[due - number :: len(self.schedule.lags)]
-            drawn = self.sample_groups(indices[begins], due, first, further=further)
-            self.queue += [Group(columns, number, due) for columns in drawn]
+            if begins.any():
+                indices, _ = self.choose_prompts(due)
+                first, further = 0, None  # as on-policy, where all begin at once
+                if not begins.all():  # what begins at another time draws other problems
+                    rest = np.setdiff1d(np.arange(len(self.train.prompts)), indices)
+                    first, further = (due - number) * shards, rest[due - number :: len(self.schedule.lags)]
+                drawn = self.sample_groups(indices[begins], due, first, further=further)
+                self.queue += [Group(columns, number, due) for columns in drawn]
         batch = [group for group in self.queue if group.due == number]
         self.queue = [group for group in self.queue if group.due != number]
         return batch
