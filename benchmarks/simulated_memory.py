@@ -30,7 +30,6 @@ from typing import Any
 import measure
 import numpy as np
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group
@@ -195,9 +194,8 @@ def skeleton(size: str, lora: int | None) -> Policy:
 
 def allocate(model: Any) -> None:
     """Give a skeleton's weights their memory, and what it computes when it is made."""
-    for name, weight in list(model.named_parameters()):
-        made = nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype), weight.requires_grad)
-        parallel.set_weight(model, name, made)
+    made = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in model.named_parameters()}
+    model.load_state_dict(made, strict=False, assign=True)
     model.model.rotary_emb = LlamaRotaryEmbedding(model.config)
 
 

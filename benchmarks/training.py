@@ -30,7 +30,6 @@ import pyarrow as pa
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
@@ -44,7 +43,7 @@ from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
 
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, Advantage.reward)
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,8 @@ class Experiment:
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
         """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
         config, policy = self.config, self.policies.trained
-        policy.begin_training(f"{self.folder.path.name}, iteration {iteration}, in training")
+        # From here on the weights change: no folder holds them, and what they compute has a name of its own.
+        policy.folder, policy.fingerprint = None, f"{self.folder.path.name}, iteration {iteration}, in training"
         whole = reference if "vocab_kl" in config.algo.needs else None
         folder, parallel = self.folder.path / "checkpoints" / str(iteration), config.cluster.parallel
         with self.stop.immediate():

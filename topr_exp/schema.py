@@ -13,7 +13,6 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -140,7 +139,7 @@ def convert(key: str, value: Any, hint: Any) -> Any:
         kind = typing.get_origin(option) or option
         if words := choices_of(option):
             if isinstance(value, str) and value in words:
-                return getattr(kind, value) if isinstance(kind, type) else value
+                return value
         elif kind is float:  # what YAML calls infinity is text on Hydra's command line
             if value == ".inf":
                 return math.inf
@@ -158,10 +157,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 
 def choices_of(option: Any) -> Collection[str]:
-    """The words that a type lists, a Literal or an Enum; none of another type."""
-    if typing.get_origin(option) is Literal:
-        return typing.get_args(option)
-    return option.__members__ if isinstance(option, type) and issubclass(option, Enum) else ()
+    """The words that a Literal lists; none of another type."""
+    return typing.get_args(option) if typing.get_origin(option) is Literal else ()
 
 
 def describe(option: Any) -> str:
@@ -178,8 +175,6 @@ def describe(option: Any) -> str:
 
 def plain(value: Any) -> Any:
     """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
-    if isinstance(value, Enum):
-        return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"_target_": target, **values} if (target := class_path(value)) else values

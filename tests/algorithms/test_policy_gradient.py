@@ -11,7 +11,6 @@ import torch
 from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
 from tests.algorithms.test_loss_propositions import whole_language
 from tests.conftest import refused
-from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.masks import Mask
 from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.config.load import build_section
@@ -178,6 +177,6 @@ def test_a_loss_built_in_python_is_checked_as_settings_are(given: dict[str, Any]
     built = Tapered(**right)
     assert (built.ratio, built.b_neg, type(built.b_neg), type(built.b_pos)) == ("token", 1.0, float, float)
     masks = [Mask("difference", low=-math.inf, high=0.1)]
-    assert Tapered(**right, mask=masks, advantage=Advantage.group).mask == masks
+    assert Tapered(**right, mask=masks, advantage="group").mask == masks
     with refused(line, ConfigError):
         Tapered(**right | given)

@@ -315,9 +315,7 @@ def test_dropping_what_is_stale_trains_towards_short_answers(policy: str) -> Non
 def test_the_effective_sample_size_by_age() -> None:
     delta, ages = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.1], dtype=torch.float64), np.array([0, 3, 2, 5])
     group = torch.tensor([0, 1, 2, 3, 1, 0])
-    metrics: Any = MetricAccumulator(
-        [delta], [torch.ones(6, dtype=torch.bool)], signs=[torch.ones(6, dtype=torch.bool)], group=[group], tokens=6
-    )
+    metrics: Any = MetricAccumulator([delta], [torch.ones(6, dtype=torch.bool)], group=[group], tokens=6)
     found = {key: value for key, value in metrics.record(6, ages).items() if key.startswith("ess_age")}
     classes = {"ess_age0": [0, 5], "ess_age2": [1, 2, 4], "ess_age4": [3]}
     assert found == {key: effective_sample_size(delta[rows]) for key, rows in classes.items()}

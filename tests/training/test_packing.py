@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.conftest import make_model
 from topr_exp.training import tree_attention
 from topr_exp.training.logprobs import Inputs, score_tokens
-from topr_exp.training.packing import Size, build_tree, cheapest_layout, padded_cost
+from topr_exp.training.packing import build_tree, cheapest_layout, padded_cost
 from topr_exp.training.tree_attention import MODEL_TYPES, NAME, tree_rows, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ CASES = {
 def use(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """Lay sequences out in one way whatever it costs."""
     build = (lambda s: None) if layout == "padded" else (lambda s: build_tree(s, **LAYOUTS[layout]))
-    monkeypatch.setattr(tree_attention, "cheapest_layout", lambda sequences, size: (0.0, build(sequences)))
+    monkeypatch.setattr(tree_attention, "cheapest_layout", lambda sequences, *size: (0.0, build(sequences)))
 
 
 def with_gradient(model: Any, lines: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -178,14 +178,14 @@ def test_each_token_of_a_shared_part_stands_in_the_row_once() -> None:
 
 
 def test_the_layout_is_chosen_by_cost() -> None:
-    size = Size(layers=3, weights=164_138, attention=128)
+    size = 164_138, 128  # weights of a layer, query heads times their size
     few_shot, groups = draws([[*SHOTS * 80, n] for n in range(3, 11)], 1), draws([[n] * 40 for n in range(3, 7)], 16)
     for data, levels in ((few_shot, [1, 8]), (groups, [4, 64])):
-        cost, tree = cheapest_layout(data, size)
+        cost, tree = cheapest_layout(data, *size)
         assert list(map(len, tree.levels)) == levels
-        assert cost < 0.5 * padded_cost(data, size)
+        assert cost < 0.5 * padded_cost(data, *size)
     same = [(np.arange(n, n + 30) % 11, np.arange(20) % 11) for n in range(8)]
-    assert cheapest_layout(same, size) == (padded_cost(same, size), None)
+    assert cheapest_layout(same, *size) == (padded_cost(same, *size), None)
 
 
 @pytest.mark.parametrize(

@@ -79,14 +79,16 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
     policy.compute, policy.float32_head = torch.bfloat16, float32_head
     examples = make_examples(policy, AGRO_LOSS)
     trainer = new_trainer(policy, AGRO_LOSS, optim(micro_batch_size=4), tmp_path)
-    rows = np.arange(4)
+    chosen, seen = np.arange(4), []
+    rows = examples.rows(chosen)
     sequences = examples.sequences(rows)
     right, wrong = (torch.float32, torch.bfloat16) if float32_head else (torch.bfloat16, torch.float32)
     expected, other = (np.concatenate(head_by_hand(policy, sequences, dtype)) for dtype in (right, wrong))
-    with torch.no_grad():
-        scores, mask = trainer.forward(examples, rows)
+    trainer.loss = lambda batch: seen.append(batch) or AGRO_LOSS(batch)
+    trainer.accumulate_gradients(examples, chosen)
+    logp, mask = seen[0].logp.detach(), seen[0].mask
     scored = log_probabilities(policy, examples.rollouts, rows, 4)["logp"].to_pylist()
-    for found in (scores.logp[mask].numpy(), np.concatenate(scored)):
+    for found in (logp[mask].numpy(), np.concatenate(scored)):
         assert np.abs(found - expected).max() < 1e-5
         assert np.abs(found - other).max() > 1e-3
 

@@ -13,7 +13,6 @@ import torch
 
 from tests.conftest import make_model, make_rollouts
 from topr_exp.algorithms.agro import AGRO
-from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.algorithms.regressions import DPO
 from topr_exp.composition.candidates import Candidates
@@ -27,8 +26,8 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import Batch, LossOutput, TOPRError
 
 N = 4  # completions a problem
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, Advantage.reward)
-PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, "sequence", False, Advantage.group)  # reduction=tokens
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
+PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, "sequence", False, "group")  # reduction=tokens
 PART, LIST = "part-00001-of-00001.safetensors", "checksums.json"
 AGRO_LOSS = AGRO("agro", 0.5, "vanilla", False)
 DPO_LOSS = DPO("dpo", 0.1)
@@ -113,10 +112,10 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(make_polic
     examples = make_examples(policy, TOPR, 8, (30, 31), completion)
     chosen = examples.training_set.order(0, 1, 0)
     parts = micro_batches(policy.model, examples, chosen, N)
-    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(8 * N))
-    problems = [set(examples.problems(chosen[part.positions])) for part in parts]
+    assert sorted(np.concatenate([positions for positions, _ in parts])) == list(range(8 * N))
+    problems = [set(examples.problems(chosen[positions])) for positions, _ in parts]
     assert (max(map(len, problems)) == 1) == whole
-    lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
+    lengths = [[examples.length(example) for example in chosen[positions]] for positions, _ in parts]
     assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
 
 

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
-from topr_exp.algorithms.base import Advantage
-from topr_exp.types import LossOutput, TOPRError
+from topr_exp.types import Batch, LossOutput, TOPRError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 
 # Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ. vanilla: Σ_t Σ_t' δ_t' ∇logπ_t;
@@ -45,7 +42,6 @@ class AGRO(base.ZeroOne):
     Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is KL(π‖π_ref)).
     """
 
-    name: str
     beta: base.Positive
     estimator: Estimator
     length_normalize: bool
@@ -60,7 +56,6 @@ class AGRO(base.ZeroOne):
         return frozenset(needs)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "ref_logp", "group")
         base.check_complete_groups(batch, self.name)
         regularized = batch.reward - self.beta * base.token_ref_log_ratio(batch).sum(1).detach()
         return {"advantage": base.leave_one_out(batch, regularized)}
@@ -137,7 +132,6 @@ class RLOO(base.ZeroOne):
     Signals (β > 0): advantage S_i − S̄_−i. Metrics: advantage.
     """
 
-    name: str
     beta: base.NotNegative
     length_normalize: bool
 
@@ -150,16 +144,14 @@ class RLOO(base.ZeroOne):
         return None if self.beta == 0 else self._signals
 
     def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "ref_logp", "group")
         base.check_complete_groups(batch, self.name)
-        assert batch.ref_logp is not None
-        penalty = base.masked(batch.mu_logp - batch.ref_logp, batch).sum(1)
+        penalty = base.masked(batch.mu_logp - base.needed(batch, "ref_logp"), batch).sum(1)
         return {"advantage": base.leave_one_out(batch, batch.reward - self.beta * penalty)}
 
     def __call__(self, batch: Batch) -> LossOutput:
         base.check_batch(batch)
         if self.beta == 0:
-            advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
+            advantage = base.advantage_of(batch, "leave_one_out", self.name)
         else:
             advantage = base.signal(batch, "advantage")
         loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
@@ -178,15 +170,14 @@ class KLPG(base.ZeroOne):
     Metrics: advantage, vocab_kl Σ_t KL.
     """
 
-    name: str
     beta: base.Positive
     length_normalize: bool
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
-        kl = _vocab_kl(batch).sum(1)
+        advantage = base.advantage_of(batch, "leave_one_out", self.name)
+        kl = base.masked(base.needed(batch, "vocab_kl"), batch).sum(1)
         loss = base.reduce_tokens(self.beta * kl - advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
 
@@ -198,7 +189,7 @@ def half_square(batch: Batch, estimator: Estimator) -> Tensor:
         return delta.sum(1) * base.log_prob(batch)
     if estimator == "future_only":
         return (_from_here(delta) * base.masked(batch.logp, batch)).sum(1)
-    kl = _vocab_kl(batch)
+    kl = base.masked(base.needed(batch, "vocab_kl"), batch)
     later = _from_here(kl.detach()) - kl.detach()
     return (later * base.masked(batch.logp, batch) + kl).sum(1)
 
@@ -206,8 +197,3 @@ def half_square(batch: Batch, estimator: Estimator) -> Tensor:
 def _from_here(values: Tensor) -> Tensor:
     """Σ_t'≥t of `values` [B, T]."""
     return values.flip(1).cumsum(1).flip(1)
-
-
-def _vocab_kl(batch: Batch) -> Tensor:
-    assert batch.vocab_kl is not None, "this loss needs Batch.vocab_kl"
-    return base.masked(batch.vocab_kl, batch)

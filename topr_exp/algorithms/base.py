@@ -9,8 +9,8 @@ padding, accumulation and world size can't change a result.
 from __future__ import annotations
 
 import math
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
 from topr_exp.types import Batch, ConfigError, LossOutput, TOPRError
@@ -42,16 +42,11 @@ NEEDS = {
 }
 
 
-class Advantage(Enum):
-    """Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
+Advantage = Literal["reward", "group", "group_std", "leave_one_out"]
+"""Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
 
-    group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
-    """
-
-    reward = "reward"
-    group = "group"
-    group_std = "group_std"
-    leave_one_out = "leave_one_out"
+group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
+"""
 
 
 @runtime_checkable
@@ -88,19 +83,25 @@ class Typed(Section):
     def __post_init__(self) -> None:
         schema: Any = type(self)
         for name, hint in hints_of(schema).items():
-            value = getattr(self, name)
-            object.__setattr__(self, name, convert(name, value.name if isinstance(value, Enum) else value, hint))
+            object.__setattr__(self, name, convert(name, getattr(self, name), hint))
         super().__post_init__()
 
 
-class ZeroOne(Typed):
+@dataclass(frozen=True)
+class Named(Typed):
+    """Base of the losses here; of two with the same class (`topr`, `tis`) the name tells which one it is."""
+
+    name: str
+
+
+class ZeroOne(Named):
     """Rewards and baseline of a loss whose paper gives 0 for a wrong answer and compares the answers to a prompt."""
 
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
 
 
-class OfGroup(Typed):
+class OfGroup(Named):
     """Needs and baseline of a loss that weighs a response against the others to its prompt."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
@@ -121,7 +122,14 @@ def check_batch(batch: Batch, *extra: str) -> None:
     rewards = batch.group_rewards
     assert rewards is None or (rewards.ndim, len(rewards)) == (2, len(batch.logp)), "group_rewards must be [B, n]"
     for name in extra:
-        assert getattr(batch, name) is not None, f"this loss needs Batch.{name}"
+        needed(batch, name)
+
+
+def needed(batch: Batch, name: str) -> Tensor:
+    """An optional field of a batch, which has to be there."""
+    value = getattr(batch, name)
+    assert value is not None, f"this loss needs Batch.{name}"
+    return value
 
 
 def signal(batch: Batch, key: str) -> Tensor:
@@ -160,8 +168,7 @@ def log_ratio(batch: Batch) -> Tensor:
 
 def token_ref_log_ratio(batch: Batch) -> Tensor:
     """δ_t = logπ(y_t|x, y_<t) − logπ_ref(y_t|x, y_<t), [B, T], with gradient."""
-    assert batch.ref_logp is not None, "this loss needs Batch.ref_logp"
-    return masked(batch.logp - batch.ref_logp, batch)
+    return masked(batch.logp - needed(batch, "ref_logp"), batch)
 
 
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
@@ -182,8 +189,7 @@ def check_group_size(size: Tensor, name: str) -> None:
 
 def group_sums(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
     """n and Σ `values` over each sample's own group, both [B]."""
-    assert batch.group is not None, "this loss needs Batch.group"
-    ids, index = batch.group.unique(return_inverse=True)
+    ids, index = needed(batch, "group").unique(return_inverse=True)
     count = values.new_zeros(len(ids)).index_add(0, index, values.new_ones(len(values)))
     total = values.new_zeros(len(ids)).index_add(0, index, values)
     return count[index], total[index]
@@ -207,21 +213,18 @@ def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
 
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
     """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
-    if kind is Advantage.reward:
-        check_batch(batch)
+    check_batch(batch)
+    if kind == "reward":
         return batch.reward - batch.baseline
-    check_batch(batch, "group_mean", "group_size")
-    assert batch.group_mean is not None
-    assert batch.group_size is not None
-    check_group_size(batch.group_size, name)
-    centered = batch.reward - batch.group_mean
-    if kind is Advantage.group:
+    size = needed(batch, "group_size")
+    check_group_size(size, name)
+    centered = batch.reward - needed(batch, "group_mean")
+    if kind == "group":
         return centered
-    if kind is Advantage.leave_one_out:
-        n = batch.group_size.to(centered.dtype)
+    if kind == "leave_one_out":
+        n = size.to(centered.dtype)
         return centered * n / (n - 1)
-    assert batch.group_std is not None, "this loss needs Batch.group_std"
-    return centered / (batch.group_std + STD_OFFSET)
+    return centered / (needed(batch, "group_std") + STD_OFFSET)
 
 
 def positive_side(value: Tensor, batch: Batch) -> Tensor:

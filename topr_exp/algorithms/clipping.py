@@ -14,41 +14,35 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
 from topr_exp.schema import Range
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from topr_exp.types import Batch
-
 
 @dataclass(frozen=True)
-class Clipped(base.Typed):
+class Clipped(base.Named):
     """Limits of a ratio below and above 1."""
 
-    name: str
     eps_low: Annotated[float, Range("above 0 and at most 1", lambda eps: 0 < eps <= 1)]
     eps_high: base.PositiveOrInf
 
-    @property
-    def threshold(self) -> float | None:
-        """`off_policy_mask` of a loss that has one."""
-        return getattr(self, "off_policy_mask", None)
-
-    def clip(self, delta: Tensor, advantage: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def clip(
+        self, delta: Tensor, advantage: Tensor, batch: Batch, threshold: float | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """PPO's objective [B] of the ratios e^Δ, Δ [B] or by token [B, T], whose objectives are summed; its metrics.
 
-        A response with A < 0 whose mean −δ_t is above `off_policy_mask` is left out: a wrong answer that π hardly gives
-        any more (DeepSeek-V3.2, arXiv 2512.02556).
+        A response with A < 0 whose mean −δ_t is above `threshold` is left out: a wrong answer that π hardly gives any
+        more (DeepSeek-V3.2, arXiv 2512.02556).
         """
         by_token = delta.ndim == 2
         weight = advantage[:, None] if by_token else advantage
         objective, clipped = base.clipped_objective(delta, weight, self.eps_low, self.eps_high)
         total = base.masked(objective, batch).sum(1) if by_token else objective
         metrics = {"clipped": base.share_of_tokens(clipped, batch) if by_token else clipped.to(total.dtype)}
-        if self.threshold is not None:
+        if threshold is not None:
             drift = -base.log_ratio(batch).detach() / base.lengths(batch)
-            dropped = (advantage < 0) & (drift > self.threshold)
+            dropped = (advantage < 0) & (drift > threshold)
             total, metrics["masked"] = total.masked_fill(dropped, 0.0), dropped.to(total.dtype)
         return total, metrics
 
@@ -101,9 +95,9 @@ class GRPO(OfGroup, Clipped):
     off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        kind = Advantage.group_std if self.normalize_std else Advantage.group
+        kind: Advantage = "group_std" if self.normalize_std else "group"
         advantage = base.advantage_of(batch, kind, self.name)
-        total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch)
+        total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch, self.off_policy_mask)
         loss = base.reduce_tokens(-total, batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, **metrics})
 
@@ -122,8 +116,9 @@ class GSPO(OfGroup, Clipped):
     off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
-        total, metrics = self.clip(base.log_ratio(batch) / base.lengths(batch), advantage, batch)
+        advantage = base.advantage_of(batch, "group_std", self.name)
+        delta = base.log_ratio(batch) / base.lengths(batch)
+        total, metrics = self.clip(delta, advantage, batch, self.off_policy_mask)
         return LossOutput(-total, {"advantage": advantage, **metrics})
 
 
@@ -141,7 +136,7 @@ class GMPO(OfGroup, Clipped):
     eps_low: base.PositiveOrInf
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta, sign = base.token_log_ratio(batch), advantage[:, None]
         clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
         limited = delta.where(~clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
@@ -179,7 +174,6 @@ class REC(Clipped):
         return self._signals if self.drop else None
 
     def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "group", "sample")
         base.check_complete_groups(batch, self.name)
         keep = self._kept(batch).to(batch.reward.dtype)
         _, count = base.group_sums(batch, keep)
@@ -188,9 +182,7 @@ class REC(Clipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         base.check_batch(batch)
-        advantage = (
-            base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, Advantage.group, self.name)
-        )
+        advantage = base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, "group", self.name)
         delta, sign = base.token_log_ratio(batch).detach(), advantage[:, None]
         low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
         inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))
@@ -202,9 +194,8 @@ class REC(Clipped):
 
     def _kept(self, batch: Batch) -> Tensor:
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
-        assert batch.group is not None
-        assert batch.sample is not None
+        group, sample = base.needed(batch, "group"), base.needed(batch, "sample")
         _, positives = base.group_sums(batch, batch.positive.to(batch.reward.dtype))
-        same_group = batch.group[:, None] == batch.group[None, :]
-        before = same_group & (batch.sample[None, :] < batch.sample[:, None]) & ~batch.positive[None, :]
+        same_group = group[:, None] == group[None, :]
+        before = same_group & (sample[None, :] < sample[:, None]) & ~batch.positive[None, :]
         return batch.positive | (before.sum(1) < positives)

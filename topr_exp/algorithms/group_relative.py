@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 SAPO_HIGHEST = 20.0  # of δ_t: from there on the gate's gradient is 0 in any precision, and e^δ_t may overflow
 
@@ -34,12 +32,11 @@ class OPMD(OfGroup):
     Metrics: advantage. Gradient: −(r − r̄ − τΔ) ∇logπ.
     """
 
-    name: str
     tau: base.NotNegative
     length_normalize: bool
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group, self.name)
+        advantage = base.advantage_of(batch, "group", self.name)
         loss = self.tau / 2 * base.log_ratio(batch).square() - advantage * base.log_prob(batch)
         return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
 
@@ -54,14 +51,13 @@ class AsymRE(OfGroup):
     the constant baseline c it is relative to each prompt's mean.
     """
 
-    name: str
     delta_v: base.Finite
     length_normalize: bool
 
     needs_mu: ClassVar[bool] = False
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group, self.name) - self.delta_v
+        advantage = base.advantage_of(batch, "group", self.name) - self.delta_v
         loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
@@ -76,12 +72,11 @@ class CISPO(OfGroup):
     ratio itself. Divided by the tokens of the batch (`optim.reduction=tokens`, which the YAML sets).
     """
 
-    name: str
     cap: base.PositiveOrInf
     length_normalize: bool
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta, highest = base.token_log_ratio(batch).detach(), math.log(self.cap)
         total = advantage * base.masked(delta.clamp(max=highest).exp() * batch.logp, batch).sum(1)
         metrics = {"advantage": advantage, "clipped": base.share_of_tokens(delta > highest, batch)}
@@ -101,17 +96,16 @@ class VESPO(OfGroup):
     Metrics: advantage, weight φ.
     """
 
-    name: str
     c1_pos: base.NotNegative
     c2_pos: base.Positive
     c1_neg: base.NotNegative
     c2_neg: base.Positive
     length_normalize: bool
-    advantage: Advantage = Advantage.group
+    advantage: Advantage = "group"
 
     def check(self) -> None:
         kind, of_group = self.advantage, "group, group_std or leave_one_out"
-        base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
+        base.check_range("advantage", kind, of_group, kind != "reward")
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, self.advantage, self.name)
@@ -144,17 +138,15 @@ class M2PO(OfGroup):
     clipped). Gradient: −A Σ_t M_t r_t ∇logπ_t.
     """
 
-    name: str
     tau: base.PositiveOrInf
     length_normalize: bool
     form: Form = "paper"
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch)
         delta = base.token_log_ratio(batch).detach()
         find, chosen = self._largest_kept, batch.mask
         if self.form == "released":
-            harmful = delta * base.advantage_of(batch, Advantage.group_std, self.name)[:, None] > 0
+            harmful = delta * base.advantage_of(batch, "group_std", self.name)[:, None] > 0
             find, chosen = self._largest_cap, batch.mask & harmful
         return {"limit": find(delta.square()[chosen].sort().values).expand(len(batch.reward))}
 
@@ -177,7 +169,7 @@ class M2PO(OfGroup):
         return square[found - 1] if found else square.new_tensor(0.0)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         delta, limit = base.token_log_ratio(batch), base.signal(batch, "limit")
         if self.form == "released":
             cap = limit[:1].sqrt()
@@ -204,13 +196,12 @@ class SAPO(OfGroup):
     r_t ∇logπ_t.
     """
 
-    name: str
     tau_pos: base.Positive
     tau_neg: base.Positive
     length_normalize: bool
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, "group_std", self.name)
         tau = advantage.new_full(advantage.shape, self.tau_neg).masked_fill(advantage > 0, self.tau_pos)[:, None]
         ratio = base.token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
         gate = (tau * (ratio - 1)).sigmoid()

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from topr_exp.algorithms import base
+from topr_exp.types import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 LEAST_OTHER = 1e-12  # −log of the largest probability that a binary divergence takes for below 1
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.masks import Level, Mask, log_limit, over_response
-from topr_exp.types import LossOutput
+from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch
 
 CLIP_TOLERANCE = 1e-3  # rounding moves Δ off 0 by less; without it half of all would count as clipped at step 0
 
@@ -30,7 +28,7 @@ Denominator = Literal["sampler", "old"]  # the policy under π in the ratio: the
 
 
 @dataclass(frozen=True)
-class PolicyGradient(base.Typed):
+class PolicyGradient(base.Named):
     """REINFORCE with weights, masks and a correction, over three policies.
 
     loss = − Σ_t M_t · stopgrad(c_t w_t) · A · logπ(y_t),   δ_t = logπ(y_t) − log d(y_t),   ε_t = log π_old − log μ
@@ -47,14 +45,13 @@ class PolicyGradient(base.Typed):
     are importance sampling. Metrics: weight M c w, clipped_low, clipped_high; objective (Tapered); masked; correction.
     """
 
-    name: str
     a_pos: base.NotNegative
     b_pos: float
     a_neg: base.NotNegative
     b_neg: float
     ratio: Ratio
     length_normalize: bool
-    advantage: Advantage = Advantage.reward
+    advantage: Advantage = "reward"
     rule: Rule = "clip"
     denominator: Denominator = "sampler"
     correction: base.PositiveOrNull = None
@@ -66,13 +63,13 @@ class PolicyGradient(base.Typed):
     def needs(self) -> frozenset[str]:
         three = self.denominator == "old" or self.correction is not None
         three |= any(each.of_old for each in self.mask or ())
-        asked = {"group_rewards": self.advantage is not Advantage.reward, "old_logp": three, "kept": self.renormalize}
+        asked = {"group_rewards": self.advantage != "reward", "old_logp": three, "kept": self.renormalize}
         return frozenset(name for name, needed in asked.items() if needed)
 
     @property
     def uses_baseline(self) -> bool:
         """Where one sign has no weight, as in sft, a baseline only scales the loss; in a group it cancels."""
-        return self.b_pos > 0 and self.b_neg > 0 and self.advantage is Advantage.reward
+        return self.b_pos > 0 and self.b_neg > 0 and self.advantage == "reward"
 
     @property
     def needs_mu(self) -> bool:
@@ -83,7 +80,7 @@ class PolicyGradient(base.Typed):
     @property
     def by_sign(self) -> bool:
         """The sign of R = R0 − c chooses the limits: a wrong answer with R of 0 or more is never made rarer."""
-        return self.b_neg > 0 and self.advantage is Advantage.reward
+        return self.b_neg > 0 and self.advantage == "reward"
 
     def check(self) -> None:
         for sign in ("pos", "neg"):
@@ -105,13 +102,18 @@ class PolicyGradient(base.Typed):
         low, high = self._log_limits(base.positive_side(advantage, batch), delta)
         log_weight, metrics = delta.clamp(low, high), {}
         if self.correction is not None:
-            log_correction = self._log_correction(batch)
+            gap = base.masked(base.needed(batch, "old_logp") - batch.mu_logp, batch)
+            log_correction = over_response(gap, self.correction_level, batch)[0].clamp(max=log_limit(self.correction))
             log_weight = _column(log_weight) + log_correction
             metrics["correction"] = _mean(log_correction.exp(), batch)
         if self.mask is not None:
-            dropped = self._dropped(advantage, batch)
+            dropped = batch.mask.new_zeros(batch.mask.shape)
+            for mask in self.mask:
+                now = base.needed(batch, "old_logp") if mask.of_old else batch.logp.detach()
+                before = batch.mu_logp if mask.of_old else self._denominator(batch)
+                dropped = dropped | mask.dropped(now, before, advantage, batch)
             log_weight = _column(log_weight).masked_fill(dropped, -math.inf)
-            metrics["masked"] = base.share_of_tokens(dropped.expand_as(batch.mask), batch)
+            metrics["masked"] = base.share_of_tokens(dropped, batch)
         weight = log_weight.exp()
         by_token = weight.ndim == 2
         pull = value = _times(weight, advantage[:, None] if by_token else advantage)
@@ -134,8 +136,7 @@ class PolicyGradient(base.Typed):
         return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
     def _denominator(self, batch: Batch) -> Tensor:
-        old = self.denominator == "old"
-        return batch.old_logp if old and batch.old_logp is not None else batch.mu_logp
+        return batch.mu_logp if self.denominator == "sampler" or batch.old_logp is None else batch.old_logp
 
     def _log_ratio(self, batch: Batch) -> Tensor:
         """The log of the ratio that weighs: [B], or [B, T] for the ratios of tokens and prefixes."""
@@ -154,25 +155,6 @@ class PolicyGradient(base.Typed):
             return limit if delta.ndim == 1 else limit[:, None]
 
         return choose(self.a_pos, self.a_neg), choose(self.b_pos, self.b_neg)
-
-    def _log_correction(self, batch: Batch) -> Tensor:
-        """log c, [B, 1] or [B, T]."""
-        assert self.correction is not None
-        assert batch.old_logp is not None
-        gap, _ = over_response(base.masked(batch.old_logp - batch.mu_logp, batch), self.correction_level, batch)
-        return gap.clamp(max=log_limit(self.correction))
-
-    def _dropped(self, advantage: Tensor, batch: Batch) -> Tensor:
-        """[B, T] bool (or [B, 1]), True where any mask drops."""
-        dropped = None
-        for mask in self.mask or ():
-            now = batch.old_logp if mask.of_old else batch.logp.detach()
-            before = batch.mu_logp if mask.of_old else self._denominator(batch)
-            assert now is not None
-            found = mask.dropped(now, before, advantage, batch)
-            dropped = found if dropped is None else dropped | found
-        assert dropped is not None
-        return dropped
 
 
 @dataclass(frozen=True)

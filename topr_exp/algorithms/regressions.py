@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from topr_exp.algorithms import base
-from topr_exp.types import LossOutput
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from topr_exp.types import Batch, PairBatch
+from topr_exp.types import Batch, LossOutput, PairBatch
 
 
 @dataclass(frozen=True)
-class DPO(base.Typed):
+class DPO(base.Named):
     """Direct preference optimisation on pairs.
 
     loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
@@ -27,7 +22,6 @@ class DPO(base.Typed):
     − ∇logπ(y_l)].
     """
 
-    name: str
     beta: base.Positive
 
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
@@ -67,7 +61,6 @@ class OAPL(base.ZeroOne):
     with r − V*, times 2β.
     """
 
-    name: str
     beta: base.Positive
     beta_value: base.Positive
     anchor: Anchor
@@ -77,17 +70,13 @@ class OAPL(base.ZeroOne):
         return frozenset({"group_rewards"} if self.anchor == "mu" else {"group_rewards", "ref_logp"})
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = batch.reward - self._value(batch)
+        base.check_batch(batch)
+        rewards, size = base.needed(batch, "group_rewards"), base.needed(batch, "group_size")
+        base.check_group_size(size, self.name)
+        best = rewards.max(1).values
+        total = ((rewards - best[:, None]) / self.beta_value).exp().sum(1)
+        value = best + self.beta_value * (total / size).log()  # exactly r where all n rewards are r
+        advantage = batch.reward - value
         delta = base.log_ratio(batch) if self.anchor == "mu" else base.token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})
-
-    def _value(self, batch: Batch) -> Tensor:
-        """V* of each response's prompt, [B]; exactly r where all n rewards are r."""
-        base.check_batch(batch, "group_rewards", "group_size")
-        assert batch.group_rewards is not None
-        assert batch.group_size is not None
-        base.check_group_size(batch.group_size, self.name)
-        best = batch.group_rewards.max(1).values
-        total = ((batch.group_rewards - best[:, None]) / self.beta_value).exp().sum(1)
-        return best + self.beta_value * (total / batch.group_size).log()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
@@ -146,8 +146,8 @@ def weighting(config: Config) -> Iterator[Rule]:
     other = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
     yield "effective_positive", None in (baseline, effective), other
     kind: Any = getattr(algo, "advantage", None)
-    by_group = isinstance(kind, Advantage) and kind is not Advantage.reward
-    named = f"algo={algo.name}" + (f" with algo.advantage={kind.name}" if by_group else "")
+    by_group = kind in get_args(Advantage) and kind != "reward"
+    named = f"algo={algo.name}" + (f" with algo.advantage={kind}" if by_group else "")
     why = f"null for {named}, where a constant baseline cancels or only scales the loss"
     yield "baseline", baseline is None or algo.uses_baseline, why
     if effective is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage, known_digest, read_object
+from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -29,7 +30,16 @@ def model_folder(path_or_name: str, revision: str | None = None) -> Path:
     """The folder of a shipped model, a local one or a download from the hub; TOPRError where it is incomplete."""
     if (folder := find_folder(path_or_name)) is not None:
         return folder
-    folder = _download(path_or_name, revision)
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(path_or_name, revision=revision, allow_patterns=list(READ_FILES)))
+    except Exception as error:
+        # Whatever the hub client raises (no network, no such model, a gated one), the way out is the same.
+        raise TOPRError(
+            f"model {path_or_name}: not a folder, and the hub did not give it ({type(error).__name__}: "
+            f"{first_line(error)}); give a folder in its place"
+        ) from error
     check_folder(folder, path_or_name)
     return folder
 
@@ -62,33 +72,18 @@ def check_folder(folder: Path, what: str) -> None:
         raise ConfigError(f"{what}: the folder has no tokenizer ({', '.join(TOKENIZER_FILES)})")
 
 
-def _download(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(READ_FILES)))
-    except Exception as error:
-        # Whatever the hub client raises (no network, no such model, a gated one), the way out is the same.
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise TOPRError(
-            f"model {name}: not a folder, and the hub did not give it ({type(error).__name__}: {reason}); "
-            "give a folder in its place"
-        ) from error
-
-
 def load_model(
     path_or_name: str,
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     attention: str = "sdpa",
     trust_remote_code: bool = False,
-    revision: str | None = None,
 ) -> tuple[Any, Any]:
     """Load a model (dtype None: float32, no dropout) and its tokenizer; TOPRError for a folder that can't be used."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = model_folder(path_or_name, revision)
+    folder = model_folder(path_or_name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model = AutoModelForCausalLM.from_pretrained(
@@ -102,8 +97,7 @@ def load_model(
         )
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise TOPRError(f"model folder {folder} can't be loaded: {reason}") from error
+        raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
     for name in ("is_local", "local_files_only"):  # which transformers would save: of this machine, not of the model
         tokenizer.init_kwargs.pop(name, None)
     rows = model.get_input_embeddings().weight.shape[0]

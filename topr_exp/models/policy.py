@@ -41,8 +41,7 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.model.get_input_embeddings().weight.device
-        return device
+        return self.model.get_input_embeddings().weight.device
 
     @property
     def precision(self) -> str:
@@ -91,10 +90,6 @@ class Policy:
         threads = torch.get_num_threads()
         return f"{self.device.type} with {threads} thread{'s' * (threads > 1)}, {self.precision}{several}"
 
-    def begin_training(self, name: str) -> None:
-        """From here on the weights change: no folder holds them, and what they compute must be known by `name`."""
-        self.folder, self.fingerprint = None, name
-
     def add_adapter(self, lora: LoRA, seed: int, path: str, folder: Path | None) -> None:
         """From here on an adapter is trained beside the weights of `path`: a new one, or that of a trained `folder`."""
         self.base = path, self.fingerprint
@@ -130,8 +125,7 @@ class Policy:
         """A prompt as text that `encode` gives back, special tokens included, but for the one at the beginning."""
         bos = getattr(self.tokenizer, "bos_token_id", None)
         ids = prompt[1:] if bos is not None and prompt[:1] == bos else prompt
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
         """The text of a completion: special tokens left out, cut before the first stop string."""
@@ -163,9 +157,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     dtype = compute if config.lora is not None else torch.float32
     if config.lora is not None:
         loading.check_targets(config.lora, loading.linear_layers(source))
-    model, tokenizer = load_model(
-        str(source), dtype, device, config.attention, config.trust_remote_code, config.revision
-    )
+    model, tokenizer = load_model(str(source), dtype, device, config.attention, config.trust_remote_code)
     return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 

@@ -18,7 +18,7 @@ from topr_exp.schema import plain
 LARGEST_OF = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # number that a kind holds
 AGREEMENT = 1e-3  # nats a token up to which two log-probabilities differ by rounding in float32
 LARGEST = 700.0  # log of what a float holds
-QUANTILES = (0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0)
+QUANTILES = {"min": 0.0, "1%": 0.01, "5%": 0.05, "50%": 0.5, "95%": 0.95, "99%": 0.99, "max": 1.0}
 
 # ---- put in: `sampler.mismatch.weights`
 
@@ -90,9 +90,7 @@ def measure_mismatch(
 
 def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
     """Quantiles by name: min, 1%, ..., max."""
-    names = {0.0: "min", 1.0: "max"}
-    found = np.quantile(values, QUANTILES)
-    return {names.get(q, f"{100 * q:g}%"): float(value) for q, value in zip(QUANTILES, found, strict=True)}
+    return dict(zip(QUANTILES, np.quantile(values, [*QUANTILES.values()]).tolist(), strict=True))
 
 
 def describe_mismatch(found: dict[str, Any]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -101,26 +101,21 @@ class Completions:
     rewards: NDArray[np.float64] | None = None  # [rows]
 
 
-@contextmanager
 def open_sampler(
     config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False, keeps: bool = False
-) -> Iterator[Sampler]:
+) -> closing[Sampler]:
     """The sampler that the settings name, closed at the end of the block.
 
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
     keeps: of transformers; each token comes with all that could have been drawn in its place.
     Raises ConfigError where the program is not installed.
     """
-    made: Sampler
     if isinstance(config, VLLMConfig):
         from topr_exp.sampling.vllm import VLLM
 
-        made = VLLM(config, scratch, trust_remote_code, beside_training)
-    else:
-        module, _, own = config.name.partition(":")
-        made = getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps)
-    with closing(made) as sampler:
-        yield sampler
+        return closing(VLLM(config, scratch, trust_remote_code, beside_training))
+    module, _, own = config.name.partition(":")
+    return closing(getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps))
 
 
 def generate_rollouts(
@@ -145,9 +140,11 @@ def generate_rollouts(
 
     def make(shard: int) -> pa.Table:
         start, end = shard * size, (shard + 1) * size
-        made = completions_table(sampler, policy, prompts[start:end], n, (seed, shard), questions.stop, first=start)
-        ids = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
-        made = made.append_column("problem_id", pa.array(ids, pa.string()))
+        ids = [prompt.tolist() for prompt in prompts[start:end]]
+        groups = sampler.sample(policy, ids, n, (seed, shard), questions.stop)
+        made = table_of_samples(policy, groups, questions.stop, first=start)
+        names = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
+        made = made.append_column("problem_id", pa.array(names, pa.string()))
         asked = [
             {"prompt": policy.text_of(prompt), "prompt_tokens": prompt.tolist(), "gold": problem.answer}
             for prompt, problem in zip(prompts[start:end], questions.problems[start:end], strict=True)
@@ -183,25 +180,11 @@ def rollouts_key(
     }
 
 
-def completions_table(
-    sampler: Sampler,
-    policy: Policy,
-    prompts: Sequence[NDArray[np.int32]],
-    n: int,
-    seed: tuple[int, ...],
-    stop: Sequence[str],
-    first: int = 0,
-) -> pa.Table:
-    """n completions of each prompt as an Arrow table: problem, sample, tokens, text, finish, sampler_logp.
-
-    seed: numbers that together name the randomness. first: the index of the first prompt.
-    """
-    groups = sampler.sample(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
-    return table_of_samples(policy, groups, stop, first)
-
-
 def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[str], first: int = 0) -> pa.Table:
-    """Tabulate the completions of each prompt, with the columns `KEPT` where these have such sets."""
+    """Tabulate the completions of each prompt, with the columns `KEPT` where these have such sets.
+
+    first: the index of the first prompt.
+    """
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     made = pa.table(
         {

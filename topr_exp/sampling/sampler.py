@@ -16,6 +16,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
 from topr_exp.config.model import Mismatch, SamplerConfig
@@ -189,9 +190,7 @@ class DecodingBatch:
             )
             for layer in self.layers:
                 layer.select(torch.zeros(len(self.rests), dtype=torch.int64, device=self.device))
-        ids = torch.zeros((len(self.rests), self.width), dtype=torch.int64)
-        for row, rest in enumerate(self.rests):
-            ids[row, self.width - len(rest) :] = torch.tensor(rest)
+        ids = pad_sequence([torch.tensor(rest) for rest in self.rests], batch_first=True, padding_side="left")
         columns = torch.arange(self.width, device=self.device)
         positions = shared + (columns - self.width + (self.lengths - shared)[:, None]).clamp_min(0)
         return self.forward(ids.to(self.device), positions)
@@ -250,8 +249,23 @@ def sample_completions(
             prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
         tokens, logprobs, left = sample_tokens(logits, config, generator)
-        sets = sets_left(left) if keeps else None
-        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), sets, config.max_new_tokens, eos_ids, stopped)
+        if keeps:
+            there = left > -torch.inf  # what could be drawn
+            sets = [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
+        alive = []
+        for i, (one, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
+            if one.finish != "length" or len(one.tokens) == config.max_new_tokens:
+                continue  # it ended, and has not left the batch yet
+            one.tokens.append(token)
+            one.logprobs.append(logprob)
+            if keeps:
+                one.kept.append(sets[i])
+            if token in eos_ids:
+                one.finish = "stop"
+            elif stopped is not None and stopped(one.tokens):
+                one.finish = "stop_string"
+            elif len(one.tokens) < config.max_new_tokens:
+                alive.append(i)
         if not alive:
             break
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):
@@ -260,39 +274,6 @@ def sample_completions(
             tokens, rows, asked = tokens[keep], [rows[i] for i in alive], [asked[i] for i in alive]
         logits = batch.decode(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
-
-
-def sets_left(logp: Tensor) -> list[list[int]]:
-    """The tokens of each row that could be drawn."""
-    there = logp > -torch.inf
-    return [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
-
-
-def append_tokens(
-    rows: Sequence[Sample],
-    tokens: Sequence[int],
-    logprobs: Sequence[float],
-    sets: Sequence[list[int]] | None,
-    limit: int,
-    eos_ids: Sequence[int],
-    stopped: Callable[[list[int]], bool] | None,
-) -> list[int]:
-    """Give each sample that has not ended its next token, up to the limit; the indices of those that go on."""
-    alive = []
-    for i, (one, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
-        if one.finish != "length" or len(one.tokens) == limit:
-            continue
-        one.tokens.append(token)
-        one.logprobs.append(logprob)
-        if sets is not None:
-            one.kept.append(sets[i])
-        if token in eos_ids:
-            one.finish = "stop"
-        elif stopped is not None and stopped(one.tokens):
-            one.finish = "stop_string"
-        elif len(one.tokens) < limit:
-            alive.append(i)
-    return alive
 
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:

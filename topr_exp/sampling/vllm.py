@@ -82,8 +82,13 @@ class VLLM(Sampler):
         """The engine: running, awake, long enough and with the policy's weights."""
         if self.serves < self.length:
             self.end()
-        if self.asleep:
-            self.wake()
+        if self.engine is not None and self.asleep:
+            release_gpu_memory()
+            try:
+                self.engine.ask("wake")
+                self.asleep = False
+            except TOPRError:  # it no longer fits: AdamW's state came meanwhile
+                self.end()
         engine, holds = self.engine, self.loaded
         if engine is None:
             engine, holds = self.start(policy), self.held
@@ -114,16 +119,6 @@ class VLLM(Sampler):
             float32_head=policy.float32_head and not policy.full_precision,
         )
         return engine
-
-    def wake(self) -> None:
-        """Wake the engine, or end it where it no longer fits: AdamW's state came meanwhile."""
-        assert self.engine is not None
-        release_gpu_memory()
-        try:
-            self.engine.ask("wake")
-            self.asleep = False
-        except TOPRError:
-            self.end()
 
     def made_by(self) -> dict[str, str]:
         return {"sampler": "vllm", **self.description}
@@ -206,12 +201,11 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
             own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
             gaps.append((own.cpu() - torch.tensor(one.logprobs)).abs())
     gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
-    if gap <= most:
-        return
-    raise TOPRError(
-        f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at most "
-        f"{most:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
-    )
+    if not gap <= most:
+        raise TOPRError(
+            f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at "
+            f"most {most:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
+        )
 
 
 def free_share(*, stays: bool) -> float:

@@ -45,10 +45,9 @@ class Worker:
 
     def request(self) -> dict[str, Any] | None:
         try:
-            asked: dict[str, Any] = json.loads(self.connection.recv_bytes())
+            return json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             return None
-        return asked
 
     def answer(self, answer: dict[str, Any]) -> None:
         """Send an answer; its `arrays` follow as bytes, and their number stands in their place."""
@@ -69,12 +68,11 @@ class Worker:
         on_cpu = device == "cpu"
         if on_cpu and settings["sleep"]:
             raise Refused("sampler.sleep=true gives GPU memory back; this engine is on the CPU")
-        length = settings["length"]
         options = {name: settings[name] for name in ("model", "dtype", "trust_remote_code")} | {
-            "max_model_len": length,
+            "max_model_len": settings["length"],
             "enforce_eager": on_cpu or settings["eager"],
             "enable_prefix_caching": True,
-            "max_num_batched_tokens": max(length, 16384),
+            "max_num_batched_tokens": max(settings["length"], 16384),
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",  # no settings but ours
             "seed": 0,
@@ -90,8 +88,8 @@ class Worker:
             options["enable_sleep_mode"] = settings["sleep"]
         leave_tokens_undecoded()
         self.llm = vllm.LLM(**options)
-        name = "cpu" if on_cpu else torch.cuda.get_device_name()
-        return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": name}
+        device = "cpu" if on_cpu else torch.cuda.get_device_name()
+        return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device}
 
     def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
         """n completions of each prompt, in their order: number of tokens, why it ended; tokens and log-probabilities.

@@ -10,7 +10,6 @@ kept, and the rest is drawn again.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -25,7 +24,6 @@ from topr_exp.composition.candidates import random_generator
 from topr_exp.sampling.rollouts import table_of_samples, token_count
 from topr_exp.sampling.sampler import HFSampler, Sample
 from topr_exp.store import Ragged
-from topr_exp.training.examples import Examples
 from topr_exp.training.rounds import Rounds, as_file, read_table
 from topr_exp.types import TOPRError
 
@@ -58,26 +56,22 @@ class AsyncRounds(Rounds):
     idle: dict[str, float] = field(default_factory=dict)  # units of time since the last update
     # Completions of each kind (VERDICT, lengthN from N tokens to twice as many, levelN) so far: dropped, and all.
     used: dict[str, tuple[int, int]] = field(default_factory=dict)
-    ages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of the groups of the update
 
     def sample_round(self, number: int) -> bool:
         """Sample what begins before update `number`, and choose what it trains on; True where some of it is older."""
         self.idle = {"trainer_idle": 0.0, "sampler_idle": 0.0}
         batch, dropped = self.by_length(number) if self.schedule.concurrency else (self.by_lag(number), [])
         self.fill_round([group.columns for group in batch], number)
-        self.ages = np.array([number - group.born for group in batch])
-        low, middle, high = np.quantile(self.ages, [0.05, 0.5, 0.95]).tolist()
-        self.seen |= {"age": float(self.ages.mean()), "age_q05": low, "age_q50": middle, "age_q95": high}
+        ages = self.ages = np.array([number - group.born for group in batch])
+        low, middle, high = np.quantile(ages, [0.05, 0.5, 0.95]).tolist()
+        self.seen |= {"age": float(ages.mean()), "age_q05": low, "age_q50": middle, "age_q95": high}
         if self.schedule.concurrency:
             self.seen |= {"virtual_time": self.now, **self.idle}
         if self.schedule.when_stale == "drop":
             self.count(dropped, 1)
             self.count(batch, 0)
             self.seen |= {f"dropped_share{kind}": part / whole for kind, (part, whole) in sorted(self.used.items())}
-        return bool(self.ages.any())
-
-    def examples_of_round(self) -> Examples:
-        return dataclasses.replace(super().examples_of_round(), age=self.ages)
+        return bool(ages.any())
 
     # ---- a lag that is given
 
@@ -87,7 +81,9 @@ class AsyncRounds(Rounds):
         assert self.schedule.rounds is not None
         shards = self.schedule.prompts * self.compose.max_draws  # of one draw at most
         for due in range(number, min(number + len(self.schedule.lags), self.schedule.rounds)):
-            begins = np.maximum(due - self.lags_of(due), 0) == number
+            rng, shares = random_generator(self.seed, self.iteration, f"lags {due}"), self.schedule.lags
+            lags = rng.choice(len(shares), size=self.schedule.prompts, p=shares)
+            begins = np.maximum(due - lags, 0) == number
             if begins.any():
                 indices, _ = self.choose_prompts(due)
                 first, further = 0, None  # as on-policy, where all begin at once
@@ -99,12 +95,6 @@ class AsyncRounds(Rounds):
         batch = [group for group in self.queue if group.due == number]
         self.queue = [group for group in self.queue if group.due != number]
         return batch
-
-    def lags_of(self, due: int) -> np.ndarray:
-        """The lag of each problem of an update."""
-        shares = self.schedule.lags
-        rng = random_generator(self.seed, self.iteration, f"lags {due}")
-        return np.asarray(rng.choice(len(shares), size=self.schedule.prompts, p=shares))
 
     # ---- lags by lengths
 

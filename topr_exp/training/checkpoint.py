@@ -82,8 +82,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
                 log.warning("%s is damaged (%s) and is skipped", path, fault)
             continue
         read_rows(path, model, optimizer)
-        state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        return state, path
+        return json.loads((path / "state.json").read_text(encoding="utf-8")), path
     return None
 
 
@@ -94,13 +93,6 @@ def place_of(weight: Tensor) -> tuple[int, int, bool]:
     mesh, along = weight.device_mesh, sharding_dimension(weight)
     copies = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != along]  # on other machines
     return mesh.get_local_rank(along), mesh.size(along), not any(copies)
-
-
-def own_rows(weight: Tensor) -> range:
-    """The rows of a weight that this process holds: parts of equal size, the last ones smaller or empty."""
-    rows, (index, parts, _) = weight.shape[0], place_of(weight)
-    size = -(-rows // parts)
-    return range(min(index * size, rows), min((index + 1) * size, rows))
 
 
 def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -138,13 +130,13 @@ def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> Non
 
 
 def stored_rows(files: list[Any], key: str, name: str, weight: Tensor) -> Tensor:
-    """This process's rows of a tensor, whose files have as many rows each, the last ones fewer or none."""
-    full, rows, size = f"{key}/{name}", own_rows(weight), -(-weight.shape[0] // len(files))
+    """This process's rows of a tensor: processes and files have as many rows each, the last ones fewer or none."""
+    full, rows, (index, processes, _) = f"{key}/{name}", weight.shape[0], place_of(weight)
     if not follows_rows(key, len(files[0].get_slice(full).get_shape()), weight):
-        whole: Tensor = files[0].get_tensor(full)
-        return whole
-    parts = [file.get_slice(full) for file in files]
-    spans = [(rows.start - i * size, min(rows.stop - i * size, part.get_shape()[0])) for i, part in enumerate(parts)]
+        return files[0].get_tensor(full)
+    own, size, parts = -(-rows // processes), -(-rows // len(files)), [file.get_slice(full) for file in files]
+    first, last = min(index * own, rows), min((index + 1) * own, rows)
+    spans = [(first - i * size, min(last - i * size, part.get_shape()[0])) for i, part in enumerate(parts)]
     return torch.cat([part[max(start, 0) : max(end, 0)] for part, (start, end) in zip(parts, spans, strict=True)])
 
 

@@ -43,9 +43,8 @@ class Examples:
 
     def inputs(self, rows: NDArray[np.int64], device: torch.device) -> Inputs:
         """Input of the forward pass over some candidates."""
-        kept = self.rollouts.kept
-        sets = [[column[row] for column in kept] for row in rows.tolist()] if kept else ()
-        return Inputs(self.sequences(rows), device, sets)
+        kept = [[column[row] for column in self.rollouts.kept] for row in rows.tolist()]
+        return Inputs(self.sequences(rows), device, kept)
 
     def problems(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The problem of each of some examples."""
@@ -67,10 +66,7 @@ class Examples:
             return self.make_batch(rows, logp, mask, vocab_kl)
         half = len(rows) // 2
         chosen, rejected = slice(None, half), slice(half, None)
-        return PairBatch(
-            self.make_batch(rows[chosen], logp[chosen], mask[chosen], None),
-            self.make_batch(rows[rejected], logp[rejected], mask[rejected], None),
-        )
+        return PairBatch(*(self.make_batch(rows[i], logp[i], mask[i], None) for i in (chosen, rejected)))
 
     def make_batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
         """The batch of some candidates, one a row."""
@@ -107,15 +103,11 @@ class Examples:
 Positions = NDArray[np.int64]  # in the global batch
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """A micro-batch of one process."""
-
-    positions: Positions
-    counts: bool  # False: computed only because the other processes compute one, left out of every sum
+# The micro-batches of one process; False: computed only because the others compute one, left out of every sum.
+MicroBatches = list[tuple[Positions, bool]]
 
 
-def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], size: int) -> list[MicroBatch]:
+def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], size: int) -> MicroBatches:
     """This process's micro-batches of the chosen examples, at most `size` examples in each.
 
     Lengths and prompts alone decide the split. Every process gets the same number of micro-batches, since each ends in
@@ -124,11 +116,8 @@ def micro_batches(model: Any, examples: Examples, chosen: NDArray[np.int64], siz
     order = np.arange(len(chosen))
     if size * distributed.world_size() < len(chosen) or distributed.world_size() > 1:
         order = cheapest_order(model, examples, chosen, size)
-    parts = []
-    for block in parts_by_rank(order, size):
-        mine = block[distributed.rank()]
-        parts.append(MicroBatch(mine, True) if len(mine) else MicroBatch(order[:1], False))
-    return parts
+    mine = [block[distributed.rank()] for block in parts_by_rank(order, size)]
+    return [(part, True) if len(part) else (order[:1], False) for part in mine]
 
 
 def parts_by_rank(order: Positions, size: int) -> list[list[Positions]]:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,7 @@ class Inputs:
 
     def drawable(self, logits: Tensor, start: int) -> Tensor:
         """Logits of the tokens from `start` on, −∞ for what could not be drawn in their place, where that is known."""
-        if not self.kept:
+        if not self.sets:
             return logits
         ids, sizes = self.sets
         mine, first = sizes[start : start + len(logits)], sizes[:start].sum()
@@ -77,8 +77,7 @@ class Inputs:
         return logits + hidden
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScores:
+class TokenScores(NamedTuple):
     """Scores of every completion token from the output layer, [B, T] float32 each, 0 at padding."""
 
     logp: Tensor  # log π(y_t | x, y_<t), with gradient
@@ -113,15 +112,26 @@ def score_tokens(
             reference_hidden = predicting_states(reference, inputs)
 
     def score_rows(start: int, end: int, hidden: Tensor) -> tuple[Tensor, ...]:
-        reference_logp = None
+        """By row: the target's log-probability among what is drawable; if asked, entropy and KL to the reference."""
+        logits = head(hidden[start:end])
+        drawable = inputs.drawable(logits, start)
+        out = [-torch.nn.functional.cross_entropy(drawable, targets[start:end], reduction="none")]
+        if entropy:
+            with torch.no_grad():
+                logp = logits.log_softmax(-1)
+                out.append(-(logp.exp() * logp).sum(-1))
         if reference is not None:
             with torch.no_grad():
                 reference_logp = reference_head(reference_hidden[start:end]).log_softmax(-1)
-        logits = head(hidden[start:end])
-        return row_scores(logits, inputs.drawable(logits, start), targets[start:end], entropy, reference_logp)
+            logp = logits.log_softmax(-1)
+            out.append((logp.exp() * (logp - reference_logp)).sum(-1))
+        return tuple(out)
 
-    vocabulary = model.get_output_embeddings().weight.shape[0]
-    flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // vocabulary))
+    size = max(1, CHUNK[inputs.device.type] // model.get_output_embeddings().weight.shape[0])
+    recomputed = torch.is_grad_enabled() and len(hidden) > size
+    run = partial(checkpoint, score_rows, use_reentrant=False) if recomputed else score_rows
+    parts = [run(start, start + size, hidden) for start in range(0, len(hidden), size)]
+    flat = [torch.cat(column) for column in zip(*parts, strict=True)]
     filled = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in flat]
     return TokenScores(filled[0], filled[1] if entropy else None, filled[-1] if reference is not None else None)
 
@@ -152,31 +162,6 @@ def on_tensor_cores(weight: Tensor) -> bool:
     return weight.is_cuda and weight.dtype is torch.float32
 
 
-def row_scores(
-    logits: Tensor, drawable: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None
-) -> tuple[Tensor, ...]:
-    """By row: the target's log-probability by `drawable`; if asked, entropy and KL to the reference by `logits`."""
-    out = [-torch.nn.functional.cross_entropy(drawable, targets, reduction="none")]
-    if entropy:
-        with torch.no_grad():
-            logp = logits.log_softmax(-1)
-            out.append(-(logp.exp() * logp).sum(-1))
-    if reference_logp is not None:
-        logp = logits.log_softmax(-1)
-        out.append((logp.exp() * (logp - reference_logp)).sum(-1))
-    return tuple(out)
-
-
-def in_chunks(function: Callable[[int, int, Tensor], tuple[Tensor, ...]], hidden: Tensor, size: int) -> list[Tensor]:
-    """function(start, end, hidden) for `size` rows at a time, its results joined; backward computes them again."""
-    bounds = [(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
-    if len(bounds) == 1 or not torch.is_grad_enabled():
-        parts = [function(start, end, hidden) for start, end in bounds]
-    else:
-        parts = [checkpoint(function, start, end, hidden, use_reentrant=False) for start, end in bounds]
-    return [torch.cat(column) for column in zip(*parts, strict=True)]
-
-
 def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     """The last hidden states from which the completions' tokens are predicted, [N, H], in their order.
 
@@ -205,15 +190,14 @@ def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
     """
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if wanted else []
     assert layers or not wanted, f"{type(model).__name__} has no layers that can be computed again"
-    before = [layer.training for layer in layers]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         layer.gradient_checkpointing = layer.training = True
     try:
         yield
     finally:
-        for layer, training in zip(layers, before, strict=True):
-            layer.gradient_checkpointing, layer.training = False, training
+        for layer in layers:
+            layer.gradient_checkpointing = layer.training = False
 
 
 def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
@@ -277,7 +261,7 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
     order = np.lexsort((lengths, prompts))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
-        kept = [[column[rows[i]] for column in rollouts.kept] for i in part] if rollouts.kept else ()
+        kept = [[column[rows[i]] for column in rollouts.kept] for i in part]
         inputs = Inputs([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device, kept)
         longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
         work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"

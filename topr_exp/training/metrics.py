@@ -27,7 +27,6 @@ class MetricAccumulator:
     delta: list[Tensor] = field(default_factory=list)
     positive: list[Tensor] = field(default_factory=list)
     ref_delta: list[Tensor] = field(default_factory=list)
-    signs: list[Tensor] = field(default_factory=list)
     group: list[Tensor] = field(default_factory=list)
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     tokens: int = 0
@@ -51,7 +50,6 @@ class MetricAccumulator:
         self.loss += float(out.loss.detach().double().sum())
         for name, value in out.metrics.items():
             self.values.setdefault(name, []).append(value)
-        self.signs.append(sides[0].positive)
 
     def of_all_processes(self) -> MetricAccumulator:
         """Gather metrics of all processes of the run, by rank."""
@@ -66,8 +64,11 @@ class MetricAccumulator:
                 setattr(merged, name, getattr(merged, name) + value)
         return merged
 
-    def record(self, divisor: int, age: NDArray[np.int64] | None = None) -> dict[str, float]:
-        """The record of an update; the sum of the losses is divided by `divisor`. age: updates, by group."""
+    def record(self, divisor: int, age: NDArray[np.int64] | None = None, *, of_mu: bool = True) -> dict[str, float]:
+        """The record of an update; the sum of the losses is divided by `divisor`.
+
+        age: updates, by group. of_mu: with what is measured against μ.
+        """
         delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
         record = {"loss": self.loss / divisor, "positive_share": float(positive.double().mean())}
         record["ess"] = effective_sample_size(delta)
@@ -79,33 +80,22 @@ class MetricAccumulator:
             record["spent_share_neg"] = float((delta[~positive] < SPENT).double().mean())
         for sign, chosen in (("pos", positive), ("neg", ~positive)):
             if chosen.any():
-                record |= {f"{name}_{sign}": value for name, value in ratio_statistics(delta[chosen]).items()}
+                some = delta[chosen]
+                record[f"log_ratio_{sign}"] = float(some.mean())
+                for q, value in zip(QUANTILES, torch.quantile(some, some.new_tensor(QUANTILES)), strict=True):
+                    record[f"log_ratio_q{int(100 * q):02d}_{sign}"] = float(value)
+                record[f"ess_{sign}"] = effective_sample_size(some)
         # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
         record["entropy"] = self.entropy / self.tokens
         if self.ref_delta:
             record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
-        signs = torch.cat(self.signs)
-        by_sign = (("", slice(None)),) if len(signs) < len(positive) else (("_pos", signs), ("_neg", ~signs))
         for name, parts in self.values.items():
-            value = torch.cat(parts).double()
+            value = torch.cat(parts).double()  # of responses, or of pairs, which have no sign
+            halved = len(value) < len(positive)
+            by_sign = (("", slice(None)),) if halved else (("_pos", positive), ("_neg", ~positive))
             record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
-        return record
-
-
-def without_mu(record: dict[str, float]) -> dict[str, float]:
-    """The record of an update without what is measured against μ."""
-    return {name: value for name, value in record.items() if not name.startswith(OF_MU)}
-
-
-def ratio_statistics(delta: Tensor) -> dict[str, float]:
-    """Statistics of Δ = logπ − logμ, [B] float64: mean, quantiles, and the effective sample size."""
-    quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
-    return {
-        "log_ratio": float(delta.mean()),
-        **{f"log_ratio_q{int(100 * q):02d}": float(value) for q, value in zip(QUANTILES, quantiles, strict=True)},
-        "ess": effective_sample_size(delta),
-    }
+        return record if of_mu else {name: value for name, value in record.items() if not name.startswith(OF_MU)}
 
 
 def effective_sample_size(delta: Tensor) -> float:

@@ -26,12 +26,10 @@ def train_offline(
     batch = trainer.config.batch_size
     per_epoch = math.ceil(len(examples) / batch)
     steps = per_epoch * trainer.config.epochs
-    order = None
     with Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens") as progress:
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
-            if order is None or position == 0:
-                order = examples.training_set.order(seed, iteration, epoch, trainer.config.whole_groups)
+            order = examples.training_set.order(seed, iteration, epoch, trainer.config.whole_groups)
             chosen = order[position * batch : (position + 1) * batch]
             record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})

@@ -113,39 +113,32 @@ def common_prefix(rows: Sequence[Ids]) -> int:
     return length
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The numbers of a model that decide the cost of a forward pass."""
-
-    layers: int
-    weights: int  # of a layer
-    attention: int  # query heads times head size
+# ---- costs in operations of one layer, by its number of weights and (attention) its query heads times their size
 
 
 FLOPS_OF_A_COPY = 16  # operations that take as long as moving one number, roughly
-FLOPS_OF_A_LEVEL = 10_000_000  # in a layer: starting its dozen operations on a CPU
+FLOPS_OF_A_LEVEL = 10_000_000  # starting its dozen operations on a CPU
 
 
-def tree_cost(tree: Tree, size: Size) -> float:
-    """About how many operations a forward pass over a tree takes, output layer left out."""
-    layer, above = 2.0 * size.weights * len(tree.ids), 0
+def tree_cost(tree: Tree, weights: int, attention: int) -> float:
+    """About how many operations a forward pass over a tree takes."""
+    total, above = 2.0 * weights * len(tree.ids), 0
     for level in tree.levels:
         width = int(lengths_of(level).max())
         pairs = len(level) * width * (above + width if above else width / 2)
         moved = len(level) * (2 * above + 4 * width)
-        layer += 4 * size.attention * pairs + FLOPS_OF_A_COPY * size.attention * moved + FLOPS_OF_A_LEVEL
+        total += 4 * attention * pairs + FLOPS_OF_A_COPY * attention * moved + FLOPS_OF_A_LEVEL
         above += width
-    return size.layers * layer
+    return total
 
 
-def padded_cost(sequences: Sequences, size: Size) -> float:
+def padded_cost(sequences: Sequences, weights: int, attention: int) -> float:
     """The same for sequences padded to the longest."""
     width = max(len(prompt) + len(completion) for prompt, completion in sequences)
-    token = 2.0 * size.weights + 4 * size.attention * width / 2
-    return size.layers * token * width * len(sequences)
+    return (2.0 * weights + 4 * attention * width / 2) * width * len(sequences)
 
 
-def cheapest_layout(sequences: Sequences, size: Size) -> tuple[float, Tree | None]:
+def cheapest_layout(sequences: Sequences, weights: int, attention: int) -> tuple[float, Tree | None]:
     """About how many operations the cheapest layout takes, and its tree, None where sequences are padded.
 
     A function of the sequences and the model's shape alone.
@@ -155,5 +148,6 @@ def cheapest_layout(sequences: Sequences, size: Size) -> tuple[float, Tree | Non
         for prefix in (True, False)
         for prompts in (True, False)
     ]
-    layouts = [(padded_cost(sequences, size), None), *((tree_cost(tree, size), tree) for tree in trees)]
+    padded = padded_cost(sequences, weights, attention), None
+    layouts = [padded, *((tree_cost(tree, weights, attention), tree) for tree in trees)]
     return min(layouts, key=lambda layout: layout[0])

@@ -11,7 +11,6 @@ batch, so the sum is the gradient that one process computes.
 
 import contextlib
 import copy
-import dataclasses
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -34,12 +33,9 @@ class ScoringModule(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, inputs: Inputs | None, options: dict[str, Any]) -> tuple[Tensor | None, ...]:
-        """The fields of TokenScores, since the wrappers find tensors in tuples only; none without inputs."""
-        if inputs is None:
-            return ()
-        scores = score_tokens(self.model, inputs, **options)
-        return tuple(getattr(scores, field.name) for field in dataclasses.fields(scores))
+    def forward(self, inputs: Inputs | None, options: dict[str, Any]) -> TokenScores | None:
+        """The scores, a tuple, in which the wrappers find tensors; none without inputs."""
+        return None if inputs is None else score_tokens(self.model, inputs, **options)
 
 
 class SingleProcess:
@@ -94,7 +90,10 @@ class FSDP(SingleProcess):
             raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
         self.policy, model = policy, policy.model
         super().__init__(model)
-        self.whole = without_weights(model)
+        # A copy whose weights have shapes and no numbers, which `gathered_weights` puts in.
+        empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
+        self.whole = copy.deepcopy(model, empty)
+        self.shapes = dict(self.whole.named_parameters(remove_duplicate=False))
         mesh = device_mesh(model.device.type, by_machine)
         kinds = set(model._no_split_modules or ())
         blocks = [module for module in model.modules() if type(module).__name__ in kinds]
@@ -116,34 +115,27 @@ class FSDP(SingleProcess):
         self.root.reshard()
 
     def score(self, inputs: Inputs, **options: Any) -> TokenScores:
-        return TokenScores(*self.root(inputs, options))
+        return self.root(inputs, options)
 
     def clip(self, limit: float) -> Tensor:
         norm: Any = super().clip(limit)
-        whole: Tensor = norm.full_tensor()
-        return whole
+        return norm.full_tensor()
 
     @contextlib.contextmanager
     def gathered_weights(self) -> Iterator[None]:
         """In float32: the policy's model is another one meanwhile, since FSDP would gather blocks as they compute."""
         self.root.reshard()  # after a pass without gradients it may still be whole
-        gathered: dict[Tensor, nn.Parameter] = {}  # a weight with two names once
-        for name, weight in self.model.named_parameters(remove_duplicate=False):
-            if weight not in gathered:
-                gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=False)
-            set_weight(self.whole, name, gathered[weight])
+        gathered = {}  # a weight with two names once
+        for weight in self.model.parameters():
+            gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=False)
+        named = self.model.named_parameters(remove_duplicate=False)
+        self.whole.load_state_dict({name: gathered[weight] for name, weight in named}, strict=False, assign=True)
         self.policy.model = self.whole
         try:
             yield
         finally:
             self.policy.model = self.model
-            for name, weight in self.whole.named_parameters(remove_duplicate=False):
-                set_weight(self.whole, name, nn.Parameter(weight.to("meta"), requires_grad=False))
-
-
-def set_weight(model: Any, name: str, weight: nn.Parameter) -> None:
-    module, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(module), leaf, weight)
+            self.whole.load_state_dict(self.shapes, strict=False, assign=True)
 
 
 def device_mesh(device: str, by_machine: bool) -> Any:
@@ -157,20 +149,13 @@ def device_mesh(device: str, by_machine: bool) -> Any:
     return init_device_mesh(device, (size // local, local), mesh_dim_names=("machines", "processes"))
 
 
-def without_weights(model: Any) -> Any:
-    """A copy of a model whose weights have shapes and no numbers."""
-    empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
-    return copy.deepcopy(model, empty)
-
-
 def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
     """Lay a policy's model over the processes of this run: by `ddp`, `fsdp`, `hsdp`, or (None) as suits its size.
 
     This may replace the model's parameters, so make the optimizer afterwards.
     """
-    model = policy.model
     if distributed.world_size() == 1:
-        return SingleProcess(model)
+        return SingleProcess(policy.model)
     if kind is None:
-        kind = "fsdp" if sum(weight.numel() for weight in model.parameters()) >= LARGE else "ddp"
-    return DDP(model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")
+        kind = "fsdp" if policy.parameters >= LARGE else "ddp"
+    return DDP(policy.model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.mismatch import measure_mismatch
-from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
+from topr_exp.sampling.rollouts import Rollouts, table_of_samples, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
@@ -65,6 +64,7 @@ class Rounds:
     columns: pa.Table = None  # of the round under way: what was sampled or replayed
     drawn: list[pa.Table] = field(default_factory=list)  # what the round sampled so far
     kept: int = 0  # problems of it that `compose.pass_rate` keeps
+    ages: np.ndarray | None = None  # updates since they were drawn, where they may be old
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     def run(self, journal: Journal, save_every: float) -> None:
@@ -80,13 +80,8 @@ class Rounds:
         with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
             while self.trainer.step < steps:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
-                replayed = False
-                if begun:  # in a round of the checkpoint; no update of it that is left is the first
-                    assert self.trainer.restored is not None
-                    self.columns = read_table(self.trainer.restored / ROUND)
-                    self.seen = json.loads(self.columns.schema.metadata[b"seen"])
-                else:
-                    replayed = self.sample_round(number)
+                # Within a round of the checkpoint, no update that is left is the first.
+                replayed = not begun and self.sample_round(number)
                 examples = self.examples_of_round()
                 for position in range(begun, self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
@@ -108,13 +103,10 @@ class Rounds:
     def sample_round(self, number: int) -> bool:
         """Sample what a round trains on; True where a part of it is replayed."""
         indices, replay = self.choose_prompts(number)
-        groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        if len(indices):
-            new = self.sample_groups(indices, number)
-            groups += new
-            if self.schedule.replay > 0:
-                self.buffer += new
-        self.fill_round(groups, number)
+        old, new = [self.buffer[slot] for slot in replay], self.sample_groups(indices, number)
+        if self.schedule.replay > 0:
+            self.buffer += new
+        self.fill_round(old + new, number)
         return bool(replay)
 
     def fill_round(self, groups: list[pa.Table], number: int) -> None:
@@ -147,7 +139,8 @@ class Rounds:
         )
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
-        return Examples(training_set, rollouts, mu, reference, Ragged(columns["logp"]) if self.from_sampler else None)
+        old = Ragged(columns["logp"]) if self.from_sampler else None
+        return Examples(training_set, rollouts, mu, reference, old, self.ages)
 
     def sample_groups(
         self,
@@ -194,8 +187,8 @@ class Rounds:
         """Summarize the completions that a round sampled, kept or not."""
         gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config)
         verdicts = Verdicts("", columns)
-        correct = float(verdicts.positive.mean())
-        found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns)}
+        found = {"sampled_correct": float(verdicts.positive.mean())}
+        found["sampled_length"] = token_count(columns) / len(columns)
         found["sampler_gap"] = gap["per_token_mean_absolute"]
         if not self.sampler.config.unchanged:
             found |= {"sampler_kl_token": gap["kl_token"], "sampler_kl_answer": gap["kl_answer"]}
@@ -243,10 +236,11 @@ class Rounds:
 
     def sample_shard(self, policy: Policy, indices: np.ndarray, number: int, shard: int) -> pa.Table:
         """Completions of some problems, graded and scored."""
-        prompts = [self.train.prompts[i] for i in indices]
+        prompts = [self.train.prompts[i].tolist() for i in indices]
         seed = (self.sampler.config.seed, self.iteration, number, *([shard] if shard else []))
         with self.timed("sampling"):
-            columns = completions_table(self.sampler, policy, prompts, self.n, seed, self.train.stop)
+            groups = self.sampler.sample(policy, prompts, self.n, seed, self.train.stop)
+            columns = table_of_samples(policy, groups, self.train.stop)
             self.sampler.rest()
         return self.judged(columns, policy, indices)
 
@@ -258,16 +252,15 @@ class Rounds:
         with self.timed("grading"):
             verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
         policies = {"logp": policy, "ref_logp": self.reference}
-        with self.timed("scoring"):
-            scored: dict[str, Any] = {
-                name: log_probabilities(one, rollouts, range(rollouts.rows), size)["logp"]
-                for name, one in policies.items()
-                if one is not None
-            }
         questions = pa.array(np.repeat(indices, self.n), pa.int32())
         columns = columns.drop_columns(["problem"]).append_column("question", questions)
-        for name, column in [*((name, verdicts[name]) for name in verdicts.column_names), *scored.items()]:
-            columns = columns.append_column(name, column)
+        for name in verdicts.column_names:
+            columns = columns.append_column(name, verdicts[name])
+        with self.timed("scoring"):
+            for name, one in policies.items():
+                if one is not None:
+                    scored = log_probabilities(one, rollouts, range(rollouts.rows), size)
+                    columns = columns.append_column(name, scored["logp"])
         return columns
 
     def serialized(self) -> dict[str, bytes]:
@@ -279,11 +272,14 @@ class Rounds:
         return {name: as_file(table.replace_schema_metadata(seen)) for name, table in tables.items()}
 
     def restore(self, checkpoint: Path) -> None:
-        """Take up what `serialized` gave a checkpoint, but for the round under way."""
+        """Take up what `serialized` gave a checkpoint."""
         if self.schedule.replay > 0:
             table = read_table(checkpoint / BUFFER)
             self.seen = json.loads(table.schema.metadata[b"seen"])  # its names, where a round samples nothing
             self.buffer = self.groups(table.replace_schema_metadata(None))
+        if self.trainer.step % (self.schedule.updates or 1):
+            self.columns = read_table(checkpoint / ROUND)
+            self.seen = json.loads(self.columns.schema.metadata[b"seen"])
 
 
 def as_file(table: pa.Table) -> bytes:

@@ -26,9 +26,8 @@ from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memo
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
-from topr_exp.training.examples import Examples, MicroBatch, micro_batches
-from topr_exp.training.logprobs import TokenScores
-from topr_exp.training.metrics import MetricAccumulator, without_mu
+from topr_exp.training.examples import Examples, MicroBatches, micro_batches
+from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, TOPRError
@@ -140,11 +139,10 @@ class Trainer:
                 self.optimizer.step()
             else:
                 self.skip_or_stop(metrics, examples, chosen)
-        record = metrics.record(self.divisor(examples, chosen), examples.age)
         return {
             "step": self.step,
             "samples": self.samples,
-            **(record if examples.mu_logp is not None else without_mu(record)),
+            **metrics.record(self.divisor(examples, chosen), examples.age, of_mu=examples.mu_logp is not None),
             **examples.mean_reward(chosen),
             "grad_norm": float(norm),
             "lr": rate,
@@ -173,20 +171,24 @@ class Trainer:
         self.zero_grad()
         apart = len(parts) > 1 or distributed.world_size() > 1
         whole = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
-        for part in parts:
-            rows = examples.rows(chosen[part.positions])
-            scores, mask = self.forward(examples, rows)
-            batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
+        reference = self.reference.model if self.reference is not None else None
+        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": reference}
+        for positions, counts in parts:
+            rows = examples.rows(chosen[positions])
+            inputs = examples.inputs(rows, self.policy.device)
+            with self.policy.autocast():
+                scores = self.layout.score(inputs, entropy=True, **options)
+            batch = examples.batch(rows, scores.logp, inputs.mask, scores.vocab_kl)
             if self.signals is not None:
                 assert isinstance(batch, Batch), "a loss of pairs has no signals"
                 with torch.no_grad():  # a batch that is the whole global one gives them itself
-                    own = self.signals(batch) if whole is None else {k: v[part.positions] for k, v in whole.items()}
+                    own = self.signals(batch) if whole is None else {k: v[positions] for k, v in whole.items()}
                 batch = dataclasses.replace(batch, signals=own)
             out = self.loss(batch)
-            if part.counts:
+            if counts:
                 metrics.add(batch, out, scores)
             mean = out.loss.sum() / divisor
-            (mean if part.counts else 0 * mean).backward()
+            (mean if counts else 0 * mean).backward()
         self.layout.sum_gradients()
         return metrics
 
@@ -196,33 +198,20 @@ class Trainer:
             return len(chosen)
         return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
 
-    def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
-        """The token scores of some completions and their mask."""
-        inputs = examples.inputs(rows, self.policy.device)
-        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head}
-        if self.reference is not None:
-            options["reference"] = self.reference.model
-        with self.policy.autocast():
-            return self.layout.score(inputs, entropy=True, **options), inputs.mask
-
-    def compute_signals(
-        self, examples: Examples, chosen: NDArray[np.int64], parts: list[MicroBatch]
-    ) -> dict[str, Tensor]:
+    def compute_signals(self, examples: Examples, chosen: NDArray[np.int64], parts: MicroBatches) -> dict[str, Tensor]:
         """Compute the loss's signals over the global batch with the current policy, without gradients, by position."""
         assert self.signals is not None
         rows = examples.rows(chosen)
-        lengths = [len(completion) for _, completion in examples.sequences(rows)]
-        weights = self.policy.model.get_input_embeddings().weight
-        dtype = torch.promote_types(weights.dtype, torch.float32)
-        logp = torch.zeros((len(rows), max(lengths)), device=weights.device, dtype=dtype)
-        mask = torch.arange(max(lengths), device=logp.device) < torch.tensor(lengths, device=logp.device)[:, None]
+        mask = examples.inputs(rows, self.policy.device).mask
+        dtype = torch.promote_types(self.policy.model.get_input_embeddings().weight.dtype, torch.float32)
+        logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
         with torch.no_grad():
-            for part in parts:
-                inputs = examples.inputs(rows[part.positions], self.policy.device)
+            for positions, counts in parts:
+                inputs = examples.inputs(rows[positions], self.policy.device)
                 with self.policy.autocast():
                     some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
-                if part.counts:
-                    logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
+                if counts:
+                    logp[torch.from_numpy(positions).to(logp.device), : some.shape[1]] = some
             distributed.all_reduce_sum_(logp)
             return self.signals(examples.batch(rows, logp, mask, None))
 

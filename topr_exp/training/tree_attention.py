@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from topr_exp.training.packing import Segment, Sequences, Size, Tree, cheapest_layout, lengths_of, padded_cost
+from topr_exp.training.packing import Sequences, Tree, cheapest_layout, lengths_of, padded_cost
 
 NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
@@ -71,7 +71,16 @@ def tree_rows(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[Rows
         start, end, width = end, end + int(lengths.sum()), row_width(int(lengths.max()), device)
         real = np.arange(width) < lengths[:, None]
         places = None if real.all() else tensor(np.flatnonzero(real))
-        mask = tensor(additive_mask(tree.levels[:depth], widths, lines, width)).to(dtype) if depth else None
+        mask = None
+        if depth:  # of its own tokens those that are not later, and all of the segments above
+            own = np.broadcast_to(np.tri(width, dtype=bool), (len(level), width, width))
+            columns = [lengths_of(high)[line][:, None] for high, line in zip(tree.levels[:depth], lines, strict=True)]
+            seen = np.concatenate([np.arange(wide) < column for wide, column in zip(widths, columns, strict=True)], 1)
+            if seen.all():
+                seen, own = seen[:1], own[:1]
+            keys = np.broadcast_to(seen[:, None], (len(seen), width, seen.shape[1]))
+            visible = np.concatenate([keys, own], axis=2)[:, None]
+            mask = tensor(np.where(visible, np.float32(0), np.float32(-np.inf))).to(dtype)
         widths.append(width)
         rows.append(Rows(start, end, (len(level), width), places, [tensor(line) for line in lines], mask))
     return rows
@@ -81,22 +90,6 @@ def row_width(longest: int, device: torch.device) -> int:
     """Tokens of a row that holds `longest`, padding included."""
     step = WIDTHS.get(device.type, 1)
     return -(-longest // step) * step
-
-
-def additive_mask(
-    above: list[list[Segment]], widths: list[int], lines: list[NDArray[np.int64]], width: int
-) -> NDArray[np.float32]:
-    """A level's attention mask: all of the segments above, and of its own `width` tokens those that are not later.
-
-    widths: of the rows of each level above.
-    """
-    columns = [lengths_of(level)[line][:, None] for level, line in zip(above, lines, strict=True)]
-    seen = np.concatenate([np.arange(wide) < column for wide, column in zip(widths, columns, strict=True)], axis=1)
-    if seen.all():
-        seen = seen[:1]
-    keys = np.broadcast_to(seen[:, None], (len(seen), width, seen.shape[1]))
-    own = np.broadcast_to(np.tri(width, dtype=bool), (len(seen), width, width))
-    return np.where(np.concatenate([keys, own], axis=2), np.float32(0), np.float32(-np.inf))[:, None]
 
 
 def attention(
@@ -179,13 +172,12 @@ def why_not_exact(model: Any) -> str | None:
 
 
 def layout_for(model: Any, sequences: Sequences) -> tuple[float, Tree | None]:
-    """About how many operations a forward pass takes in the cheapest layout, and its tree, None where it pads."""
+    """About how many operations a layer takes in the cheapest layout, and its tree, None where it pads."""
     config, base = model.config, model.base_model
-    layers = config.num_hidden_layers
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     weights = sum(weight.numel() for weight in base.parameters()) - base.get_input_embeddings().weight.numel()
-    size = Size(layers, weights // layers, config.num_attention_heads * head)
-    return cheapest_layout(sequences, size) if use_tree_attention(model) else (padded_cost(sequences, size), None)
+    size = weights // config.num_hidden_layers, config.num_attention_heads * head
+    return cheapest_layout(sequences, *size) if use_tree_attention(model) else (padded_cost(sequences, *size), None)
 
 
 AttentionInterface.register(NAME, attention)
