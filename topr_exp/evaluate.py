@@ -14,18 +14,21 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
+from topr_exp.config.compose_overrides import Composer
 from topr_exp.config.data import GRADERS, SOURCES
-from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import read_object
-from topr_exp.schema import NOT_IDENTITY
+from topr_exp.config.load import choices, load
+from topr_exp.config.settings import Config
+from topr_exp.runs.attempt import environment
+from topr_exp.runs.preflight import check_files, check_machine
+from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.runtime.files import disk_errors, read_object, write_json
+from topr_exp.runtime.stop import StopFlag
+from topr_exp.schema import NOT_IDENTITY, hashed, safe, show
 from topr_exp.types import VERDICTS, ConfigError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from topr_exp.config.settings import Config
 
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
@@ -58,8 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(args: Namespace) -> int:
-    from topr_exp.runs.preflight import check_machine
-
     config = settings(args)
     check_machine([config])
     evaluate_model(config)
@@ -71,10 +72,6 @@ def work(args: Namespace) -> int:
 
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
-    from topr_exp.config.compose_overrides import Composer
-    from topr_exp.config.load import load
-    from topr_exp.runs.preflight import check_files
-
     given = given_settings(args)
     choice, folder, run = given["model"], None, {}
     args.overrides = [text for text in args.overrides if not text.startswith("model=")]
@@ -139,9 +136,6 @@ def folder_of_run(weights: Path) -> Path | None:
 
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
-    from topr_exp.runtime.exit_status import say
-    from topr_exp.schema import show
-
     folder = folder_of_run(weights)
     if folder is None:
         say(f"settings of model={OTHER_FOLDERS}: no run wrote {weights}")
@@ -163,9 +157,8 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
     where the question rests on code of the user's, which is taken from the command line alone.
     """
-    from omegaconf import OmegaConf
-
-    for group, keys in {**TAKEN, "data": asked_by_sources()}.items():
+    asked = {field.name for source in choices("data").values() for field in fields(source)} - {*OF_LOG} | {"_target_"}
+    for group, keys in {**TAKEN, "data": asked}.items():
         stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
         now: Any = OmegaConf.to_container(composed[group])
         other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
@@ -184,13 +177,6 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
                     f"its folder: give data.{key}=... on the command line, the same if you trust it"
                 )
         composed[group] = now
-
-
-def asked_by_sources() -> set[str]:
-    """Name the settings of the package's sources of problems but for those of a log."""
-    from hydra.utils import get_class
-
-    return {each.name for source in SOURCES.values() for each in fields(get_class(source))} - {*OF_LOG} | {"_target_"}
 
 
 def literal(value: Any) -> Any:
@@ -212,11 +198,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.evaluation import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.attempt import environment
     from topr_exp.runs.task_set import TaskSet
-    from topr_exp.runtime.exit_status import say
-    from topr_exp.runtime.files import disk_errors, write_json
-    from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
     from topr_exp.verifier.figures import evaluation_table
@@ -255,8 +237,6 @@ def evaluate_model(config: Config) -> None:
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to the same weights."""
-    from topr_exp.schema import hashed, safe
-
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
     name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])
     return Path(config.output_dir) / config.name / hashed(name, decides)
