@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from topr_exp.config.compose_overrides import Composer
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import choices, load
+from topr_exp.config.model import SAMPLERS
 from topr_exp.config.settings import Config
 from topr_exp.runs.attempt import environment
 from topr_exp.runs.preflight import check_files, check_machine
@@ -46,7 +47,8 @@ TAKEN = {
 }  # fmt: skip
 GIVEN = ("reward", "given")
 OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
-PACKAGE = {"grader": (None, *GRADERS), "_target_": tuple(SOURCES.values())}  # of data: others are a user's code
+# What the package has; others are a user's code.
+PACKAGE = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler.name": tuple(SAMPLERS)}
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -167,14 +169,15 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
         else:
             now = {key: value for key, value in now.items() if key in stored or f"{group}.{key}" in given}
         for key, value in stored.items():
-            if f"{group}.{key}" in given:
+            name, decides = f"{group}.{key}", group == "data" and key not in OF_LOG
+            if name in given:
                 continue
-            if key in keys and (group != "data" or value in PACKAGE.get(key, [value])):
+            if key in keys and value in PACKAGE.get(name, [value]):
                 now[key] = literal(value)
-            elif group == "data" and not other and key not in OF_LOG and composed.data.get(key) != value:
+            elif not other and (decides or name in PACKAGE) and composed[group].get(key) != value:
                 raise ConfigError(
-                    f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from "
-                    f"its folder: give data.{key}=... on the command line, the same if you trust it"
+                    f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
+                    f"its folder: give {name}=... on the command line, the same if you trust it"
                 )
         composed[group] = now
 
