@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,7 +24,6 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     """
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
-    from topr_exp.types import ConfigError
 
     if options := [word for word in overrides if word.startswith("-")]:
         raise ConfigError(f"{options[0]}: compose takes KEY=VALUE alone")
@@ -46,7 +45,6 @@ def run(config: Config) -> dict[str, Any]:
     from topr_exp import pipeline
     from topr_exp.runs.attempt import start_anew
     from topr_exp.runs.preflight import check_machine
-    from topr_exp.types import ConfigError
 
     if config.cluster.world_size > 1:
         raise ConfigError(f"{config.cluster.processes_are}={config.cluster.world_size}: run takes 1 process")
@@ -68,7 +66,6 @@ def loss(name: str, **hyper: Any) -> Loss[Any]:
     from omegaconf import OmegaConf
 
     from topr_exp.config.load import CONF, build_section
-    from topr_exp.types import ConfigError
 
     known = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
     if name not in known:

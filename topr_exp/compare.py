@@ -15,16 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pandas import DataFrame
+
+from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.estimates import Groups, differences, estimate, headlines, standing, versus
+from topr_exp.report.groups import columns_of, group_runs, tell
+from topr_exp.report.runs import find_runs
 from topr_exp.runtime.exit_status import command_parser, exit_status, plural, warn
+from topr_exp.sweeps.sweep import aligned
 from topr_exp.types import ConfigError, TOPRError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from topr_exp.evaluation.intervals import Interval
-    from topr_exp.report.estimates import Groups
 
 FIGURES = ("pass@1", "maj", "invalid")
 
@@ -40,9 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    from topr_exp.report.estimates import versus
-    from topr_exp.sweeps.sweep import aligned
-
     found = compare(options.folders, options.against, options.figure)
     head = options.against or next(iter(found.groups))
     rows = versus(found.groups, found.differences, head, found.figure)
@@ -53,10 +50,6 @@ def print_comparison(options: argparse.Namespace) -> int:
 
 def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compared:
     """Compare groups of the finished runs in and below some folders; warns of what is left out."""
-    from topr_exp.report.estimates import differences, headlines, standing
-    from topr_exp.report.groups import group_runs, tell
-    from topr_exp.report.runs import find_runs
-
     if figure not in FIGURES:
         raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
     everything = find_runs(folders)
@@ -88,11 +81,6 @@ class Compared:
 
     def frame(self) -> DataFrame:
         """A row a group, as `topr_exp.compare_runs` names the columns."""
-        from pandas import DataFrame
-
-        from topr_exp.report.estimates import estimate
-        from topr_exp.report.groups import columns_of
-
         rows = []
         for label, runs in self.groups.items():
             row, less = {"group": label, "runs": len(runs)}, self.differences.get(label)
