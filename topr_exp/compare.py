@@ -7,8 +7,6 @@ compares each group with the one that has topr and is otherwise equal. What can'
 test problems, no common seed, missing verdicts.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
@@ -48,27 +46,6 @@ def print_comparison(options: argparse.Namespace) -> int:
     return 0
 
 
-def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compared:
-    """Compare groups of the finished runs in and below some folders; warns of what is left out."""
-    if figure not in FIGURES:
-        raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
-    everything = find_runs(folders)
-    runs = [run for run in everything if run.status == "done"]
-    if left := len(everything) - len(runs):
-        warn(f"{plural(left, 'unfinished run')} left out")
-    name = figure if figure != "maj" else headlines(runs)[-1]
-    if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
-        raise TOPRError(f"no finished run there has {figure} ({plural(len(everything), 'run')})")
-    found = group_runs(runs)
-    for one, other in found.repeats.items():
-        warn(f"{one} has the settings and seeds of {other}: counted once")
-    keys = {label: tuple(tell(key, members[0]) for key in found.keys) for label, members in found.groups.items()}
-    beside = references(keys, against)
-    remarks = [standing(found.groups, name)] if name != "invalid" and len(keys) > 1 else []
-    remarks += [f"also differs: {found.confounded}"] if found.confounded else []
-    return Compared(name, found.groups, beside, differences(found.groups, beside, name), remarks)
-
-
 @dataclass(frozen=True)
 class Compared:
     """Groups of finished runs, and how far each is from its reference."""
@@ -91,6 +68,27 @@ class Compared:
         frame = DataFrame(rows).set_index("group")
         frame.attrs["remarks"] = self.remarks
         return frame
+
+
+def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compared:
+    """Compare groups of the finished runs in and below some folders; warns of what is left out."""
+    if figure not in FIGURES:
+        raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
+    everything = find_runs(folders)
+    runs = [run for run in everything if run.status == "done"]
+    if left := len(everything) - len(runs):
+        warn(f"{plural(left, 'unfinished run')} left out")
+    name = figure if figure != "maj" else headlines(runs)[-1]
+    if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
+        raise TOPRError(f"no finished run there has {figure} ({plural(len(everything), 'run')})")
+    found = group_runs(runs)
+    for one, other in found.repeats.items():
+        warn(f"{one} has the settings and seeds of {other}: counted once")
+    keys = {label: tuple(tell(key, members[0]) for key in found.keys) for label, members in found.groups.items()}
+    beside = references(keys, against)
+    remarks = [standing(found.groups, name)] if name != "invalid" and len(keys) > 1 else []
+    remarks += [f"also differs: {found.confounded}"] if found.confounded else []
+    return Compared(name, found.groups, beside, differences(found.groups, beside, name), remarks)
 
 
 def references(groups: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:

@@ -6,8 +6,6 @@ interpreters come only from the command line. Samples are kept in the store: rep
 without sampling.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter

@@ -1,7 +1,5 @@
 """Composes settings from YAMLs and overrides by means of Hydra, whose errors become one line each."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import itertools

@@ -1,7 +1,5 @@
 """Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """From a command line to its runs, each composed and checked before the first one starts."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from argparse import Namespace

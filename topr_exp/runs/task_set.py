@@ -1,7 +1,5 @@
 """What a run works with: its problems as a model is asked them, and the models that train, are compared and score."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
