@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -78,15 +77,12 @@ def header(
     """Format the settings that decide the result, a row a group; log_report: rows on imported completions."""
     data, model, algo, schedule = config.data, config.model, config.algo, config.schedule
     verifies = config.task.verifies
-    neutral = {field.name: plain(field.default) for field in dataclasses.fields(algo)}
-    given = {key: value for key, value in plain(algo).items() if key not in ("_target_", "name")}
-    fields = {key: value for key, value in given.items() if value != neutral[key]}
     weighting = {"baseline": config.baseline, "effective_positive": config.effective_positive}
     shown = "".join(f", {key}={value:g}" for key, value in weighting.items() if value is not None)
     split = " of the training split" if data.test_split == "validation" else ""
     tested = f"{len(test.problems)} {'solutions to ' * verifies}{data.described}{split}"
     rows = {
-        "algorithm": f"{algo.name} ({listed(fields)}){shown}, rewards {REWARDS[config.reward]}",
+        "algorithm": f"{algo.name} ({settings_of(algo)}){shown}, rewards {REWARDS[config.reward]}",
         "task": described(config.task, "task.") if verifies else "",
         "trained on": trained_on.text + left_out(sets.train_report, train),
         "tested on": tested + left_out(sets.test_report, test),
@@ -156,11 +152,8 @@ def described(group: Any, prefix: str) -> str:
 
 
 def settings_of(group: Any, prefix: str = "") -> str:
-    return listed({key: value for key, value in identity(group, prefix).items() if key != "name"})
-
-
-def listed(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
+    decides = identity(group, prefix)
+    return ", ".join(f"{key}={value}" for key, value in decides.items() if key not in ("name", "_target_"))
 
 
 def left_out(report: SplitReport, questions: TokenizedProblems) -> str:
