@@ -126,21 +126,15 @@ def find_weights(choice: str, models: list[str]) -> Path:
     return folder
 
 
-def folder_of_run(weights: Path) -> Path | None:
-    """The folder of the run that wrote a folder of weights; None for another folder."""
-    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
-        if (folder / "state.json").exists() or "resolved" in read_object(folder / "config.json")[0]:
-            return folder
-    return None
-
-
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
-    folder = folder_of_run(weights)
-    if folder is None:
+    for folder in list(weights.parents)[:2]:  # <run>/model, <run>/iteration-1/model
+        stored, fault = read_object(folder / "config.json")
+        if (folder / "state.json").exists() or "resolved" in stored:
+            break
+    else:
         say(f"settings of model={OTHER_FOLDERS}: no run wrote {weights}")
         return {}
-    stored, fault = read_object(folder / "config.json")
     run = stored.get("resolved")
     if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
