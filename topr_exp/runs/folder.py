@@ -64,8 +64,6 @@ class RunFolder:
 
     @main_process_only
     def _open(self) -> None:
-        with disk_errors(f"write in {self.path}"):
-            self.path.mkdir(parents=True, exist_ok=True)
         if self.done:
             if "final" in read_object(self.path / "summary.json")[0]:
                 return
