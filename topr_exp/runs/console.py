@@ -18,6 +18,7 @@ from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import write_text
 from topr_exp.schema import identity, plain
 from topr_exp.types import VERDICTS, TOPRError
+from topr_exp.verifier.figures import cell, run_table
 
 if TYPE_CHECKING:
     from topr_exp.composition.training_set import TrainingSet
@@ -188,8 +189,6 @@ def results_table(summary: dict[str, Any]) -> str:
         f"baseline {summary['baseline']:g}"
     )
     if "verifier" in base:
-        from topr_exp.verifier.figures import run_table
-
         lines = [*run_table(base["verifier"], final["verifier"]), trained]
     else:
         lines = solved(base, final)
@@ -203,8 +202,6 @@ def results_table(summary: dict[str, Any]) -> str:
 
 def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     """The table of a model that answers the problems."""
-    from topr_exp.verifier.figures import cell
-
     # One, or none where the grader does not say what incorrect completions answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     columns = ("pass@1", *majorities, *VERDICTS)
