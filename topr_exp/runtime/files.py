@@ -24,7 +24,6 @@ TEMPORARY = ".tmp"  # ends the name of every file that may be deleted at any tim
 DIGEST_BYTES = 16
 CHECKSUMS = "checksums.json"
 DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
-LONGEST_WHOLE = 300  # digits, so that a float can hold it
 MISSING = "is missing"
 
 _guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing below it, by raising
@@ -285,5 +284,5 @@ def finite(digits: str) -> float | None:
 DECODER = json.JSONDecoder(
     parse_constant=lambda _: None,
     parse_float=finite,
-    parse_int=lambda digits: int(digits) if len(digits) < LONGEST_WHOLE else None,
+    parse_int=lambda digits: None if finite(digits) is None else int(digits),
 )
