@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from string import Template
 from typing import Any, ClassVar
 
 from hydra import initialize_config_dir

@@ -4,6 +4,8 @@ The run's files hold every record: each attempt begins by forwarding what the tr
 clients of W&B and TensorBoard may block or raise: `Tracker` bounds that.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import logging
@@ -14,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
 from topr_exp.runs.attempt import overrides
@@ -47,7 +49,7 @@ class Tracker:
         self._exit_code, self._preempted, self._given_up = 0, False, False
         self._writer: Writer
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Tracker:
         if distributed.is_main_process() and self.name != "none" and not self._folder.done:
             metrics, evaluations = self._folder.metrics, self._folder.evaluations
             self._writer = writer_of(self._tracking, self._folder.path, self._warn)
@@ -91,6 +93,26 @@ class Tracker:
             self._thread.join(1.0)
         if self._writer.shown:
             say(self._writer.shown)
+
+
+def send_finished(tracking: TrackingConfig, folder: Path) -> str:
+    """Send all that a finished run recorded, but for what the tracker has; returns a line that says where it is."""
+    writer = writer_of(tracking, folder, warn)
+    try:
+        writer.open()
+        writer.write(read_lines(folder / "metrics.jsonl")[0], read_lines(folder / "eval.jsonl")[0])
+        writer.finish(0, preempted=False)
+    except (Exception, SystemExit) as error:  # W&B's client exits where its process failed
+        reason = " ".join(str(error).split())[:300]
+        raise TOPRError(f"{TITLES[tracking.name]}: {type(error).__name__}: {reason}".rstrip(": ")) from error
+    finally:
+        with contextlib.suppress(Exception, SystemExit):
+            writer.release()
+    return writer.shown
+
+
+def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> Writer:
+    return (TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter)(tracking, folder, warn)
 
 
 # ---- one run in a tracker
@@ -250,10 +272,6 @@ class TensorBoardWriter(Writer):
     def release(self) -> None:
         if self.run is not None:
             self.run.close()
-
-
-def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> Writer:
-    return (TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter)(tracking, folder, warn)
 
 
 # ---- records as rows
