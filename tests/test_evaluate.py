@@ -127,6 +127,7 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
         ("model", {"trust_remote_code": True}, 1, "contains custom code"),
         ("sampler", {"name": "vllm", "python": "brought"}, 2, "no vLLM in that environment"),
         ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run that wrote"),
+        ("sampler", {"name": "brought:Sampler"}, 2, "sampler.name=brought:Sampler of the run that wrote"),
         ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
         ("data", {"name": "brought"}, 0, ""),
         ("data", {"stop": ["${oc.env:HOME}"]}, 0, ""),
@@ -147,8 +148,10 @@ def test_nothing_that_a_folder_brings_is_run(finished, tmp_path, monkeypatch, ca
     (folder / "brought.yaml").write_text("defaults: [gsm8k, _self_]\n_target_: brought.Source\n")
     stored = json.loads((folder / "config.json").read_text())
     brought = {"python": str(program), "name": f"{len(CONF.parts) * '../'}{str(folder)[1:]}/brought"}
-    if group == "sampler":
+    if "python" in change:
         stored["resolved"][group], brought["name"] = plain(config_of("sampler=vllm").sampler), "vllm"
+    elif group == "sampler":
+        brought["name"] = change["name"]
     if change:
         stored["resolved"][group] |= {key: brought.get(key, value) for key, value in change.items()}
     else:
@@ -167,7 +170,7 @@ def test_nothing_that_a_folder_brings_is_run(finished, tmp_path, monkeypatch, ca
     assert shown.err.count("error: ") == bool(status)
     assert "Traceback" not in shown.err
     assert not marker.exists()
-    if group == "sampler" or "trust_remote_code" in change:
+    if "python" in change or "trust_remote_code" in change:
         assert f"settings of the run in {folder}, but not {group}." in shown.out
     if "grader" in change or "trust_remote_code" in change:  # by the same words on the command line
         words = [f"{group}.{key}={show(value)}" for key, value in change.items()]

@@ -1,17 +1,12 @@
 """`python -m topr_exp`: Hydra composes, every run is checked, then one goes to `pipeline.run`, many to a launcher."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING
+from argparse import Namespace
 
 from topr_exp import leave_out_current_folder
 from topr_exp.runtime.exit_status import exit_status, print_error
 from topr_exp.types import ConfigError
-
-if TYPE_CHECKING:
-    from argparse import Namespace
 
 
 def main() -> int:

@@ -1,18 +1,29 @@
 """The public functions of `topr_exp`; `import topr_exp` loads each when it is first asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from topr_exp.types import TOPRError
+import numpy as np
+import pandas as pd
+from omegaconf import OmegaConf
+from pandas import DataFrame
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from topr_exp.algorithms.base import Loss
-    from topr_exp.config.settings import Config
+from topr_exp.algorithms.base import Loss
+from topr_exp.compare import compare
+from topr_exp.config.compose_overrides import parse_arguments
+from topr_exp.config.load import CONF, build_section
+from topr_exp.config.settings import Config
+from topr_exp.grading import Grader
+from topr_exp.report.groups import group_runs, runs_frame
+from topr_exp.report.runs import find_runs
+from topr_exp.runs.attempt import start_anew
+from topr_exp.runs.folder import EXAMPLES, IMPORTED, rows_in
+from topr_exp.runs.plan import plan
+from topr_exp.runs.preflight import check_machine
+from topr_exp.runtime.files import read_object
+from topr_exp.store import Store
+from topr_exp.types import ConfigError, TOPRError
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -22,10 +33,6 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError with one line: the key, what was given, what is allowed.
     """
-    from topr_exp.config.compose_overrides import parse_arguments
-    from topr_exp.runs.plan import plan
-    from topr_exp.types import ConfigError
-
     if options := [word for word in overrides if word.startswith("-")]:
         raise ConfigError(f"{options[0]}: compose takes KEY=VALUE alone")
     jobs = plan(parse_arguments(list(overrides))).jobs
@@ -44,9 +51,6 @@ def run(config: Config) -> dict[str, Any]:
     import torch
 
     from topr_exp import pipeline
-    from topr_exp.runs.attempt import start_anew
-    from topr_exp.runs.preflight import check_machine
-    from topr_exp.types import ConfigError
 
     if config.cluster.world_size > 1:
         raise ConfigError(f"{config.cluster.processes_are}={config.cluster.world_size}: run takes 1 process")
@@ -65,11 +69,6 @@ def loss(name: str, **hyper: Any) -> Loss[Any]:
 
     Raises ConfigError for a name or a hyper-parameter that there is not, or a value that is not allowed.
     """
-    from omegaconf import OmegaConf
-
-    from topr_exp.config.load import CONF, build_section
-    from topr_exp.types import ConfigError
-
     known = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"no loss is called {name}; allowed: {', '.join(known)}")
@@ -88,9 +87,6 @@ def read_runs(*folders: str | Path) -> DataFrame:
     updates, seconds; base_NAME and final_NAME of pass@1 and the other figures, with _low and _high of the run's 95 %
     interval. Shares lie between 0 and 1; what a run lacks is missing. TOPRError where there are no runs.
     """
-    from topr_exp.report.groups import group_runs, runs_frame
-    from topr_exp.report.runs import find_runs
-
     return runs_frame(group_runs(find_runs(map(Path, folders))).runs)
 
 
@@ -99,10 +95,6 @@ def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
 
     kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
     """
-    import pandas as pd
-
-    from topr_exp.report.runs import find_runs
-
     return pd.concat({run.name: run.curves[kind] for run in find_runs(map(Path, folders))}, names=["run", "step"])
 
 
@@ -122,8 +114,6 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
 
     TOPRError where no finished run has the figure; ConfigError for a group that there is not.
     """
-    from topr_exp.compare import compare
-
     return compare([*map(Path, folders)], against, figure).frame()
 
 
@@ -135,13 +125,6 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     Imported completions follow sampled ones.
     TOPRError where the run, or what it refers to in the store, can't be read.
     """
-    import numpy as np
-    import pandas as pd
-
-    from topr_exp.runs.folder import EXAMPLES, IMPORTED, rows_in
-    from topr_exp.runtime.files import read_object
-    from topr_exp.store import Store
-
     folder = Path(run) / f"iteration-{iteration}"
     sources, fault = read_object(folder / "sources.json")
     if not sources:
@@ -168,7 +151,5 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
 
     grader: gsm8k, math, final, or package.module:function.
     """
-    from topr_exp.grading import Grader
-
     with Grader(grader) as open_grader:
         return [outcome.verdict for outcome in open_grader.grade(zip(completions, golds, strict=True))]

@@ -7,24 +7,22 @@ compares each group with the one that has topr and is otherwise equal. What can'
 test problems, no common seed, missing verdicts.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pandas import DataFrame
+
+from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.estimates import Groups, differences, estimate, headlines, standing, versus
+from topr_exp.report.groups import columns_of, group_runs, tell
+from topr_exp.report.runs import find_runs
 from topr_exp.runtime.exit_status import command_parser, exit_status, plural, warn
+from topr_exp.sweeps.sweep import aligned
 from topr_exp.types import ConfigError, TOPRError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from topr_exp.evaluation.intervals import Interval
-    from topr_exp.report.estimates import Groups
 
 FIGURES = ("pass@1", "maj", "invalid")
 
@@ -40,9 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    from topr_exp.report.estimates import versus
-    from topr_exp.sweeps.sweep import aligned
-
     found = compare(options.folders, options.against, options.figure)
     head = options.against or next(iter(found.groups))
     rows = versus(found.groups, found.differences, head, found.figure)
@@ -51,12 +46,32 @@ def print_comparison(options: argparse.Namespace) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Groups of finished runs, and how far each is from its reference."""
+
+    figure: str
+    groups: Groups
+    references: dict[str, str | None]
+    differences: dict[str, Interval | str]  # or why there is none
+    remarks: list[str]  # which group is above the others, and what else differs between them
+
+    def frame(self) -> DataFrame:
+        """A row a group, as `topr_exp.compare_runs` names the columns."""
+        rows = []
+        for label, runs in self.groups.items():
+            row, less = {"group": label, "runs": len(runs)}, self.differences.get(label)
+            row |= columns_of(f"final_{self.figure}", estimate(runs, self.figure))
+            row |= {"against": None if less is None else self.references[label]}
+            row |= columns_of("difference", None if isinstance(less, str) else less)
+            rows.append(row | {"not_compared": less if isinstance(less, str) else None})
+        frame = DataFrame(rows).set_index("group")
+        frame.attrs["remarks"] = self.remarks
+        return frame
+
+
 def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compared:
     """Compare groups of the finished runs in and below some folders; warns of what is left out."""
-    from topr_exp.report.estimates import differences, headlines, standing
-    from topr_exp.report.groups import group_runs, tell
-    from topr_exp.report.runs import find_runs
-
     if figure not in FIGURES:
         raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
     everything = find_runs(folders)
@@ -74,35 +89,6 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     remarks = [standing(found.groups, name)] if name != "invalid" and len(keys) > 1 else []
     remarks += [f"also differs: {found.confounded}"] if found.confounded else []
     return Compared(name, found.groups, beside, differences(found.groups, beside, name), remarks)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Groups of finished runs, and how far each is from its reference."""
-
-    figure: str
-    groups: Groups
-    references: dict[str, str | None]
-    differences: dict[str, Interval | str]  # or why there is none
-    remarks: list[str]  # which group is above the others, and what else differs between them
-
-    def frame(self) -> DataFrame:
-        """A row a group, as `topr_exp.compare_runs` names the columns."""
-        from pandas import DataFrame
-
-        from topr_exp.report.estimates import estimate
-        from topr_exp.report.groups import columns_of
-
-        rows = []
-        for label, runs in self.groups.items():
-            row, less = {"group": label, "runs": len(runs)}, self.differences.get(label)
-            row |= columns_of(f"final_{self.figure}", estimate(runs, self.figure))
-            row |= {"against": None if less is None else self.references[label]}
-            row |= columns_of("difference", None if isinstance(less, str) else less)
-            rows.append(row | {"not_compared": less if isinstance(less, str) else None})
-        frame = DataFrame(rows).set_index("group")
-        frame.attrs["remarks"] = self.remarks
-        return frame
 
 
 def references(groups: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:

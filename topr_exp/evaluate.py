@@ -6,26 +6,28 @@ interpreters come only from the command line. Samples are kept in the store: rep
 without sampling.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
+from topr_exp.config.compose_overrides import Composer
 from topr_exp.config.data import GRADERS, SOURCES
-from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import read_object
-from topr_exp.schema import NOT_IDENTITY
+from topr_exp.config.load import choices, load
+from topr_exp.config.model import SAMPLERS
+from topr_exp.config.settings import Config
+from topr_exp.runs.attempt import environment
+from topr_exp.runs.preflight import check_files, check_machine
+from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.runtime.files import disk_errors, read_object, write_json
+from topr_exp.runtime.stop import StopFlag
+from topr_exp.schema import NOT_IDENTITY, hashed, safe, show
 from topr_exp.types import VERDICTS, ConfigError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from topr_exp.config.settings import Config
 
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
@@ -43,7 +45,8 @@ TAKEN = {
 }  # fmt: skip
 GIVEN = ("reward", "given")
 OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
-PACKAGE = {"grader": (None, *GRADERS), "_target_": tuple(SOURCES.values())}  # of data: others are a user's code
+# What the package has; others are a user's code.
+PACKAGE = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler.name": tuple(SAMPLERS)}
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -58,8 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(args: Namespace) -> int:
-    from topr_exp.runs.preflight import check_machine
-
     config = settings(args)
     check_machine([config])
     evaluate_model(config)
@@ -71,10 +72,6 @@ def work(args: Namespace) -> int:
 
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
-    from topr_exp.config.compose_overrides import Composer
-    from topr_exp.config.load import load
-    from topr_exp.runs.preflight import check_files
-
     given = given_settings(args)
     choice, folder, run = given["model"], None, {}
     args.overrides = [text for text in args.overrides if not text.startswith("model=")]
@@ -129,24 +126,15 @@ def find_weights(choice: str, models: list[str]) -> Path:
     return folder
 
 
-def folder_of_run(weights: Path) -> Path | None:
-    """The folder of the run that wrote a folder of weights; None for another folder."""
-    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
-        if (folder / "state.json").exists() or "resolved" in read_object(folder / "config.json")[0]:
-            return folder
-    return None
-
-
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
-    from topr_exp.runtime.exit_status import say
-    from topr_exp.schema import show
-
-    folder = folder_of_run(weights)
-    if folder is None:
+    for folder in list(weights.parents)[:2]:  # <run>/model, <run>/iteration-1/model
+        stored, fault = read_object(folder / "config.json")
+        if (folder / "state.json").exists() or "resolved" in stored:
+            break
+    else:
         say(f"settings of model={OTHER_FOLDERS}: no run wrote {weights}")
         return {}
-    stored, fault = read_object(folder / "config.json")
     run = stored.get("resolved")
     if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
@@ -163,9 +151,8 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
     where the question rests on code of the user's, which is taken from the command line alone.
     """
-    from omegaconf import OmegaConf
-
-    for group, keys in {**TAKEN, "data": asked_by_sources()}.items():
+    asked = {field.name for source in choices("data").values() for field in fields(source)} - {*OF_LOG} | {"_target_"}
+    for group, keys in {**TAKEN, "data": asked}.items():
         stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
         now: Any = OmegaConf.to_container(composed[group])
         other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
@@ -174,23 +161,17 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
         else:
             now = {key: value for key, value in now.items() if key in stored or f"{group}.{key}" in given}
         for key, value in stored.items():
-            if f"{group}.{key}" in given:
+            name, decides = f"{group}.{key}", group == "data" and key not in OF_LOG
+            if name in given:
                 continue
-            if key in keys and (group != "data" or value in PACKAGE.get(key, [value])):
+            if key in keys and value in PACKAGE.get(name, [value]):
                 now[key] = literal(value)
-            elif group == "data" and not other and key not in OF_LOG and composed.data.get(key) != value:
+            elif not other and (decides or name in PACKAGE) and composed[group].get(key) != value:
                 raise ConfigError(
-                    f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from "
-                    f"its folder: give data.{key}=... on the command line, the same if you trust it"
+                    f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
+                    f"its folder: give {name}=... on the command line, the same if you trust it"
                 )
         composed[group] = now
-
-
-def asked_by_sources() -> set[str]:
-    """Name the settings of the package's sources of problems but for those of a log."""
-    from hydra.utils import get_class
-
-    return {each.name for source in SOURCES.values() for each in fields(get_class(source))} - {*OF_LOG} | {"_target_"}
 
 
 def literal(value: Any) -> Any:
@@ -212,11 +193,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.evaluation import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.attempt import environment
     from topr_exp.runs.task_set import TaskSet
-    from topr_exp.runtime.exit_status import say
-    from topr_exp.runtime.files import disk_errors, write_json
-    from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
     from topr_exp.verifier.figures import evaluation_table
@@ -255,8 +232,6 @@ def evaluate_model(config: Config) -> None:
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to the same weights."""
-    from topr_exp.schema import hashed, safe
-
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
     name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])
     return Path(config.output_dir) / config.name / hashed(name, decides)

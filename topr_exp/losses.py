@@ -8,6 +8,7 @@ evenly over its tokens. The group has one more answer, with the other verdict an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Sequence
@@ -18,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.api import loss as named_loss
 from topr_exp.config.load import CONF
 from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.types import Batch, PairBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from topr_exp.types import Batch, PairBatch
 
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
 LENGTHS = (1, 10, 100)
@@ -87,11 +87,7 @@ def pulls(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[
 
 def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, Batch | PairBatch]:
     """An answer at Δ, and one of the other verdict at 0, which is the reference too; [2, tokens] log π as a leaf."""
-    import dataclasses
-
     import torch
-
-    from topr_exp.types import Batch, PairBatch
 
     mu = torch.full((2, tokens), -1.0, dtype=torch.float64)
     logp = (mu + torch.tensor([[delta / tokens], [0.0]], dtype=torch.float64)).requires_grad_()

@@ -86,7 +86,7 @@ def test_runs_that_may_not_be_read_are_left_out_with_a_warning(ordinary_user, ca
     os.seteuid(os.getuid())
     hidden.chmod(0o755)
     assert [run.config["seed"] for run in found] == [0]
-    assert f"cannot read {hidden}: no permission; what is in it is left out" in capsys.readouterr().err
+    assert f"cannot read {hidden}: Permission denied; what is in it is left out" in capsys.readouterr().err
 
 
 # ---- a damaged run is a line of its own in the report, compare and `sweeps status`, whatever stands in its files

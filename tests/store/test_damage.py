@@ -106,7 +106,7 @@ def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.Monkey
 
     for name in ("write", "fsync", "replace"):
         monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
-    with refused("the disk is full"):
+    with refused("No space left on device"):
         table.fill(shard)
     assert len(table.missing()) == SHARDS - number // 4
     assert {path.suffix for path in table.folder.iterdir()} <= {".json", ".arrow"}
@@ -124,14 +124,14 @@ def test_a_table_of_somebody_else_is_only_read(ordinary_user: Path, monkeypatch:
     table.shard_file(2).chmod(0)
     monkeypatch.setattr(table_module, "_verified", {})
     become_ordinary(ordinary_user)
-    with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: no permission$"):
+    with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: Permission denied$"):
         Store(ordinary_user).open(table.folder).missing()
     os.seteuid(os.getuid())
     table.shard_file(2).chmod(0o444)
     become_ordinary(ordinary_user)
     other = open_table(ordinary_user)
     assert (other.fill(shard), other.read().num_rows) == (0, 40 * SHARDS)
-    with pytest.raises(TOPRError, match=r"^cannot write in .*/problems/[0-9a-f]{16}: no permission$"):
+    with pytest.raises(TOPRError, match=r"^cannot write in .*/problems/[0-9a-f]{16}: Permission denied$"):
         Store(ordinary_user).table("problems", {}, 1).fill(shard)
 
 
@@ -152,8 +152,8 @@ def test_verify_names_what_it_may_not_read_and_goes_on(ordinary_user: Path, caps
     become_ordinary(ordinary_user)
     assert main(["--root", str(ordinary_user / "store"), "verify", str(ordinary_user)]) == 1
     found = capsys.readouterr().out
-    assert f"NOT READ cannot read {first / 'shard-00000.arrow'}: no permission" in found
-    assert f"NOT READ {ordinary_user / 'run'}: no permission" in found
+    assert f"NOT READ cannot read {first / 'shard-00000.arrow'}: Permission denied" in found
+    assert f"NOT READ {ordinary_user / 'run'}: Permission denied" in found
     assert f"sound    problems/{second.name}" in found
     os.seteuid(os.getuid())
     first.chmod(0)
@@ -196,6 +196,6 @@ def test_what_may_not_be_read_is_named(ordinary_user, capfd, caplog, command, hi
     become_ordinary(ordinary_user, 0 if hidden == "." else 0o555)
     status = main(["--root", str(ordinary_user), *command.split()])
     out, err = capfd.readouterr()
-    assert f"cannot read {ordinary_user / hidden}: no permission" in err + caplog.text
+    assert f"cannot read {ordinary_user / hidden}: Permission denied" in err + caplog.text
     assert "holds no tables" not in out + err
     assert status == expected

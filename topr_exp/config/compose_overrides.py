@@ -1,7 +1,5 @@
 """Composes settings from YAMLs and overrides by means of Hydra, whose errors become one line each."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 import itertools
@@ -12,29 +10,27 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from hydra import initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from topr_exp import __version__
 from topr_exp.config.load import CONF, is_text, unknown_key
 from topr_exp.schema import first_line, show
 from topr_exp.types import ConfigError
-
-if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
-    from hydra.core.config_search_path import ConfigSearchPath
-    from hydra.core.override_parser.types import Override
-    from omegaconf import DictConfig
 
 HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
 PROGRAM, PLUGINS = "python -m topr_exp", "topr_exp.conf"
@@ -186,8 +182,6 @@ class Composer:
 
     def call(self, step: Callable[[], Any]) -> Any:
         """The result of a step of Hydra's; its errors become one line."""
-        from yaml import YAMLError
-
         try:
             return step()
         except YAMLError as error:

@@ -86,16 +86,11 @@ class Config(Section):
         return dataclasses.replace(self.model, path=self.task.solver, revision=None, lora=None)
 
     @property
-    def grader_name(self) -> str:
-        """The grader of the completions; of a verifier's, the one that compares its verdict with the truth."""
-        return "verdict" if self.task.verifies else self.data.grader_name
-
-    @property
     def grading(self) -> Grading:
-        """Settings of grading the completions."""
+        """Settings of grading the completions; a verifier's verdict is compared with the truth."""
         if self.task.verifies:
-            return Grading(self.grader_name)
-        return Grading(self.grader_name, self.reward == "graded", self.data.threshold)
+            return Grading("verdict")
+        return Grading(self.data.grader_name, self.reward == "graded", self.data.threshold)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -4,8 +4,6 @@ Reads only run folders and needs no settings: runs are grouped by the settings t
 damaged runs are shown as far as they got, with a note.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Scores of groups of runs: estimates with intervals; who ended best, by how much, and how sure that is."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence

@@ -203,16 +203,13 @@ def kind_plot(groups: Groups, kind: str) -> Plot:
     bases: dict[Any, Line] = {}  # by their figures: as a rule all groups began with one
     lines = []
     for i, (label, runs) in enumerate(groups.items()):
-        base, *known = (of_problems(each, kind) for each in [runs[0].summary.get("base"), *map(final, runs)])
+        base = of_problems(runs[0].summary.get("base"), kind)
+        known = [of_problems(run.summary.get("final"), kind) for run in runs]
         bases.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE, base))
         same = all(found.equals(known[0]) for found in known)  # completions, or a single run
         lines.append(Line(label, i, known[0] if same else band([found["mean"] for found in known], share=True)))
     began = [replace(line, name="base" if len(bases) == 1 else line.name) for line in bases.values()]
     return Plot(name, "samples", caption, x_title, y_title, [line for line in began + lines if len(line.points)])
-
-
-def final(run: Run) -> Any:
-    return run.summary.get("final")
 
 
 def of_problems(figures: Any, kind: str) -> pd.DataFrame:

@@ -1,7 +1,5 @@
 """Groups of runs: the settings that differ, which runs are repetitions; and both as tables. Needs no configuration."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Texts of models and runs are escaped. The policy in the page's head forbids ever
 and every request.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

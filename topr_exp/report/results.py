@@ -1,7 +1,5 @@
 """Evaluations of runs, problem by problem, small enough to be committed; intervals over seeds and problems at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,7 +88,7 @@ def search(folder: Path, depth: int) -> Iterator[Path]:
         is_run = any((folder / mark).is_file() for mark in MARKS) and not (folder / "tokenizer.json").exists()
         inside = sorted(folder.iterdir()) if depth and not is_run else []
     except PermissionError:
-        warn(f"cannot read {folder}: no permission; what is in it is left out")
+        warn(f"cannot read {folder}: Permission denied; what is in it is left out")
         return
     if is_run:
         yield folder

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from topr_exp import __version__
 from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.exit_status import Lasting, say, warn
 from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_text
@@ -31,19 +32,20 @@ LOG = "log.txt"  # what a run printed, over all attempts
 REPLACED = "replaced"  # beside runs: what `overwrite` moved aside
 LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 LAUNCH = "launch.json"  # of a sweep's run: the launcher writes it, whatever the run does
-PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "latex2sympy2-extended", "sympy")
+PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "hydra-core", "latex2sympy2-extended", "sympy")
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("topr_exp", "conf", "pyproject.toml")  # below ROOT, what a result depends on
 
 
 def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
-    """Keep other processes out of a folder; TOPRError when another process has it.
+    """Keep other processes out of a folder, which is made if need be; TOPRError when another process has it.
 
     An owner on another machine is waited for as long as a file server keeps the locks of a lost node: Slurm starts a
     job of that node again at once.
     """
     began, told = time.monotonic(), False
     with disk_errors(f"write in {path}"):
+        path.mkdir(parents=True, exist_ok=True)
         while not isinstance(lock := locks.acquire(path / name), locks.Lock):
             if lock.is_here() or time.monotonic() > began + LOST_NODE_SECONDS:
                 raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
@@ -134,10 +136,6 @@ def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
     """Versions, commit, hardware and seeds, so that a result can be traced."""
     import torch
 
-    versions = {}
-    for package in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
     return {
         "command": sys.argv,
         "time": now(),
@@ -146,7 +144,7 @@ def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
         "git_commit": git("rev-parse", "HEAD"),
         "git_dirty": bool(git("status", "--porcelain", "--", *CODE)),
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": {"topr-exp": __version__, **{package: metadata.version(package) for package in PACKAGES}},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import write_text
 from topr_exp.schema import identity, plain
 from topr_exp.types import VERDICTS, TOPRError
+from topr_exp.verifier.figures import cell, run_table
 
 if TYPE_CHECKING:
     from topr_exp.composition.training_set import TrainingSet
@@ -78,15 +78,12 @@ def header(
     """Format the settings that decide the result, a row a group; log_report: rows on imported completions."""
     data, model, algo, schedule = config.data, config.model, config.algo, config.schedule
     verifies = config.task.verifies
-    neutral = {field.name: plain(field.default) for field in dataclasses.fields(algo)}
-    given = {key: value for key, value in plain(algo).items() if key not in ("_target_", "name")}
-    fields = {key: value for key, value in given.items() if value != neutral[key]}
     weighting = {"baseline": config.baseline, "effective_positive": config.effective_positive}
     shown = "".join(f", {key}={value:g}" for key, value in weighting.items() if value is not None)
     split = " of the training split" if data.test_split == "validation" else ""
     tested = f"{len(test.problems)} {'solutions to ' * verifies}{data.described}{split}"
     rows = {
-        "algorithm": f"{algo.name} ({listed(fields)}){shown}, rewards {REWARDS[config.reward]}",
+        "algorithm": f"{algo.name} ({settings_of(algo)}){shown}, rewards {REWARDS[config.reward]}",
         "task": described(config.task, "task.") if verifies else "",
         "trained on": trained_on.text + left_out(sets.train_report, train),
         "tested on": tested + left_out(sets.test_report, test),
@@ -156,11 +153,8 @@ def described(group: Any, prefix: str) -> str:
 
 
 def settings_of(group: Any, prefix: str = "") -> str:
-    return listed({key: value for key, value in identity(group, prefix).items() if key != "name"})
-
-
-def listed(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
+    decides = identity(group, prefix)
+    return ", ".join(f"{key}={value}" for key, value in decides.items() if key not in ("name", "_target_"))
 
 
 def left_out(report: SplitReport, questions: TokenizedProblems) -> str:
@@ -195,8 +189,6 @@ def results_table(summary: dict[str, Any]) -> str:
         f"baseline {summary['baseline']:g}"
     )
     if "verifier" in base:
-        from topr_exp.verifier.figures import run_table
-
         lines = [*run_table(base["verifier"], final["verifier"]), trained]
     else:
         lines = solved(base, final)
@@ -210,8 +202,6 @@ def results_table(summary: dict[str, Any]) -> str:
 
 def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     """The table of a model that answers the problems."""
-    from topr_exp.verifier.figures import cell
-
     # One, or none where the grader does not say what incorrect completions answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     columns = ("pass@1", *majorities, *VERDICTS)

@@ -10,6 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
@@ -22,9 +26,6 @@ from topr_exp.schema import plain
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from topr_exp.composition.training_set import TrainingSet
     from topr_exp.grading.verdicts import Verdicts
     from topr_exp.sampling.rollouts import Completions
@@ -64,8 +65,6 @@ class RunFolder:
 
     @main_process_only
     def _open(self) -> None:
-        with disk_errors(f"write in {self.path}"):
-            self.path.mkdir(parents=True, exist_ok=True)
         if self.done:
             if "final" in read_object(self.path / "summary.json")[0]:
                 return
@@ -88,8 +87,6 @@ class RunFolder:
 
         The config is the last file, as a sign of the rest.
         """
-        from omegaconf import OmegaConf
-
         config = self._config
         if not self.read("environment.json"):
             write_json(self.path / "environment.json", attempt.environment(config.seed, config.sampler.seed))
@@ -309,8 +306,6 @@ class RunFolder:
 
         trained: completions; sampled: tokens, by all attempts.
         """
-        import numpy as np
-
         from topr_exp.composition.selection import no_positives
 
         records = self.metrics.of_iteration(iteration)
@@ -339,8 +334,6 @@ class RunFolder:
 
 def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
     """Write numbers of rows."""
-    import numpy as np
-
     buffer = io.BytesIO()
     np.save(buffer, rows)
     write_whole(path, buffer.getvalue())
@@ -348,8 +341,6 @@ def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
 
 def rows_in(path: Path) -> NDArray[np.integer]:
     """The numbers of rows that a file holds; TOPRError where it can't be read."""
-    import numpy as np
-
     try:
         found: NDArray[np.integer] = np.load(path)
         return found

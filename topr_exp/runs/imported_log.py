@@ -9,9 +9,12 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import unit_of
+from topr_exp.config.load import load
 from topr_exp.config.settings import Config
-from topr_exp.data.prompts import Prompter
+from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runtime.exit_status import warn
 from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
@@ -59,11 +62,6 @@ def report(config: Config, log: ImportedLog, found: Completions, policy: Policy)
 
 def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     """The same of a log that nobody trains on, with the settings of a run; without `model=NAME` what needs none."""
-    from topr_exp.config.compose_overrides import Composer, parse_arguments
-    from topr_exp.config.load import load
-    from topr_exp.data.problems import load_problems
-    from topr_exp.data.prompts import build_prompter
-
     quoted = source.replace("'", r"\'")
     composer = Composer(parse_arguments([*settings, f"data.completions='{quoted}'"]))
     config = load(next(composed for _, composed in composer.jobs(composer.base())))

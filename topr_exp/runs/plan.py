@@ -1,7 +1,5 @@
 """From a command line to its runs, each composed and checked before the first one starts."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from argparse import Namespace
@@ -9,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ClusterConfig
@@ -20,9 +17,6 @@ from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import asks_too_much, check_files
 from topr_exp.runtime.exit_status import warn
 from topr_exp.types import ConfigError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 @dataclass(frozen=True)

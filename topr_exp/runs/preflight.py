@@ -21,7 +21,7 @@ from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.data.rollout_files import HUB, RolloutReader, kind_of_prompt, source_files
-from topr_exp.grading.grader import source_file
+from topr_exp.grading.grader import check_name, source_file
 from topr_exp.models import loading
 from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
 from topr_exp.runtime.distributed import check_device, main_process_only
@@ -55,8 +55,6 @@ def check_files(config: Config, trains: bool = True) -> None:
     check_models(config)
     build_prompter(data)  # refuses worked examples that are not there
     if data.grader is not None:
-        from topr_exp.grading.grader import check_name
-
         check_name(data.grader)
     try:
         check_problems(config)

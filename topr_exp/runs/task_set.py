@@ -1,12 +1,10 @@
 """What a run works with: its problems as a model is asked them, and the models that train, are compared and score."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +29,7 @@ from topr_exp.store import Ragged, Store
 from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import score_rollouts
 from topr_exp.types import Problem, TOPRError
-
-if TYPE_CHECKING:
-    from topr_exp.verifier.solutions import Verification
+from topr_exp.verifier.solutions import Solutions, Verification
 
 
 @dataclass(frozen=True)
@@ -68,8 +64,6 @@ class TaskSet:
 
     def generate_solutions(self, sampler: Sampler, store: Store) -> int:
         """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
-        from topr_exp.verifier.solutions import Solutions, Verification
-
         config = self.config
         policy = load_policy(config.solver, config.cluster.device)
         grading = Grading(config.data.grader_name, threshold=config.data.threshold)

@@ -41,16 +41,15 @@ def process_group(device: str) -> Iterator[None]:
         yield
         return
     import torch
-    from torch import distributed
 
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if on_gpu:
         take_gpu(int(os.environ.get("LOCAL_RANK", "0")))
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
-    _rank, _size = distributed.get_rank(), distributed.get_world_size()
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    _rank, _size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     try:
         yield
-        distributed.destroy_process_group()  # after an error it could wait for processes that are gone
+        torch.distributed.destroy_process_group()  # after an error it could wait for processes that are gone
     finally:
         _rank, _size = 0, 1
 

@@ -5,7 +5,6 @@ and under its own name that of the list, so that a list that lost entries is fou
 """
 
 import codecs
-import errno
 import functools
 import hashlib
 import importlib.util
@@ -25,17 +24,8 @@ TEMPORARY = ".tmp"  # ends the name of every file that may be deleted at any tim
 DIGEST_BYTES = 16
 CHECKSUMS = "checksums.json"
 DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
-LONGEST_WHOLE = 300  # digits, so that a float can hold it
 MISSING = "is missing"
 
-_REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file would be larger than the limit (ulimit -f)",
-    errno.EACCES: "no permission",
-    errno.EPERM: "no permission",
-    errno.EROFS: "the file system is read-only",
-}
 _guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing below it, by raising
 
 
@@ -45,8 +35,7 @@ def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0) or error.strerror or str(error)
-        raise TOPRError(f"cannot {doing}: {reason}{note()}") from error
+        raise TOPRError(f"cannot {doing}: {error.strerror or error}{note()}") from error
 
 
 def unique_name() -> str:
@@ -295,5 +284,5 @@ def finite(digits: str) -> float | None:
 DECODER = json.JSONDecoder(
     parse_constant=lambda _: None,
     parse_float=finite,
-    parse_int=lambda digits: int(digits) if len(digits) < LONGEST_WHOLE else None,
+    parse_int=lambda digits: None if finite(digits) is None else int(digits),
 )

@@ -1,11 +1,9 @@
 """Progress of what takes long: a line that is rewritten on a terminal, one every ten seconds in a file."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import printable
@@ -64,7 +62,7 @@ class Progress:
             start, end = (CLEAR, "\n" if ends else "") if self.terminal else ("", "\n")
             print(start + text, end=end, file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:

@@ -5,8 +5,6 @@ terminal) set a flag. Within `immediate`, where nothing would be lost, they also
 loops ask the flag after each update, save, and then raise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading
@@ -25,7 +23,7 @@ class Interrupted(BaseException):
         self.signal = signal.Signals(number)
         super().__init__(f"stopped by {self.signal.name}; the same command goes on from there")
 
-    def __reduce__(self) -> tuple[type[Interrupted], tuple[int]]:
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[int]]:
         return Interrupted, (int(self.signal),)
 
 

@@ -87,7 +87,7 @@ def find_tables(store: Store) -> list[Table]:
             elif table := table_in(store, place):
                 found.append(table)
         except PermissionError as error:
-            log.warning("cannot read %s: no permission; what is in it is left out", error.filename)
+            log.warning("cannot read %s: Permission denied; what is in it is left out", error.filename)
             unseen = True
     if unseen and not found:
         raise TOPRError(f"this user may read no table of {store.root}")
@@ -231,7 +231,7 @@ def verify_folder(folder: Path) -> int:
     unseen: list[OSError] = []
     below = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=unseen.append) for name in names]
     for error in unseen:
-        print(f"NOT READ {error.filename}: no permission")
+        print(f"NOT READ {error.filename}: Permission denied")
     stores = {path.parents[2] for path in below if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2}
     bad = len(unseen) + sum(verify_table(table) for root in sorted(stores) for table in find_tables(Store(root)))
     weights = {path.parent for path in below if path.name == CHECKSUMS}

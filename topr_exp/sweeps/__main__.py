@@ -61,7 +61,7 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     cluster = recompose(max(runs, key=lambda run: run.launched).arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
-    with sweep.lock_sweep(folder):
+    with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
         runs = open_sweep(folder)
         for run in runs:
             run.settings["cluster"] = plain(cluster)

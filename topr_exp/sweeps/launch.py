@@ -45,7 +45,7 @@ def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
     folder = Path(config.output_dir) / config.name
-    with sweep.lock_sweep(folder):
+    with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
         runs = sweep.runs_of(plan.jobs, arguments, sweep.read_runs(folder))
         if config.overwrite:
             start_all_anew(runs)

@@ -125,13 +125,6 @@ def find(runs: Sequence[Run], name: str) -> Run:
     )
 
 
-def lock_sweep(sweep: Path) -> locks.Lock:
-    """Keep other launchers out of a sweep's folder; TOPRError while one is active in it."""
-    with disk_errors(f"write in {sweep}"):
-        sweep.mkdir(parents=True, exist_ok=True)
-    return attempt.lock_run_folder(sweep, CLAIM, "launched")
-
-
 # ---- the state of jobs in Slurm
 
 
