@@ -30,7 +30,7 @@ _SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re
 
 
 class Unreadable(Exception):
-    """The tokens spell no expression beyond doubt, or its value exceeds a bound."""
+    """The tokens spell no expression beyond doubt, or its value exceeds a bound or can't be told from a rounded one."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -270,10 +270,6 @@ _NUMERIC: dict[str, Callable[..., complex]] = {
 }  # fmt: skip
 
 
-class _NoValue(Exception):
-    pass
-
-
 def certainly_different(one: Tokens, other: Tokens) -> bool:
     """True if the two expressions certainly have different values; False if that is not known."""
     trees = expression_tree(one), expression_tree(other)
@@ -285,7 +281,7 @@ def certainly_different(one: Tokens, other: Tokens) -> bool:
         left, right = _Sample(point), _Sample(point)
         try:
             gap = abs(evaluate(trees[0], left.value) - evaluate(trees[1], right.value))
-        except (_NoValue, ArithmeticError, TypeError, ValueError, RecursionError):
+        except (Unreadable, ArithmeticError, TypeError, ValueError, RecursionError):
             continue
         if gap > _RELATIVE * max(left.largest, right.largest):
             return True
@@ -317,20 +313,20 @@ class _Sample:
             case "root":
                 result = self._root(*parts)
             case "ln" if self._doubtful(parts[0]):
-                raise _NoValue
+                raise Unreadable
             case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
-                raise _NoValue
+                raise Unreadable
             case _:
                 result = _NUMERIC[kind](*parts)
         magnitude = abs(result)
         if not magnitude < _LARGEST:  # not-a-number, too
-            raise _NoValue
+            raise Unreadable
         self.largest = max(self.largest, magnitude)
         return result
 
     def _divisor(self, value: complex) -> complex:
         if self._doubtful(value):
-            raise _NoValue
+            raise Unreadable
         return value
 
     def _doubtful(self, value: complex) -> bool:
@@ -341,7 +337,7 @@ class _Sample:
         real = isinstance(base, float) and base > 0
         whole = isinstance(exponent, float) and exponent.is_integer()
         if abs(exponent) > 1000 or self._doubtful(base) or not (real or whole):  # a root of -1 has two values
-            raise _NoValue
+            raise Unreadable
         return base**exponent
 
     def _root(self, base: complex, degree: complex) -> complex:

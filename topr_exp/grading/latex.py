@@ -5,6 +5,7 @@ text, and refuses an answer if one of its tokens is not on a list.
 """
 
 import re
+from itertools import groupby
 
 MAX_CHARS = 2000  # longer answers are compared as raw text only
 MAX_DEPTH = 40
@@ -63,9 +64,9 @@ _SYNONYMS = {
     r"\rparen": ")", r"\varnothing": r"\emptyset", r"\land": ",", r"\lor": ",", r"\wedge": ",", r"\vee": ",",
     "and": ",", "or": ",", ";": ",", r"\vert": "|", r"\lvert": "|", r"\rvert": "|", r"\mid": "|", r"\colon": ":",
     r"\degree": r"\circ", r"\%": "%", r"\&": "&", r"\_": "_", r"\infin": r"\infty", r"\simeq": r"\approx",
-    r"\langle": r"\langle", r"\prime": "'", r"\bar": r"\overline", r"\widehat": r"\hat", r"\arsinh": r"\arcsinh",
+    r"\prime": "'", r"\bar": r"\overline", r"\widehat": r"\hat", r"\arsinh": r"\arcsinh",
     r"\arcosh": r"\arccosh", r"\artanh": r"\arctanh", r"\rightarrow": r"\to", r"\imath": "i", r"\dots": r"\ldots",
-    r"\cdots": r"\ldots", r"\lim": r"\lim", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
+    r"\cdots": r"\ldots", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
     "pi": r"\pi", "sqrt": r"\sqrt", "percent": "%", "pct": "%", "percentage": "%", r"\bigcup": r"\cup",
 }  # fmt: skip
 _FUNCTIONS = words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm")
@@ -90,7 +91,7 @@ def tokenize(text: str) -> Tokens:
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMA_GROUPS.sub("", text)
     text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\D", "", match.group()), text)
-    return tuple(_merge_letters(_Canonical(_join_thousands(_lex(text))).run()))
+    return tuple(_merge_letters(_Canonical(_join_thousands(_lex(text))).until(" ", 0)))
 
 
 def number_like(token: str) -> bool:
@@ -105,13 +106,11 @@ def integer_like(token: str) -> bool:
 
 def _lex(text: str) -> list[str]:
     """Tokens with texts, spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
-    out: list[str] = []
-    position = 0
-    for match in _TEXT.finditer(text):
-        out += _plain(text[position : match.start()])
-        out += _text_tokens(match.group(1), match.group(2))
-        position = match.end()
-    return out + _plain(text[position:])
+    before, *rest = _TEXT.split(text)
+    out = _plain(before)
+    for command, content, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        out += _text_tokens(command, content) + _plain(after)
+    return out
 
 
 def _plain(text: str) -> list[str]:
@@ -131,10 +130,8 @@ def _text_tokens(command: str, content: str) -> list[str]:
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
         return [_SYNONYMS.get("\\" + word, "\\" + word)]
     stripped = word.strip(" ,")
-    if stripped in ("and", "or"):
-        return [","]
-    if stripped in ("percent", "pct", "percentage"):
-        return ["%"]
+    if stripped in ("and", "or", "percent", "pct", "percentage"):
+        return [_SYNONYMS[stripped]]
     if (command.startswith("math") and "\\" in word) or not _WORDY.search(word):
         return [" ", *_plain(word), " "]
     quantity = _QUANTITY.fullmatch(word)
@@ -163,11 +160,9 @@ def _join_thousands(tokens: list[str]) -> list[str]:
 
 def _merge_letters(tokens: list[str]) -> list[str]:
     out: list[str] = []
-    for token in tokens:
-        if token.isalpha() and token.isascii() and out and out[-1].isalpha() and out[-1].isascii():
-            out[-1] += token
-        else:
-            out.append(token)
+    for are_letters, run in groupby(tokens, lambda token: token.isalpha() and token.isascii()):
+        parts = list(run)
+        out += ["".join(parts)] if are_letters else parts
     while out and out[-1] in (".", ",", ":"):
         out.pop()
     return out
@@ -180,12 +175,6 @@ class _Canonical:
         self.tokens = tokens
         self.at = 0
 
-    def run(self) -> list[str]:
-        out: list[str] = []
-        while self.at < len(self.tokens):
-            out += self._one(0)
-        return out
-
     def _one(self, depth: int) -> list[str]:
         """The next token with its arguments."""
         if depth > MAX_DEPTH:
@@ -193,7 +182,7 @@ class _Canonical:
         token = self.tokens[self.at]
         self.at += 1
         if token == "{":
-            inner = self._until("}", depth + 1)
+            inner = self.until("}", depth + 1)
             return inner if len(inner) <= 1 else ["{", *inner, "}"]
         if token == r"\begin":
             return self._environment(depth + 1)
@@ -201,7 +190,7 @@ class _Canonical:
             return self._script(token, depth)
         if token == r"\sqrt" and self._peek() == "[":
             self.at += 1
-            root = self._until("]", depth + 1)
+            root = self.until("]", depth + 1)
             return [token, "[", *root, "]", "{", *self._argument(depth + 1, True), "}"]
         if token in _ARGUMENTS:
             out = [token]
@@ -228,8 +217,8 @@ class _Canonical:
     def _peek(self) -> str | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
-    def _until(self, closing: str, depth: int) -> list[str]:
-        """The tokens up to a closing bracket, or the end; parentheses come in pairs."""
+    def until(self, closing: str, depth: int) -> list[str]:
+        """The tokens up to a closing bracket (" " for none), or the end; parentheses come in pairs."""
         out: list[str] = []
         level = 1
         while self.at < len(self.tokens):
@@ -247,7 +236,7 @@ class _Canonical:
             return []
         if token in ("{", "("):  # sqrt(x+1), x^(1/2)
             self.at += 1
-            return self._until("}" if token == "{" else ")", depth)
+            return self.until("}" if token == "{" else ")", depth)
         if one_digit and len(token) > 1 and token.isascii() and (token.isdigit() or token.isalpha()):
             self.tokens[self.at] = token[1:]
             return [token[0]]
