@@ -66,8 +66,7 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
         chosen, available = sample_rows(rng, rows[positive], n), int(positive.sum())
     elif config.name == "proportion":
         assert config.positive_share is not None
-        chosen = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
-        available = largest_set_size(int(positive.sum()), int((~positive).sum()), config.positive_share)
+        chosen, available = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
     else:
         positives = rows[positive]
         _, first = np.unique(candidates.problem[positives], return_index=True)
@@ -91,10 +90,10 @@ def select_mix(
         rows = rows[candidates.positive[rows]]
     imported = candidates.imported[rows]
     words = ("compose.mix", "imported", "sampled")
-    chosen = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, words)
+    chosen, largest = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, words)
     count = int(candidates.imported[chosen].sum())
     note = f"compose.mix={config.mix:g}: {count} imported and {len(chosen) - count} sampled completions"
-    return chosen, largest_set_size(int(imported.sum()), int((~imported).sum()), config.mix), note
+    return chosen, largest, note
 
 
 def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -168,8 +167,8 @@ CORRECTNESS = ("compose.positive_share", "correct", "incorrect")
 
 def sample_proportion(
     rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, words: Words = CORRECTNESS
-) -> Rows:
-    """round(share n) of the first kind and n - round(share n) of the second; TOPRError when there are too few."""
+) -> tuple[Rows, int]:
+    """round(share n) of the first kind and the rest of the second, and the largest n; TOPRError where n is above it."""
     largest, (key, one, other) = largest_set_size(len(first), len(second), share), words
     if n is None:
         if not (len(first) and len(second)):
@@ -185,7 +184,7 @@ def sample_proportion(
                 f"{key}={share:g} with compose.n_examples={n} needs {count} {kind} "
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
-    return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)])
+    return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)]), largest
 
 
 # ---- what is said of a set
