@@ -20,23 +20,14 @@ TRIALS = 100  # as in the paper
 CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # the codes, in the order of VERDICTS
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """The statistics of each problem, which means, intervals and paired differences are taken of."""
-
-    n: int  # completions a problem
-    pass_at: dict[int, NDArray[np.float64]]  # K -> [P]
-    maj_at: dict[int, NDArray[np.float64]]  # K -> [P]
+ByK = dict[int, NDArray[np.float64]]  # K -> [P], of which means, intervals and paired differences are taken
 
 
-def measure(
-    verdicts: NDArray[np.integer], classes: NDArray[np.integer], seed: int = 0, trials: int = TRIALS
-) -> Measures:
+def measure(verdicts: NDArray[np.integer], classes: NDArray[np.integer], trials: int = TRIALS) -> tuple[ByK, ByK]:
     """pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
 
     verdicts: [P, n] codes of `verdicts`.
     classes: [P, n] the answers' equivalence classes in their problem, negative without an answer.
-    seed: of the draws of K out of n.
     """
     assert verdicts.ndim == 2, verdicts.shape
     assert verdicts.size, "nothing to evaluate"
@@ -46,10 +37,10 @@ def measure(
     assert (voting.candidate[correct] >= 0).all(), "a correct completion without an answer class"
     ks = powers_of_two(n)
     passed = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
-    voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([seed, 0]), trials), strict=True))
+    voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([0, 0]), trials), strict=True))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
     passed[1] = voted[1] = correct.mean(axis=1)
-    return Measures(n, passed, voted)
+    return passed, voted
 
 
 def headline_k(n: int) -> int:
@@ -64,7 +55,6 @@ def summarise(
     levels: Sequence[int | None] = (),
     subjects: Sequence[str | None] = (),
     sources: Sequence[str | None] = (),
-    seed: int = 0,
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
@@ -74,22 +64,22 @@ def summarise(
     are fewer, sources; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
-    verdicts, classes, seed, trials: as for `measure`.
+    verdicts, classes, trials: as for `measure`.
     levels, subjects: [P] of each problem; None where it has none.
     sources: [P] what each problem was made from; those of one source are resampled together. None where it stands
     for itself.
     resamples: of the bootstrap over problems.
     """
-    measures = measure(verdicts, classes, seed, trials)
-    columns = np.stack([*measures.pass_at.values(), *measures.maj_at.values()], axis=1)
-    clusters, ks = number(sources), [*measures.pass_at]
-    found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters, share=True)
+    measures = passed, voted = measure(verdicts, classes, trials)
+    columns = np.stack([*passed.values(), *voted.values()], axis=1)
+    clusters, ks = number(sources), [*passed]
+    found = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
     points = [each.as_dict() for each in found]
     everything = np.ones(len(verdicts), dtype=bool)
     return {
         **headline(verdicts, measures, everything),
         **({} if clusters is None else {"sources": int(clusters.max()) + 1}),
-        "samples": measures.n,
+        "samples": verdicts.shape[1],
         "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
         "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
         "correct_histogram": correct_histogram(verdicts),
@@ -133,17 +123,18 @@ def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
 
 
-def headline(verdicts: NDArray[np.integer], measures: Measures, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+def headline(verdicts: NDArray[np.integer], measures: tuple[ByK, ByK], chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """The headline figures of the chosen problems; chosen: [P]."""
-    k = headline_k(measures.n)
-    values = {"pass@1": measures.pass_at[1], f"maj@{k}": measures.maj_at[k]}
+    passed, voted = measures
+    k = headline_k(verdicts.shape[1])
+    values = {"pass@1": passed[1], f"maj@{k}": voted[k]}
     means = {name: float(each[chosen].mean()) for name, each in values.items()}
     return {**means, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
 
 
 def breakdown(
     verdicts: NDArray[np.integer],
-    measures: Measures,
+    measures: tuple[ByK, ByK],
     names: Sequence[int | None] | Sequence[str | None],
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
