@@ -61,11 +61,6 @@ class Task:
         """The gold, by exact arithmetic."""
         return self.solve(Calc())
 
-    def work(self, calc: Calc) -> tuple[str, str]:
-        """The steps as text, and the answer."""
-        answer = self.solve(calc)
-        return calc.steps, answer
-
 
 Drawn = TypeVar("Drawn", bound=Task)
 

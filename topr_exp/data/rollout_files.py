@@ -292,17 +292,16 @@ def is_saved(path: Path) -> bool:
 
 def raw_rows(source: str) -> Iterator[tuple[str, bytes | dict[str, Any]]]:
     """The rows of a source, lines as they are, each with its place; TOPRError for what can't be read."""
-    files, rows = source_files(source), None
-    if source.startswith(HUB) or is_saved(Path(source)):
-        files, rows = [Path(source)], saved_rows(source)
-    elif not files and Path(source).is_dir():
+    path, saved = Path(source), source.startswith(HUB) or is_saved(Path(source))
+    files = [path] if saved else source_files(source) or [path]
+    if files == [path] and path.is_dir() and not saved:
         raise TOPRError(f"{source} holds no .parquet, .jsonl or .json files")
-    for path in files or [Path(source)]:
-        if rows is None and path.suffix != ".parquet":
-            yield from ((f"{path}:{number}", line) for number, line in numbered_lines(path))
+    for path in files:
+        if saved or path.suffix == ".parquet":
+            rows = saved_rows(source) if saved else parquet_rows(path)
+            yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, start=1))
         else:
-            found = enumerate(parquet_rows(path) if rows is None else rows, start=1)
-            yield from ((f"{path}: row {number}", row) for number, row in found)
+            yield from ((f"{path}:{number}", line) for number, line in numbered_lines(path))
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
