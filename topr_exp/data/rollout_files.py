@@ -74,7 +74,9 @@ class RolloutReader:
         has: set[str] | None = None
         for where, raw in raw_rows(self.source):
             try:
-                rows, asked = [self.checked(one) for one in self.completions_in(where, raw)], has
+                whole = strict_object(where, raw) if isinstance(raw, bytes) else raw
+                parts = trace_rows(whole) if {"nodes", "traces"} & whole.keys() else [whole]
+                rows, asked = [self.checked(one) for part in parts for one in self.unlisted(part)], has
                 for row in rows:
                     present = row.keys() & {*ALL_OR_NONE}
                     asked = present if asked is None else asked
@@ -99,13 +101,8 @@ class RolloutReader:
         """The column that a part of a row was read from."""
         return self.found.get("prompt" if name == "messages" else name, name)
 
-    def completions_in(self, where: str, raw: bytes | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The values by role of each completion in a row, which may be a prompt's with lists, or a trace."""
-        row = strict_object(where, raw) if isinstance(raw, bytes) else raw
-        for one in trace_rows(row) if {"nodes", "traces"} & row.keys() else [row]:
-            yield from self.unlisted(one)
-
     def unlisted(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The values by role of each completion in a row, which may be a prompt's with lists."""
         chosen = roles_of(tuple(row), tuple(name for name, value in row.items() if value is not None), self.columns)
         self.found |= chosen
         values = {role: row[name] if name in row else added_up(row, name) for role, name in chosen.items()}

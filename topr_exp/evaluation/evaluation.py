@@ -1,7 +1,6 @@
 """Evaluation of a policy on the test problems, and the completions of a run that people may read."""
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,11 +61,6 @@ class Evaluation:
         """Locate the completions and their verdicts in the store."""
         names = {"rollouts": self.rollouts.name, "verdicts": self.verdicts.name}
         return {kind: str(self.store.root / name) for kind, name in names.items()}
-
-
-def first(questions: TokenizedProblems, count: int | None) -> TokenizedProblems:
-    """The first `count` questions (None: all)."""
-    return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])
 
 
 class EvaluatingJournal:

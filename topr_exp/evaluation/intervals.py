@@ -105,7 +105,6 @@ def bootstrap_intervals(
     clusters: [P] numbers from 0 of what is resampled as a whole (None: single problems).
     share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
     """
-    assert values.ndim == 2, values.shape
     assert len(values), "no problems"
     mean = values.mean(axis=0)
     if len(values) == 1 or (clusters is not None and clusters.max() == 0):

@@ -29,7 +29,6 @@ def measure(verdicts: NDArray[np.integer], classes: NDArray[np.integer], trials:
     verdicts: [P, n] codes of `verdicts`.
     classes: [P, n] the answers' equivalence classes in their problem, negative without an answer.
     """
-    assert verdicts.ndim == 2, verdicts.shape
     assert verdicts.size, "nothing to evaluate"
     n = verdicts.shape[1]
     correct = verdicts == CORRECT
@@ -103,7 +102,6 @@ def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> 
 
     verdicts: codes; tokens: of the same shape.
     """
-    assert verdicts.shape == tokens.shape, (verdicts.shape, tokens.shape)
     by_verdict = {name: tokens[verdicts == code] for code, name in enumerate(VERDICTS)}
     found: dict[str, float | None] = {"length": float(tokens.mean())}
     return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
@@ -196,7 +194,6 @@ def majority_score(votes: NDArray[np.int64], worth: NDArray[np.float64]) -> NDAr
 
 def powers_of_two(n: int) -> list[int]:
     """The K that are reported for n completions a problem: 1, 2, 4, ... up to n."""
-    assert n >= 1, n
     return [1 << i for i in range(n.bit_length())]
 
 
@@ -223,9 +220,7 @@ def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int
 
     ks: ascending, each from 1 to n.
     """
-    n, (problems, width) = voting.candidate.shape[1], voting.worth.shape
-    assert ks == sorted(set(ks)), ks
-    assert 1 <= ks[0] <= ks[-1] <= n, ks
+    problems, width = voting.worth.shape
     found = np.zeros((len(ks), problems))
     for _ in range(trials):
         shuffled = rng.permuted(voting.candidate, axis=1)

@@ -22,7 +22,7 @@ COLUMNS = {name: name for name in (*TEXTS, *LISTS, "reward")} | {"completion": "
 PROMPTS = b"prompts"  # in a shard's metadata: text, token ids and gold of each of its prompts
 CARD_FILE = "README.md"
 CARD = """---
-{matter}
+tags: [topr_exp, rollouts, reinforcement-learning]
 ---
 # {title}
 
@@ -88,7 +88,6 @@ def export_file(table: Table, path: Path) -> int:
 
 def export_parquet(table: Table, path: Path) -> int:
     """Write the columns of `MEANINGS`, as far as they are there, and the card beside them."""
-    from huggingface_hub import DatasetCardData
     from pyarrow.parquet import ParquetWriter
 
     verdicts, rows, prompts, columns = verdicts_on(table), 0, set[Any](), list[str]()
@@ -106,7 +105,6 @@ def export_parquet(table: Table, path: Path) -> int:
         assert writer is not None
         writer.close()
     card = CARD.format(
-        matter=DatasetCardData(tags=["topr_exp", "rollouts", "reinforcement-learning"]).to_yaml(),
         title=path.stem,
         rows=rows,
         prompts=f"{len(prompts):,} prompts",
@@ -149,12 +147,11 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     shard = shard.append_column("verdict", verdicts["verdict"])
-    if "reward" in shard.column_names:
-        return shard
-    if "reward" in verdicts.column_names:
-        return shard.append_column("reward", verdicts["reward"])
-    reward = [1.0 if one == "correct" else -1.0 for one in verdicts["verdict"].to_pylist()]
-    return shard.append_column("reward", pa.array(reward, pa.float64()))
+    if "reward" not in shard.column_names:
+        signs = [1.0 if one == "correct" else -1.0 for one in verdicts["verdict"].to_pylist()]
+        given = verdicts["reward"] if "reward" in verdicts.column_names else pa.array(signs, pa.float64())
+        shard = shard.append_column("reward", given)
+    return shard
 
 
 def verdicts_on(table: Table) -> pa.Table | None:

@@ -141,7 +141,9 @@ class Table:
                     made_here = None
                     if self.fault(index) is not None:
                         self._stop.check()
-                        lock = self._lock(index)
+                        path = self.shard_file(index).with_suffix(locks.SUFFIX)
+                        with disk_errors(f"write {path}"):
+                            lock = locks.acquire(path)
                         if isinstance(lock, locks.Owner):
                             makes = f"waiting for {lock}, which makes shard {index} of {self.shards} of {self.name}"
                             waits = waits or makes
@@ -163,11 +165,6 @@ class Table:
                     time.sleep(PAUSE_SECONDS)
             self._tidy()
         return made
-
-    def _lock(self, index: int) -> locks.Lock | locks.Owner:
-        path = self.shard_file(index).with_suffix(locks.SUFFIX)
-        with disk_errors(f"write {path}"):
-            return locks.acquire(path)
 
     def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> pa.Table | None:
         """Make one shard whose lock this process holds; None when another process finished it."""

@@ -19,7 +19,6 @@ from topr_exp.runtime.files import write_json
 from topr_exp.types import Problem
 from topr_exp.verifier import figures
 
-TRUTH = {True: "correct", False: "incorrect"}  # what a verdict has to say
 FILE = "verification.json"
 
 
@@ -47,7 +46,7 @@ class Solutions:
                 question=prompter.render(
                     self.problems[p].question, fields={"solution": self.texts[p * k + sample].strip()}
                 ),
-                answer=TRUTH[bool(self.verdicts[p, sample] == CORRECT)],
+                answer="correct" if self.verdicts[p, sample] == CORRECT else "incorrect",
                 source=self.problems[p].id,
             )
             for sample in range(k)
