@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.data import Columns
+from topr_exp.config.data import LARGEST_REWARD, Columns
 from topr_exp.data.problems import as_text
 from topr_exp.data.traces import trace_rows
 from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
@@ -51,7 +51,6 @@ ALL_OR_NONE = (*LISTS, "reward")  # either all rows have one or none has
 FINISHES = ("stop", "length", "stop_string")
 LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
 LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
-LARGEST_REWARD = 3.4e38  # training computes in float32
 MAX_TOKEN = 2**31 - 1
 
 
@@ -70,7 +69,7 @@ class RolloutReader:
     skipped: list[str] = field(default_factory=list)  # what is wrong with the rows that were left out
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        prompts: dict[str, str] = {}  # of an id, hashed
+        prompts: dict[str, str] = {}  # of an id
         has: set[str] | None = None
         for where, raw in raw_rows(self.source):
             try:
@@ -83,8 +82,8 @@ class RolloutReader:
                     if name := min(present ^ asked, default=None):
                         differs = "lacks" if name in asked else "has"
                         raise ValueError(f"{differs} {self.label(name)}, unlike the rows before; all rows or none")
-                    name, prompt = row.get("problem_id"), digest_of_prompt(row)
-                    if name is not None and prompt_of(row) and prompts.setdefault(name, prompt) != prompt:
+                    name, prompt = row.get("problem_id"), prompt_of(row)
+                    if name is not None and prompt and prompts.setdefault(name, prompt) != prompt:
                         raise ValueError(f"{self.label('problem_id')} {name} has another prompt before")
             except (ValueError, TOPRError) as error:
                 told = str(error) if isinstance(error, TOPRError) else f"{where}: {error}"
@@ -138,7 +137,8 @@ class RolloutReader:
         if fault := next(self.faults(row), None):
             raise ValueError(fault)
         if step is not None:
-            row["problem_id"] = f"step {as_text(step)}, {digest_of_prompt(row)[:16]}"
+            digest = hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
+            row["problem_id"] = f"step {as_text(step)}, {digest[:16]}"
         return row
 
     def faults(self, row: dict[str, Any]) -> Iterator[str]:
@@ -197,10 +197,6 @@ def added_up(row: Mapping[str, Any], names: str) -> float | None:
         raise ValueError(f"data.columns.reward={names}: {bad[0]!r:.80} is no number")
     known = [value for value in values if not math.isnan(value)]
     return sum(known) if known else None
-
-
-def digest_of_prompt(row: Mapping[str, Any]) -> str:
-    return hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
 
 
 def prompt_of(row: Mapping[str, Any]) -> str | None:

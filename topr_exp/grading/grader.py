@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import topr_exp
+from topr_exp.config.data import LARGEST_REWARD
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
@@ -26,7 +27,6 @@ SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
-LARGEST_REWARD = 3.4e38  # training computes in float32
 
 Pair = tuple[str, str]
 
