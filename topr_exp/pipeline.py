@@ -206,8 +206,8 @@ class Experiment:
         with self.folder.stage("composition"):
             pool = merge_sources(parts, verdicts)
             training_set = self.training_set_of(pool, iteration)
-            if training_set.description.note:
-                warn(training_set.description.note)
+            if note := training_set.description["note"]:
+                warn(note)
         with self.folder.stage("scoring"):
             examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
             gap = self.measure_mismatch(parts[0], examples, store)

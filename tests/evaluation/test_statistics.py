@@ -92,8 +92,8 @@ def test_the_mean_reward_and_its_error_over_problems_and_over_what_they_were_mad
 
 def majority_of_all(verdicts, classes):
     """[P] the exact maj@n."""
-    voting = ballots(np.array(verdicts), np.array(classes))
-    return majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
+    candidate, worth = ballots(np.array(verdicts), np.array(classes))
+    return majority_score(count_votes(candidate, worth.shape[1]), worth)
 
 
 def completions(n):

@@ -5,6 +5,7 @@ come back are sorted, since the order of training is drawn elsewhere. Pairs for 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +19,11 @@ Words = tuple[str, str, str]  # the setting that asks for exact shares of two ki
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """A composed set in numbers, ready for JSON."""
-
-    compose: str
-    unit: Unit
-    requested: int | None  # compose.n_examples
-    available: int  # the largest set that these candidates admit: completions, or pairs
-    n_train: int  # completions, or pairs, of the set
-    n_positive: int  # correct completions (of pairs: their chosen sides)
-    positive_share: float  # p
-    n_problems: int
-    n_truncated: int | None  # completions of the set that were cut off; None when it is not known
-    note: str | None  # one line for the user when the set is not what was asked, or has no correct completion
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """The rows of the candidates that are trained on, in order, and what they are."""
 
     examples: Rows  # [N, 1], or [N, 2] (correct, incorrect) for pairs
-    description: Description
+    description: dict[str, Any]  # in numbers, ready for JSON: see `describe`
 
 
 def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -201,18 +186,19 @@ def describe(
         left_out(candidates, config),
         no_positives(n_positive, len(rows)),
     )
-    description = Description(
-        compose=config.name,
-        unit=unit,
-        requested=config.n_examples,
-        available=available,
-        n_train=len(examples),
-        n_positive=n_positive,
-        positive_share=n_positive / len(rows),
-        n_problems=len(np.unique(candidates.problem[rows])),
-        n_truncated=None if candidates.truncated is None else int(candidates.truncated[rows].sum()),
-        note="; ".join(filter(None, notes)) or None,
-    )
+    description = {
+        "compose": config.name,
+        "unit": unit,
+        "requested": config.n_examples,
+        "available": available,  # the largest set that these candidates admit: completions, or pairs
+        "n_train": len(examples),  # completions, or pairs, of the set
+        "n_positive": n_positive,  # correct completions (of pairs: their chosen sides)
+        "positive_share": n_positive / len(rows),  # p
+        "n_problems": len(np.unique(candidates.problem[rows])),
+        "n_truncated": None if candidates.truncated is None else int(candidates.truncated[rows].sum()),  # None: unknown
+        # One line for the user when the set is not what was asked, or has no correct completion.
+        "note": "; ".join(filter(None, notes)) or None,
+    }
     return Selection(examples, description)
 
 

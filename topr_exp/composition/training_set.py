@@ -1,6 +1,6 @@
 """The training set of an iteration: which completions (or pairs, or groups), in which order, with which baseline."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from topr_exp.composition.candidates import (
     random_generator,
     repeated,
 )
-from topr_exp.composition.selection import Description, Selection, describe, select_examples, select_groups, usable_rows
+from topr_exp.composition.selection import Selection, describe, select_examples, select_groups, usable_rows
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError
@@ -35,7 +35,7 @@ class TrainingSet:
     reward: NDArray[np.float32]  # [M] R0 of every candidate
     candidates: Candidates
     groups: GroupStatistics
-    description: Description
+    description: dict[str, Any]
     baseline: float  # c that training subtracts
     effective_positive: float | None  # p~ that c and the set's p give; None where c means nothing
 
@@ -65,7 +65,7 @@ class TrainingSet:
         if (imported := self.candidates.imported) is not None:
             more |= {"imported_share": float(imported[self.examples].mean())}
         return {
-            **asdict(self.description),
+            **self.description,
             **more,
             "baseline": self.baseline,
             "effective_positive": self.effective_positive,
@@ -106,7 +106,7 @@ def build_training_set(
     wrong = INCORRECT_REWARD[rewards]
     select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
     selection = select(candidates, config, seed, iteration)
-    p = selection.description.positive_share
+    p = selection.description["positive_share"]
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
     eq_12 = unit == "examples" and wrong == -1.0 and not in_rounds  # it is of single completions and these rewards
     reached = effective_positive(p, c) if eq_12 else None

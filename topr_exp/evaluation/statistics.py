@@ -6,7 +6,6 @@ Every mean carries its standard error and interval over problems.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def measure(verdicts: NDArray[np.integer], classes: NDArray[np.integer], trials:
     n = verdicts.shape[1]
     correct = verdicts == CORRECT
     voting = ballots(verdicts, classes)
-    assert (voting.candidate[correct] >= 0).all(), "a correct completion without an answer class"
+    assert (voting[0][correct] >= 0).all(), "a correct completion without an answer class"
     ks = powers_of_two(n)
     passed = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
     voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([0, 0]), trials), strict=True))
@@ -154,12 +153,9 @@ def correct_histogram(verdicts: NDArray[np.integer]) -> list[int]:
     return np.bincount((verdicts == CORRECT).sum(axis=1), minlength=verdicts.shape[1] + 1).tolist()
 
 
-@dataclass(frozen=True, slots=True)
-class Ballots:
-    """The n completions of P problems as votes."""
-
-    candidate: NDArray[np.int64]  # [P, n] the class of the answer voted for; -1 has no vote
-    worth: NDArray[np.float64]  # [P, C] share of an answer's completions graded correct: 0 or 1 for a consistent grader
+# [P, n] the class of the answer that a completion votes for, -1 without a vote; and [P, C] the share of an answer's
+# completions graded correct, 0 or 1 for a consistent grader.
+Ballots = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ballots:
@@ -172,7 +168,7 @@ def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ball
     candidate = np.where(verdicts != INVALID, np.maximum(classes, -1), -1).astype(np.int64)
     width = max(int(candidate.max(initial=-1)) + 1, 1)
     good = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return Ballots(candidate, good / np.maximum(count_votes(candidate, width), 1))
+    return candidate, good / np.maximum(count_votes(candidate, width), 1)
 
 
 def count_votes(candidate: NDArray[np.int64], width: int) -> NDArray[np.int64]:
@@ -220,12 +216,13 @@ def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int
 
     ks: ascending, each from 1 to n.
     """
-    problems, width = voting.worth.shape
+    candidate, worth = voting
+    problems, width = worth.shape
     found = np.zeros((len(ks), problems))
     for _ in range(trials):
-        shuffled = rng.permuted(voting.candidate, axis=1)
+        shuffled = rng.permuted(candidate, axis=1)
         votes = np.zeros((problems, width), dtype=np.int64)
         for i, (start, stop) in enumerate(zip([0, *ks], ks, strict=False)):
             votes += count_votes(shuffled[:, start:stop], width)
-            found[i] += majority_score(votes, voting.worth)
+            found[i] += majority_score(votes, worth)
     return found / trials

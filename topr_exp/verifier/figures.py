@@ -124,9 +124,10 @@ def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[n
     approvals: [P, K] how many verifications of a solution say that it is correct, 0 where it has none. Each solution
     has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
     """
-    said = voting.candidate[:, :, None] == np.arange(voting.worth.shape[1])  # [P, K, C] who answers what
+    candidate, worth = voting
+    said = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] who answers what
     total = (said * approvals[:, :, None].astype(np.int64)).sum(axis=1)
-    return majority_score(np.where(said.any(axis=1), total + 1, 0), voting.worth)
+    return majority_score(np.where(said.any(axis=1), total + 1, 0), worth)
 
 
 # ---- the table at the end of a run or an evaluation
