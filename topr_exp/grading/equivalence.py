@@ -80,14 +80,14 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
 
 def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `leaf`."""
-    values = [node.value if isinstance(node, Named) else node for node in (gold, answer)]
+    one, other = (node.value if isinstance(node, Named) else node for node in (gold, answer))
     if isinstance(gold, Named) and isinstance(answer, Named):
         if gold.name == answer.name:
-            return same(*values, leaf)
-        if not any(token.isalpha() for value in values for token in value.tokens):
+            return same(one, other, leaf)
+        if not any(token.isalpha() for value in (one, other) for token in value.tokens):
             return False
     elif not any(isinstance(node, Leaf) and node.relation for node in (gold, answer)):
-        return same(*values, leaf)
+        return same(one, other, leaf)
     return leaf(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
 
 

@@ -48,7 +48,7 @@ def rational_value(tokens: Tokens) -> Fraction | None:
     try:
         if all(token in _LITERAL or number_like(token) for token in tokens):
             tree = _parse(tokens, literal=True)
-            return tree and evaluate(tree, lambda kind, *parts: _bounded(_EXACT[kind](*parts)))
+            return None if tree is None else evaluate(tree, lambda kind, *parts: _bounded(_EXACT[kind](*parts)))
         text = " ".join(tokens)
         return _bounded(Fraction(text.replace(" ", ""))) if _SCIENTIFIC.fullmatch(text) else None
     except (Unreadable, ZeroDivisionError, RecursionError):
