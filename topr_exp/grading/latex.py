@@ -185,34 +185,25 @@ class _Canonical:
             inner = self.until("}", depth + 1)
             return inner if len(inner) <= 1 else ["{", *inner, "}"]
         if token == r"\begin":
-            return self._environment(depth + 1)
+            name = self._argument(depth + 1, False)
+            if name == ["array"] and self._peek() == "{":
+                self._argument(depth + 1, False)  # the columns' alignment
+            # All matrices are a pmatrix here: which brackets surround one is a matter of taste.
+            return [token, "{", *(["pmatrix"] if name and name[0] in _MATRICES else name), "}"]
         if token in ("^", "_"):
-            return self._script(token, depth)
-        if token == r"\sqrt" and self._peek() == "[":
-            self.at += 1
-            root = self.until("]", depth + 1)
-            return [token, "[", *root, "]", "{", *self._argument(depth + 1, True), "}"]
+            argument = self._argument(depth + 1, False)
+            if token == "^" and (argument == [r"\circ"] or set(argument) == {"'"}):
+                return argument
+            return [token, "{", *argument, "}"]
         if token in _ARGUMENTS:
             out = [token]
+            if token == r"\sqrt" and self._peek() == "[":
+                self.at += 1
+                out += ["[", *self.until("]", depth + 1), "]"]
             for _ in range(_ARGUMENTS[token]):
                 out += ["{", *self._argument(depth + 1, True), "}"]
             return ["\\end", "{", "pmatrix", "}"] if token == r"\end" and out[2] in _MATRICES else out
         return [token]
-
-    def _environment(self, depth: int) -> list[str]:
-        """All matrices are a pmatrix here: which brackets surround one is a matter of taste."""
-        name = self._argument(depth, False)
-        if name == ["array"] and self._peek() == "{":
-            self._argument(depth, False)  # the columns' alignment
-        return [r"\begin", "{", *(["pmatrix"] if name and name[0] in _MATRICES else name), "}"]
-
-    def _script(self, token: str, depth: int) -> list[str]:
-        argument = self._argument(depth + 1, False)
-        if token == "^" and argument == [r"\circ"]:
-            return [r"\circ"]
-        if token == "^" and argument and all(mark == "'" for mark in argument):
-            return argument
-        return [token, "{", *argument, "}"]
 
     def _peek(self) -> str | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
