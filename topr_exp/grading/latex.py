@@ -125,8 +125,8 @@ def _plain(text: str) -> list[str]:
 def _text_tokens(command: str, content: str) -> list[str]:
     r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token."""
     word = content.strip()
-    if command == "mathbb" and word:
-        return [r"\mathbb", "{", word, "}"]
+    if command == "mathbb":
+        return [r"\mathbb", "{", *([word] if word else []), "}"]
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
         return [_SYNONYMS.get("\\" + word, "\\" + word)]
     stripped = word.strip(" ,")
