@@ -63,7 +63,7 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """Compares two structures; `leaf` compares two single expressions (or two whole relations)."""
     if isinstance(gold, Named) or isinstance(answer, Named):
         return _same_named(gold, answer, leaf)
-    if _is_chain(gold) or _is_chain(answer):
+    if "=" in {node.kind for node in (gold, answer) if isinstance(node, Group)}:
         return _same_chain(gold, answer, leaf)
     if isinstance(gold, Group) and isinstance(answer, Group):
         if gold.kind != answer.kind or len(gold.items) != len(answer.items):
@@ -89,10 +89,6 @@ def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     elif not any(isinstance(node, Leaf) and node.relation for node in (gold, answer)):
         return same(one, other, leaf)
     return leaf(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
-
-
-def _is_chain(node: Node) -> bool:
-    return isinstance(node, Group) and node.kind == "="
 
 
 def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:

@@ -262,7 +262,7 @@ _NUMERIC: dict[str, Callable[..., complex]] = {
     "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan,
     "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "ln": math.log, "sec": lambda x: 1 / math.cos(x),
-    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x),
+    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x), "/": operator.truediv,
 }  # fmt: skip
 
 
@@ -302,13 +302,11 @@ class _Sample:
         match kind:
             case "name":
                 result = self.point[parts[0]]
-            case "/":
-                result = parts[0] / self._divisor(parts[1])
             case "^":
                 result = self._power(*parts)
             case "root":
                 result = self._root(*parts)
-            case "ln" if self._doubtful(parts[0]):
+            case "/" | "ln" if self._doubtful(parts[-1]):
                 raise Unreadable
             case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
                 raise Unreadable
@@ -319,11 +317,6 @@ class _Sample:
             raise Unreadable
         self.largest = max(self.largest, magnitude)
         return result
-
-    def _divisor(self, value: complex) -> complex:
-        if self._doubtful(value):
-            raise Unreadable
-        return value
 
     def _doubtful(self, value: complex) -> bool:
         """Check for a value that may be a rounded zero."""
@@ -340,4 +333,6 @@ class _Sample:
         """The real root: the third root of -8 is -2."""
         if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
             return -self._power(-base, 1 / degree)
-        return self._power(base, 1 / self._divisor(degree))
+        if self._doubtful(degree):
+            raise Unreadable
+        return self._power(base, 1 / degree)

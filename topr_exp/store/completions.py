@@ -73,7 +73,6 @@ def export_file(table: Table, path: Path) -> int:
         return export_parquet(table, path)
     import numpy as np
 
-    rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):
             shard = public_columns(table, table.shard(index), prompts=False)
@@ -82,8 +81,7 @@ def export_file(table: Table, path: Path) -> int:
                     row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
                 present = {name: value for name, value in row.items() if value is not None}
                 file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
-            rows += len(shard)
-    return rows
+    return table.bounds()[-1]
 
 
 def export_parquet(table: Table, path: Path) -> int:
