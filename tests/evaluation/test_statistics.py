@@ -22,6 +22,7 @@ from topr_exp.evaluation.statistics import (
     shares,
     summarise,
 )
+from topr_exp.types import Problem
 
 C, W, X = CORRECT, INCORRECT, INVALID
 
@@ -59,8 +60,9 @@ def test_every_k_against_enumeration():
 
 def test_problems_made_from_one_are_counted_as_sources():
     given = evaluation(np.random.default_rng(0), 5, 2)
-    assert summarise(*given, sources=["a", None, "a", "b", None], resamples=10)["sources"] == 4
-    assert "sources" not in summarise(*given, sources=[None] * 5, resamples=10)
+    problems = [Problem(str(i), "Q", "A", source=source) for i, source in enumerate(["a", None, "a", "b", None])]
+    assert summarise(*given, problems, resamples=10)["sources"] == 4
+    assert "sources" not in summarise(*given, problems[1:2] * 5, resamples=10)
 
 
 def test_the_summary_is_json_without_nan_and_always_the_same():

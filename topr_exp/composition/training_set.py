@@ -61,15 +61,12 @@ class TrainingSet:
 
     def summary(self) -> dict[str, Any]:
         """Summarize the set, JSON-ready; with mean reward and share of imported ones where there are such."""
-        more = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}
-        if (imported := self.candidates.imported) is not None:
-            more |= {"imported_share": float(imported[self.examples].mean())}
-        return {
-            **self.description,
-            **more,
-            "baseline": self.baseline,
-            "effective_positive": self.effective_positive,
-        }
+        found = dict(self.description)
+        if self.candidates.reward is not None:
+            found["mean_reward"] = float(self.reward[self.examples].mean())
+        if self.candidates.imported is not None:
+            found["imported_share"] = float(self.candidates.imported[self.examples].mean())
+        return found | {"baseline": self.baseline, "effective_positive": self.effective_positive}
 
 
 def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:

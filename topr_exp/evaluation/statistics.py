@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.intervals import RESAMPLES, bootstrap_intervals, standard_error
-from topr_exp.types import VERDICTS
+from topr_exp.types import VERDICTS, Problem
 
 HEADLINE_K = 8
 TRIALS = 100  # as in the paper
@@ -49,10 +49,8 @@ def headline_k(n: int) -> int:
 def summarise(
     verdicts: NDArray[np.integer],
     classes: NDArray[np.integer],
+    problems: Sequence[Problem] = (),
     *,
-    levels: Sequence[int | None] = (),
-    subjects: Sequence[str | None] = (),
-    sources: Sequence[str | None] = (),
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
@@ -63,14 +61,12 @@ def summarise(
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
     verdicts, classes, trials: as for `measure`.
-    levels, subjects: [P] of each problem; None where it has none.
-    sources: [P] what each problem was made from; those of one source are resampled together. None where it stands
-    for itself.
+    problems: [P], with levels, subjects and what they were made from: those of one source are resampled together.
     resamples: of the bootstrap over problems.
     """
     measures = passed, voted = measure(verdicts, classes, trials)
     columns = np.stack([*passed.values(), *voted.values()], axis=1)
-    clusters, ks = number(sources), [*passed]
+    clusters, ks = number([problem.source for problem in problems]), [*passed]
     found = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
     points = [each.as_dict() for each in found]
     everything = np.ones(len(verdicts), dtype=bool)
@@ -81,8 +77,8 @@ def summarise(
         "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
         "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
         "correct_histogram": correct_histogram(verdicts),
-        "levels": breakdown(verdicts, measures, levels),
-        "subjects": breakdown(verdicts, measures, subjects),
+        "levels": breakdown(verdicts, measures, [problem.level for problem in problems]),
+        "subjects": breakdown(verdicts, measures, [problem.subject for problem in problems]),
     }
 
 
@@ -107,7 +103,7 @@ def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> 
 
 
 def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = ()) -> dict[str, float | None]:
-    """The mean reward [P, n] and its standard error over problems; sources: as for `summarise`."""
+    """The mean reward [P, n] and its standard error over problems; sources: [P] what each was made from."""
     each = rewards.mean(axis=1)
     return {"mean_reward": float(each.mean()), "mean_reward_se": standard_error(each, number(sources))}
 

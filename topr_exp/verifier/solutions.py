@@ -37,20 +37,17 @@ class Solutions:
 
         (The beginning of the list then holds as many different problems as it can.)
         """
-        count, k = self.verdicts.shape
-        prompter = Prompter(template, (), False, ())
+        k, prompter = self.verdicts.shape[1], Prompter(template, (), False, ())
         return [
             replace(
-                self.problems[p],
-                id=name_of(self.problems[p], sample),
-                question=prompter.render(
-                    self.problems[p].question, fields={"solution": self.texts[p * k + sample].strip()}
-                ),
+                problem,
+                id=name_of(problem, sample),
+                question=prompter.render(problem.question, fields={"solution": self.texts[p * k + sample].strip()}),
                 answer="correct" if self.verdicts[p, sample] == CORRECT else "incorrect",
-                source=self.problems[p].id,
+                source=problem.id,
             )
             for sample in range(k)
-            for p in range(count)
+            for p, problem in enumerate(self.problems)
         ]
 
 
