@@ -171,7 +171,14 @@ class _Parser:
         if token in _CONSTANTS and self._peek() != "_":
             return ("constant", _CONSTANTS[token])
         if (token.isalpha() and token.isascii()) or token in GREEK:
-            return ("name", token + self._subscript())
+            if not self._accept("_"):
+                return ("name", token)
+            self._take("{")
+            subscript = self._next()  # of one token: _{1}, _{n}, _{10}
+            if not subscript.isalnum():
+                raise Unreadable
+            self._take("}")
+            return ("name", f"{token}_{subscript}")
         if token == r"\frac":
             return ("/", self._braced(), self._braced())
         if token == r"\sqrt":
@@ -183,17 +190,6 @@ class _Parser:
             self._take(")" if token == "(" else "}")
             return inner
         raise Unreadable
-
-    def _subscript(self) -> str:
-        """_{1}, _{n}, _{10}: a subscript of one token."""
-        if not self._accept("_"):
-            return ""
-        self._take("{")
-        name = self._next()
-        if not name.isalnum():
-            raise Unreadable
-        self._take("}")
-        return "_" + name
 
     def _root(self) -> Tree:
         degree = ("number", "2")

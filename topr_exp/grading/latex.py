@@ -91,7 +91,11 @@ def tokenize(text: str) -> Tokens:
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMA_GROUPS.sub("", text)
     text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\D", "", match.group()), text)
-    return tuple(_merge_letters(_Canonical(_join_thousands(_lex(text))).until(" ", 0)))
+    before, *rest = _TEXT.split(text)
+    tokens = _plain(before)
+    for command, content, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        tokens += _text_tokens(command, content) + _plain(after)
+    return tuple(_merge_letters(_Canonical(_join_thousands(tokens)).until(" ", 0)))
 
 
 def number_like(token: str) -> bool:
@@ -104,16 +108,8 @@ def integer_like(token: str) -> bool:
     return token.isascii() and token.isdigit()
 
 
-def _lex(text: str) -> list[str]:
-    """Tokens with texts, spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
-    before, *rest = _TEXT.split(text)
-    out = _plain(before)
-    for command, content, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        out += _text_tokens(command, content) + _plain(after)
-    return out
-
-
 def _plain(text: str) -> list[str]:
+    """Tokens with spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
     out: list[str] = []
     for lexeme in _LEXEME.findall(text):
         token = " " if lexeme.isspace() or lexeme in _DROPPED else _SYNONYMS.get(lexeme, lexeme)

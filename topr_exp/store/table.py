@@ -55,8 +55,6 @@ class Store:
 
         `shards` must follow from the key. Raises TOPRError when the key is no JSON.
         """
-        assert KINDS.fullmatch(kind), kind
-        assert shards >= 1, shards
         key = json.loads(canonical(key))
         return Table(self.root / kind / key_hash(key), key, shards, stop=self.stop)
 
