@@ -31,7 +31,6 @@ class TrainingSet:
     """
 
     examples: NDArray[np.int64]
-    unit: Unit
     reward: NDArray[np.float32]  # [M] R0 of every candidate
     candidates: Candidates
     groups: GroupStatistics
@@ -42,7 +41,7 @@ class TrainingSet:
     def order(self, seed: int, iteration: int, epoch: int, whole: bool = False) -> NDArray[np.int64]:
         """A permutation of the examples; whole problems stay together where groups are trained on, or asked for."""
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
-        if self.unit != "groups" and not whole:
+        if self.description["unit"] != "groups" and not whole:
             return rng.permutation(len(self.examples))
         problem = self.candidates.problem[self.examples[:, 0]]
         index, group = np.unique(problem, return_inverse=True)
@@ -113,7 +112,7 @@ def build_training_set(
     else:
         reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
     groups = group_statistics(candidates.problem, reward)
-    return TrainingSet(selection.examples, unit, reward, candidates, groups, selection.description, c, reached)
+    return TrainingSet(selection.examples, reward, candidates, groups, selection.description, c, reached)
 
 
 def effective_positive(positive_share: float, baseline: float) -> float:

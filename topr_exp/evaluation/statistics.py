@@ -70,13 +70,14 @@ def summarise(
     found = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
     points = [each.as_dict() for each in found]
     everything = np.ones(len(verdicts), dtype=bool)
+    correct = np.bincount((verdicts == CORRECT).sum(axis=1), minlength=verdicts.shape[1] + 1)  # TOPR, Figure 4
     return {
         **headline(verdicts, measures, everything),
         **({} if clusters is None else {"sources": int(clusters.max()) + 1}),
         "samples": verdicts.shape[1],
         "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
         "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
-        "correct_histogram": correct_histogram(verdicts),
+        "correct_histogram": correct.tolist(),
         "levels": breakdown(verdicts, measures, [problem.level for problem in problems]),
         "subjects": breakdown(verdicts, measures, [problem.subject for problem in problems]),
     }
@@ -122,7 +123,9 @@ def headline(verdicts: NDArray[np.integer], measures: tuple[ByK, ByK], chosen: N
     k = headline_k(verdicts.shape[1])
     values = {"pass@1": passed[1], f"maj@{k}": voted[k]}
     means = {name: float(each[chosen].mean()) for name, each in values.items()}
-    return {**means, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
+    counts = np.bincount(verdicts[chosen].ravel(), minlength=len(VERDICTS))
+    shares: dict[str, float] = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
+    return {**means, **shares, "problems": int(chosen.sum())}
 
 
 def breakdown(
@@ -136,17 +139,6 @@ def breakdown(
 
 
 # ---- verdicts and votes: pass@K in closed form, maj@K by the paper's bootstrap (TOPR, section 4.2)
-
-
-def shares(verdicts: NDArray[np.integer]) -> dict[str, float]:
-    """The share of each verdict among all completions; verdicts: codes of any shape."""
-    counts = np.bincount(verdicts.ravel(), minlength=len(VERDICTS))
-    return {name: float(count / verdicts.size) for name, count in zip(VERDICTS, counts, strict=True)}
-
-
-def correct_histogram(verdicts: NDArray[np.integer]) -> list[int]:
-    """The number of problems with 0, 1, ... n correct completions (TOPR, Figure 4); verdicts: [P, n]."""
-    return np.bincount((verdicts == CORRECT).sum(axis=1), minlength=verdicts.shape[1] + 1).tolist()
 
 
 # [P, n] the class of the answer that a completion votes for, -1 without a vote; and [P, C] the share of an answer's
