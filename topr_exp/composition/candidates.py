@@ -39,8 +39,7 @@ def solved_between(candidates: Candidates, low: float, high: float) -> NDArray[n
     """[M] whether the share of correct ones among all completions of the problem lies in [low, high]."""
     _, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     share = (np.bincount(group, weights=candidates.positive) / size)[group]
-    kept: NDArray[np.bool_] = (share >= low) & (share <= high)
-    return kept
+    return np.asarray((share >= low) & (share <= high))
 
 
 def random_generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
@@ -102,9 +101,8 @@ def merge_sources(parts: Sequence[Completions], verdicts: Sequence[Verdicts]) ->
     columns = columns.append_column("sample", pa.array(index_in_group(problem_of), pa.int32()))
     sampled = replace(parts[0].rollouts, name="", columns=columns, prompts=prompts, bounds=[0, len(columns)])
     origin = np.repeat(np.arange(len(parts)), [part.rollouts.rows for part in parts])
-    return CompletionPool(
-        sampled, problems, Verdicts("", pa.concat_tables([each.columns for each in verdicts])), origin > 0
-    )
+    graded = Verdicts("", pa.concat_tables([each.columns for each in verdicts]))
+    return CompletionPool(sampled, problems, graded, origin > 0)
 
 
 def concat_rows(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:

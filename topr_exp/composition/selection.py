@@ -102,9 +102,7 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
             f"compose.n_examples={limit} is less than the {size[order[0]]} completions of one problem, "
             "and this algorithm trains on whole groups"
         )
-    member = np.zeros(len(index), dtype=bool)
-    member[picked] = True
-    rows = np.flatnonzero(member[group])
+    rows = np.flatnonzero(np.isin(group, picked))
     return describe(candidates, rows[:, None], config, "groups", int(total[-1]))
 
 

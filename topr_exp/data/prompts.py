@@ -79,11 +79,9 @@ def build_prompter(config: DataConfig) -> Prompter:
     plain = "{question}" if config.chat else "Question: {question}\nAnswer:"  # for a grader of the user's own
     default = plain if config.asked_as is None else (CHAT_TEMPLATES if config.chat else TEMPLATES)[config.asked_as]
     template = config.template if config.template is not None else default
-    if config.stop is not None:
-        stop = tuple(config.stop)
-    else:
-        beginning = template.split("{question}")[0].strip()
-        stop = (f"\n{beginning}",) if config.shots and beginning and not config.chat else ()
+    beginning = template.split("{question}")[0].strip()
+    next_question = [f"\n{beginning}"] if config.shots and beginning and not config.chat else []
+    stop = tuple(next_question if config.stop is None else config.stop)
     return Prompter(template, available[: config.shots], config.chat, stop)
 
 
@@ -137,12 +135,8 @@ def tokenize_prompts(
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
-    prompts = [
-        given[place]
-        if given is not None and place in given
-        else policy.encode(prompter.render(problem.question, policy.tokenizer, problem.fields))
-        for place, problem in enumerate(problems)
-    ]
+    encoded = lambda one: policy.encode(prompter.render(one.question, policy.tokenizer, one.fields))
+    prompts = [given[place] if given and place in given else encoded(one) for place, one in enumerate(problems)]
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
     if not fitting:
         raise TOPRError(
