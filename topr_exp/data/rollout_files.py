@@ -339,8 +339,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
         digests = [str(saved_rows(reader.source)._fingerprint)]
     content = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
     key = {"content": content, "rows": sum(map(len, shards)), "per_shard": ROWS_PER_SHARD}
-    others = {role: name for role, name in reader.found.items() if role != name or role not in FIRST_FORM}
-    if others:
+    if others := {role: name for role, name in reader.found.items() if role != name or role not in FIRST_FORM}:
         key["read_as"] = sorted(f"{role}={name}" for role, name in others.items())
     table = store.table("imported", key, len(shards))
     return table, table.fill(shards.__getitem__)

@@ -130,8 +130,7 @@ def _text_tokens(command: str, content: str) -> list[str]:
         return [_SYNONYMS[stripped]]
     if (command.startswith("math") and "\\" in word) or not _WORDY.search(word):
         return [" ", *_plain(word), " "]
-    quantity = _QUANTITY.fullmatch(word)
-    if quantity is not None:
+    if quantity := _QUANTITY.fullmatch(word):
         return [*_plain(quantity.group(1)), '"' + quantity.group(2)]
     return ['"' + " ".join(word.split())]
 

@@ -85,7 +85,12 @@ class Verification:
 
         What each problem adds to them goes to FILE in `folder`, for tables over several runs.
         """
-        counted = self.tally(evaluation)
+        # Each problem's verifications, brought into the order of its solutions.
+        row = {problem.id: i for i, problem in enumerate(evaluation.questions.problems)}
+        k = self.test.verdicts.shape[1]
+        rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
+        codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
+        counted = figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
         found = figures.summarise(counted)
         self.base = self.base or counted
         if iteration > 0:
@@ -100,11 +105,3 @@ class Verification:
         if distributed.is_main_process():
             write_json(path, shown)
         return {"verifier": found}
-
-    def tally(self, evaluation: Evaluation) -> figures.Tally:
-        """Each problem's verifications, brought into the order of its solutions."""
-        row = {problem.id: i for i, problem in enumerate(evaluation.questions.problems)}
-        k = self.test.verdicts.shape[1]
-        rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
-        codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
-        return figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
