@@ -121,8 +121,7 @@ def headline(verdicts: NDArray[np.integer], measures: tuple[ByK, ByK], chosen: N
     """The headline figures of the chosen problems; chosen: [P]."""
     passed, voted = measures
     k = headline_k(verdicts.shape[1])
-    values = {"pass@1": passed[1], f"maj@{k}": voted[k]}
-    means = {name: float(each[chosen].mean()) for name, each in values.items()}
+    means = {"pass@1": float(passed[1][chosen].mean()), f"maj@{k}": float(voted[k][chosen].mean())}
     counts = np.bincount(verdicts[chosen].ravel(), minlength=len(VERDICTS))
     shares: dict[str, float] = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
     return {**means, **shares, "problems": int(chosen.sum())}

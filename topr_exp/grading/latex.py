@@ -167,8 +167,7 @@ class _Canonical:
     """Puts every argument into braces and drops those that group nothing: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens = tokens
-        self.at = 0
+        self.tokens, self.at = tokens, 0
 
     def _one(self, depth: int) -> list[str]:
         """The next token with its arguments."""

@@ -22,7 +22,6 @@ from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
 
-DAY = 86_400
 FOR_EVER = "can't be made again  "
 PRUNE = "remove tables that match all options, and tables derived from them; without --yes only list them"
 
@@ -149,7 +148,7 @@ def made_from(name: str, known: list[Table]) -> list[Table]:
 def days_unused(table: Table) -> float:
     """Days since a run last asked for a table, which touches its key.json."""
     key_file = table.folder / KEY_FILE
-    return max(0.0, time.time() - (key_file if key_file.exists() else table.folder).stat().st_mtime) / DAY
+    return max(0.0, time.time() - (key_file if key_file.exists() else table.folder).stat().st_mtime) / 86_400
 
 
 def size_of(table: Table) -> int:
