@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation import intervals
-from topr_exp.evaluation.intervals import clopper_pearson, crossed_error, freedoms_of, mean_squares, t_95, t_half_width
+from topr_exp.evaluation.intervals import clopper_pearson, crossed_error, mean_squares, t_95, t_half_width
 from topr_exp.runtime.exit_status import exit_status
 
 Values = NDArray[np.float64]  # [worlds, groups, seeds, problems]
@@ -82,8 +82,7 @@ def drawn(
 
 def crossed(values: Values) -> tuple[Values, Values, Values]:
     """Mean, standard error and degrees of freedom of [..., S, P], as `crossed_interval` has them."""
-    seeds, problems = values.shape[-2:]
-    return values.mean((-2, -1)), *crossed_error(mean_squares(values), freedoms_of(seeds, problems), seeds * problems)
+    return values.mean((-2, -1)), *crossed_error(mean_squares(values), *values.shape[-2:])
 
 
 def covers(truth: float, mean: Values, error: Values, freedom: Values) -> NDArray[np.bool_]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from scripts.make_tiny.tokenizer import build_tokenizer
 from topr_exp.data import embedded_gsm8k
 from topr_exp.data.embedded import draw_problems
-from topr_exp.data.prompts import Shot, own_shots
+from topr_exp.data.prompts import own_shots
+from topr_exp.types import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 CONTEXT = 8192
 
 
-def worked_examples() -> list[Shot]:
+def worked_examples() -> list[Problem]:
     """The project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
     own = list(own_shots("gsm8k"))
     more = draw_problems(embedded_gsm8k.draw, "gsm8k", "pretrain", 6, seed=1)
-    return own + [Shot(problem.question, f"The answer is {problem.answer}.") for problem in more]
+    return own + [Problem("", problem.question, f"The answer is {problem.answer}.") for problem in more]
 
 
 def texts() -> list[str]:
     """What prompts are made of: every word of it is a token, with a space before it and without."""
-    found = [f"Question: {shot.question}\nAnswer: {shot.solution}\n\n" for shot in worked_examples()]
+    found = [f"Question: {shot.question}\nAnswer: {shot.answer}\n\n" for shot in worked_examples()]
     found += [problem.question for problem in draw_problems(embedded_gsm8k.draw, "gsm8k", "pretrain", 2000, seed=0)]
     return [*found, *{word for text in found for word in text.split()}]
 
@@ -65,7 +66,7 @@ def write_model(size: str, folder: str, shots: str, given: str = "") -> dict[str
     began, found = time.monotonic(), {} if given else random_model(size, Path(folder))
     written = time.monotonic()
     weights_fingerprint(Path(folder))
-    lines = [json.dumps({"question": shot.question, "solution": shot.solution}) for shot in worked_examples()]
+    lines = [json.dumps({"question": shot.question, "solution": shot.answer}) for shot in worked_examples()]
     Path(shots).write_text("".join(f"{line}\n" for line in lines))
     return found | {"s": round(written - began, 1), "s of hashing": round(time.monotonic() - written, 1)}
 

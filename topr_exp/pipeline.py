@@ -19,7 +19,7 @@ from topr_exp.composition.training_set import TrainingSet, build_candidates, bui
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, first, show_completions
+from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, show_completions
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results, tell_signs, write_card, write_prompt
@@ -172,7 +172,8 @@ class Experiment:
     def evaluate_update(self, iteration: int, trainer: Trainer, step: int, samples: int) -> None:
         """Evaluate the policy in training on some test problems: a point of the run's curve."""
         trainer.zero_grad()  # their memory is the sampler's now
-        questions = first(self.test, self.config.evaluation.problems)
+        count, whole = self.config.evaluation.problems, self.test
+        questions = dataclasses.replace(whole, problems=whole.problems[:count], prompts=whole.prompts[:count])
         with self.folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
             now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
             evaluation = self.evaluate(dataclasses.replace(trainer.policy, fingerprint=now), questions, self.own)
@@ -205,8 +206,8 @@ class Experiment:
         with self.folder.stage("composition"):
             pool = merge_sources(parts, verdicts)
             training_set = self.training_set_of(pool, iteration)
-            if training_set.description.note:
-                warn(training_set.description.note)
+            if note := training_set.description["note"]:
+                warn(note)
         with self.folder.stage("scoring"):
             examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
             gap = self.measure_mismatch(parts[0], examples, store)

@@ -1,4 +1,3 @@
-import dataclasses
 import statistics
 from collections import Counter
 from itertools import product
@@ -32,7 +31,7 @@ def test_uniform_and_positives_exhaustively(n):
     for positive in PATTERNS:
         candidates = Candidates(PROBLEM, positive)
         found = select_examples(candidates, compose(n_examples=n), 0, 0)
-        assert len(found.examples.ravel()) == min(n or 7, 7) == found.description.n_train
+        assert len(found.examples.ravel()) == min(n or 7, 7) == found.description["n_train"]
         assert (np.diff(found.examples.ravel()) > 0).all()
         config = compose("positives", n_examples=n)
         if not positive.any():
@@ -42,7 +41,7 @@ def test_uniform_and_positives_exhaustively(n):
         found = select_examples(candidates, config, 0, 0)
         assert len(found.examples.ravel()) == min(n or 7, positive.sum())
         assert positive[found.examples.ravel()].all()
-        assert found.description.positive_share == 1
+        assert found.description["positive_share"] == 1
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.6])
@@ -56,7 +55,7 @@ def test_proportion_exhaustively(share, n):
             found = select_examples(Candidates(PROBLEM, positive), config, 0, 0)
             expected = n or max(fits)
             assert len(found.examples.ravel()) == len(set(found.examples.ravel().tolist())) == expected
-            assert positive[found.examples.ravel()].sum() == round(share * expected) == found.description.n_positive
+            assert positive[found.examples.ravel()].sum() == round(share * expected) == found.description["n_positive"]
         else:
             with pytest.raises(TOPRError, match=f"compose.positive_share={share}.* available"):
                 select_examples(Candidates(PROBLEM, positive), config, 0, 0)
@@ -73,7 +72,7 @@ def test_anna_karenina_exhaustively(n):
         assert len(rows) == len(found.examples.ravel()) == min(n or 7, len(firsts) + negatives)
         assert kept == firsts if n is None or n >= len(firsts) else kept < firsts
         told = not kept or (n is not None and (n > len(rows) or n <= len(firsts)))
-        assert (found.description.note is not None) == told
+        assert (found.description["note"] is not None) == told
 
 
 def test_seed_iteration_and_purpose_each_change_the_draw():
@@ -86,8 +85,8 @@ def test_seed_iteration_and_purpose_each_change_the_draw():
 def test_more_than_there_is_takes_all_and_says_so():
     found = select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=50_000), 0, 0)
     assert found.examples.ravel().tolist() == list(range(7))
-    assert found.description.note == "compose.n_examples=50000 is more than there are: all 7 completions are used"
-    assert select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=7), 0, 0).description.note is None
+    assert found.description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
+    assert select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=7), 0, 0).description["note"] is None
 
 
 def test_whole_groups_only():
@@ -99,12 +98,12 @@ def test_whole_groups_only():
         taken = set(problem[found.examples.ravel()].tolist())
         assert 7 not in taken
         assert found.examples.ravel().tolist() == np.flatnonzero(np.isin(problem, list(taken))).tolist()
-        assert found.description.n_train == len(found.examples.ravel()) <= 5
+        assert found.description["n_train"] == len(found.examples.ravel()) <= 5
         seen.add(frozenset(taken))
     assert seen == {frozenset(s) for s in ([9, 4], [9, 2], [4, 2])}
     assert len(select_groups(candidates, compose(), 0, 0).examples.ravel()) == 7
     fewer = select_groups(Candidates(np.repeat(range(4), 4), np.repeat(True, 16)), compose(n_examples=10), 0, 0)
-    assert fewer.description.note == "compose.n_examples=10: 8 completions are used, the whole groups that fit"
+    assert fewer.description["note"] == "compose.n_examples=10: 8 completions are used, the whole groups that fit"
 
 
 SOLVED = Candidates(
@@ -126,7 +125,7 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems)
         assert sorted(set(SOLVED.problem[found.examples.ravel()].tolist())) == problems
         assert len(found.examples.ravel()) == 4 * len(problems)
         note = f"compose.pass_rate={list(rate)} keeps {len(problems)} of 4 problems"
-        assert found.description.note == note
+        assert found.description["note"] == note
     both = compose(pass_rate=list(rate), drop_truncated=True)  # the share is that of all completions
     assert sorted(set(SOLVED.problem[select_examples(SOLVED, both, 0, 0).examples.ravel()].tolist())) == problems
     mixed = sorted({1, 2} & set(problems))
@@ -206,13 +205,13 @@ def test_pairs_exhaustively(most, n):
             continue
         found = select_pairs(candidates, config, 0, 0)
         taken = list(zip(*found.examples.T.tolist(), strict=True))
-        assert len(taken) == len(set(taken)) == min(n or 99, available) == found.description.n_train
+        assert len(taken) == len(set(taken)) == min(n or 99, available) == found.description["n_train"]
         assert set(taken) <= set().union(*possible)
         assert all(count <= most for count in Counter(MIXED_UP[found.examples[:, 0]].tolist()).values())
-        assert found.description.available == available
-        assert found.description.positive_share == 0.5
-        assert found.description.n_problems == len(set(MIXED_UP[found.examples[:, 0]].tolist()))
-        assert (found.description.note is None) == (n is None or n <= available)
+        assert found.description["available"] == available
+        assert found.description["positive_share"] == 0.5
+        assert found.description["n_problems"] == len(set(MIXED_UP[found.examples[:, 0]].tolist()))
+        assert (found.description["note"] is None) == (n is None or n <= available)
 
 
 def test_a_composed_set_in_numbers():
@@ -222,7 +221,7 @@ def test_a_composed_set_in_numbers():
         truncated=np.array([False, False, True, True, False, False]),
     )
     found = select_examples(candidates, compose("anna_karenina"), 0, 0).description
-    assert dataclasses.asdict(found) == {
+    assert found == {
         "compose": "anna_karenina", "unit": "examples", "requested": None, "available": 5, "n_train": 5,
         "n_positive": 2, "positive_share": 0.4, "n_problems": 3, "n_truncated": 2, "note": None,
     }  # fmt: skip

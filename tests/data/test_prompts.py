@@ -43,7 +43,7 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
 
 
 def test_own_examples_end_as_their_format_asks() -> None:
-    shots = {each: [shot.solution for shot in own_shots(each)] for each in ENDINGS}
+    shots = {each: [shot.answer for shot in own_shots(each)] for each in ENDINGS}
     assert [len(each) for each in shots.values()] == [8, 4, 4]
     for text in shots["gsm8k"]:
         equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
@@ -81,7 +81,7 @@ class ChatTokenizer(SimpleNamespace):
 def test_chat_prompts_are_turns() -> None:
     prompter = build_prompter(settings("math", chat=True, shots=1, template="{question}"))
     first = own_shots("math")[0]
-    expected = f"<user>{first.question}<assistant>{first.solution}<user>Q<assistant>"
+    expected = f"<user>{first.question}<assistant>{first.answer}<user>Q<assistant>"
     assert prompter.render("Q", ChatTokenizer()) == expected
     assert prompter.stop == ()
     with pytest.raises(TOPRError, match="no chat template"):

@@ -1,5 +1,6 @@
 """Logs of completions of other frameworks: each is read as what it is, and a malformed row is named."""
 
+import hashlib
 import json
 import math
 import re
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from tests.conftest import write_lines
 from topr_exp.config.data import Columns
 from topr_exp.data import rollout_files
-from topr_exp.data.rollout_files import RolloutReader, digest_of_prompt, import_rows
+from topr_exp.data.rollout_files import RolloutReader, import_rows, prompt_of
 from topr_exp.data.traces import trace_rows
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
@@ -42,7 +43,8 @@ FROM_TRACE = {"messages": json.dumps(CHAT), "completion": " 4.", "prompt_tokens"
 
 
 def of_step(step: int, row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"problem_id": f"step {step}, {digest_of_prompt(row)[:16]}"}
+    digest = hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
+    return row | {"problem_id": f"step {step}, {digest[:16]}"}
 
 
 FORMATS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

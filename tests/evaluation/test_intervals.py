@@ -27,8 +27,8 @@ def statistics(rng, problems, easy=None):
     """[problems, 3]: pass@1, pass@4, maj@8 of each problem."""
     verdicts, classes = evaluation(rng, problems, N, easy=easy)
     correct = (verdicts == CORRECT).sum(axis=1)
-    voting = ballots(verdicts, classes)
-    maj = majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
+    candidate, worth = ballots(verdicts, classes)
+    maj = majority_score(count_votes(candidate, worth.shape[1]), worth)
     return np.stack([correct / N, pass_at_k(correct, N, 4), maj], axis=1)
 
 

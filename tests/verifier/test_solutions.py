@@ -193,8 +193,8 @@ def test_the_accuracy_of_an_evaluation_has_the_same_interval_when_its_problems_h
     solved = np.where(rng.random((50, 6)) < 0.5, C, W)
     ours = summarise(tally(solved, solved, codes, np.ones((50, 6), dtype=bool)))["accuracy"]
     flat, classes = codes.reshape(300, 4), (codes.reshape(300, 4) == C).astype(int)
-    sources = [f"p{i}" for i in range(50) for _ in range(6)]
-    together = summarise_evaluation(flat, classes, sources=sources)
+    asked = [Problem(f"p{i}/{s}", "Q", "A", source=f"p{i}") for i in range(50) for s in range(6)]
+    together = summarise_evaluation(flat, classes, asked)
     alone = summarise_evaluation(flat, classes)
     assert together["pass@1"] == alone["pass@1"] == pytest.approx(ours["value"])
     assert together["pass@k"]["1"]["low"] == pytest.approx(ours["low"], abs=0.01)

@@ -29,20 +29,17 @@ class Candidates:
 
 def repeated(problem: NDArray[np.integer], tokens: Iterable[NDArray[np.integer]]) -> NDArray[np.bool_]:
     """[M] whether an earlier completion of the same problem has the same tokens."""
-    seen: set[tuple[int, bytes]] = set()
-    found = np.zeros(len(problem), dtype=bool)
-    for row, one in enumerate(zip(problem.tolist(), (each.tobytes() for each in tokens), strict=True)):
-        found[row] = one in seen
-        seen.add(one)
-    return found
+    import pandas as pd
+
+    texts = [each.tobytes() for each in tokens]
+    return pd.DataFrame({"problem": problem, "text": pd.Series(texts, dtype=object)}).duplicated().to_numpy()
 
 
 def solved_between(candidates: Candidates, low: float, high: float) -> NDArray[np.bool_]:
     """[M] whether the share of correct ones among all completions of the problem lies in [low, high]."""
     _, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     share = (np.bincount(group, weights=candidates.positive) / size)[group]
-    kept: NDArray[np.bool_] = (share >= low) & (share <= high)
-    return kept
+    return np.asarray((share >= low) & (share <= high))
 
 
 def random_generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
@@ -69,9 +66,7 @@ def group_statistics(problem: NDArray[np.integer], reward: NDArray[np.floating])
     squares = np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=len(size))
     std = np.sqrt(squares / np.maximum(size - 1, 1))
     rewards = np.full((len(size), size.max(initial=0)), -np.inf, dtype=reward.dtype)
-    order = np.argsort(group, kind="stable")
-    place = np.arange(len(order)) - (np.cumsum(size) - size)[group[order]]
-    rewards[group[order], place] = reward[order]
+    rewards[group, index_in_group(group)] = reward
     return GroupStatistics(mean[group], std[group], size[group], rewards, group)
 
 
@@ -92,31 +87,22 @@ def merge_sources(parts: Sequence[Completions], verdicts: Sequence[Verdicts]) ->
     """
     if len(parts) == 1:
         return CompletionPool(parts[0].rollouts, parts[0].questions.problems, verdicts[0])
+    import pandas as pd
     import pyarrow as pa
 
-    places: dict[tuple[bytes, str], int] = {}
-    prompts: list[NDArray[np.int32]] = []
-    problems: list[Problem] = []
-    index = []
-    for part in parts:
-        own = []
-        for prompt, problem in zip(part.questions.prompts, part.questions.problems, strict=True):
-            place = places.setdefault((np.asarray(prompt, np.int32).tobytes(), problem.answer), len(prompts))
-            if place == len(prompts):
-                prompts.append(prompt)
-                problems.append(problem)
-            own.append(place)
-        index.append(np.array(own, dtype=np.int32)[part.rollouts.problem])
-    problem_of = np.concatenate(index)
-    names = ("tokens", "text", "finish")
-    columns = pa.concat_tables([part.rollouts.columns.select(names) for part in parts])
+    asked = [one for part in parts for one in zip(part.questions.prompts, part.questions.problems, strict=True)]
+    names = [(np.asarray(prompt, np.int32).tobytes(), problem.answer) for prompt, problem in asked]
+    place, _ = pd.factorize(pd.Series(names))
+    prompts, problems = zip(*(asked[first] for first in np.unique(place, return_index=True)[1]), strict=True)
+    places = np.split(place, np.cumsum([len(part.questions.prompts) for part in parts[:-1]]))
+    problem_of = np.concatenate([own[part.rollouts.problem] for own, part in zip(places, parts, strict=True)])
+    columns = pa.concat_tables([part.rollouts.columns.select(["tokens", "text", "finish"]) for part in parts])
     columns = columns.append_column("problem", pa.array(problem_of, pa.int32()))
     columns = columns.append_column("sample", pa.array(index_in_group(problem_of), pa.int32()))
     sampled = replace(parts[0].rollouts, name="", columns=columns, prompts=prompts, bounds=[0, len(columns)])
     origin = np.repeat(np.arange(len(parts)), [part.rollouts.rows for part in parts])
-    return CompletionPool(
-        sampled, problems, Verdicts("", pa.concat_tables([each.columns for each in verdicts])), origin > 0
-    )
+    graded = Verdicts("", pa.concat_tables([each.columns for each in verdicts]))
+    return CompletionPool(sampled, problems, graded, origin > 0)
 
 
 def concat_rows(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:

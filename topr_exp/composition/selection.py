@@ -5,6 +5,7 @@ come back are sorted, since the order of training is drawn elsewhere. Pairs for 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +19,11 @@ Words = tuple[str, str, str]  # the setting that asks for exact shares of two ki
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """A composed set in numbers, ready for JSON."""
-
-    compose: str
-    unit: Unit
-    requested: int | None  # compose.n_examples
-    available: int  # the largest set that these candidates admit: completions, or pairs
-    n_train: int  # completions, or pairs, of the set
-    n_positive: int  # correct completions (of pairs: their chosen sides)
-    positive_share: float  # p
-    n_problems: int
-    n_truncated: int | None  # completions of the set that were cut off; None when it is not known
-    note: str | None  # one line for the user when the set is not what was asked, or has no correct completion
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """The rows of the candidates that are trained on, in order, and what they are."""
 
     examples: Rows  # [N, 1], or [N, 2] (correct, incorrect) for pairs
-    description: Description
+    description: dict[str, Any]  # in numbers, ready for JSON: see `describe`
 
 
 def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -66,8 +51,7 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
         chosen, available = sample_rows(rng, rows[positive], n), int(positive.sum())
     elif config.name == "proportion":
         assert config.positive_share is not None
-        chosen = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
-        available = largest_set_size(int(positive.sum()), int((~positive).sum()), config.positive_share)
+        chosen, available = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
     else:
         positives = rows[positive]
         _, first = np.unique(candidates.problem[positives], return_index=True)
@@ -91,10 +75,10 @@ def select_mix(
         rows = rows[candidates.positive[rows]]
     imported = candidates.imported[rows]
     words = ("compose.mix", "imported", "sampled")
-    chosen = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, words)
+    chosen, largest = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, words)
     count = int(candidates.imported[chosen].sum())
     note = f"compose.mix={config.mix:g}: {count} imported and {len(chosen) - count} sampled completions"
-    return chosen, largest_set_size(int(imported.sum()), int((~imported).sum()), config.mix), note
+    return chosen, largest, note
 
 
 def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -118,9 +102,7 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
             f"compose.n_examples={limit} is less than the {size[order[0]]} completions of one problem, "
             "and this algorithm trains on whole groups"
         )
-    member = np.zeros(len(index), dtype=bool)
-    member[picked] = True
-    rows = np.flatnonzero(member[group])
+    rows = np.flatnonzero(np.isin(group, picked))
     return describe(candidates, rows[:, None], config, "groups", int(total[-1]))
 
 
@@ -168,8 +150,8 @@ CORRECTNESS = ("compose.positive_share", "correct", "incorrect")
 
 def sample_proportion(
     rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, words: Words = CORRECTNESS
-) -> Rows:
-    """round(share n) of the first kind and n - round(share n) of the second; TOPRError when there are too few."""
+) -> tuple[Rows, int]:
+    """round(share n) of the first kind and the rest of the second, and the largest n; TOPRError where n is above it."""
     largest, (key, one, other) = largest_set_size(len(first), len(second), share), words
     if n is None:
         if not (len(first) and len(second)):
@@ -185,7 +167,7 @@ def sample_proportion(
                 f"{key}={share:g} with compose.n_examples={n} needs {count} {kind} "
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
-    return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)])
+    return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)]), largest
 
 
 # ---- what is said of a set
@@ -202,18 +184,19 @@ def describe(
         left_out(candidates, config),
         no_positives(n_positive, len(rows)),
     )
-    description = Description(
-        compose=config.name,
-        unit=unit,
-        requested=config.n_examples,
-        available=available,
-        n_train=len(examples),
-        n_positive=n_positive,
-        positive_share=n_positive / len(rows),
-        n_problems=len(np.unique(candidates.problem[rows])),
-        n_truncated=None if candidates.truncated is None else int(candidates.truncated[rows].sum()),
-        note="; ".join(filter(None, notes)) or None,
-    )
+    description = {
+        "compose": config.name,
+        "unit": unit,
+        "requested": config.n_examples,
+        "available": available,  # the largest set that these candidates admit: completions, or pairs
+        "n_train": len(examples),  # completions, or pairs, of the set
+        "n_positive": n_positive,  # correct completions (of pairs: their chosen sides)
+        "positive_share": n_positive / len(rows),  # p
+        "n_problems": len(np.unique(candidates.problem[rows])),
+        "n_truncated": None if candidates.truncated is None else int(candidates.truncated[rows].sum()),  # None: unknown
+        # One line for the user when the set is not what was asked, or has no correct completion.
+        "note": "; ".join(filter(None, notes)) or None,
+    }
     return Selection(examples, description)
 
 

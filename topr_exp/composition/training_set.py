@@ -1,6 +1,6 @@
 """The training set of an iteration: which completions (or pairs, or groups), in which order, with which baseline."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from topr_exp.composition.candidates import (
     random_generator,
     repeated,
 )
-from topr_exp.composition.selection import Description, Selection, describe, select_examples, select_groups, usable_rows
+from topr_exp.composition.selection import Selection, describe, select_examples, select_groups, usable_rows
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError
@@ -31,18 +31,17 @@ class TrainingSet:
     """
 
     examples: NDArray[np.int64]
-    unit: Unit
     reward: NDArray[np.float32]  # [M] R0 of every candidate
     candidates: Candidates
     groups: GroupStatistics
-    description: Description
+    description: dict[str, Any]
     baseline: float  # c that training subtracts
     effective_positive: float | None  # p~ that c and the set's p give; None where c means nothing
 
     def order(self, seed: int, iteration: int, epoch: int, whole: bool = False) -> NDArray[np.int64]:
         """A permutation of the examples; whole problems stay together where groups are trained on, or asked for."""
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
-        if self.unit != "groups" and not whole:
+        if self.description["unit"] != "groups" and not whole:
             return rng.permutation(len(self.examples))
         problem = self.candidates.problem[self.examples[:, 0]]
         index, group = np.unique(problem, return_inverse=True)
@@ -61,15 +60,12 @@ class TrainingSet:
 
     def summary(self) -> dict[str, Any]:
         """Summarize the set, JSON-ready; with mean reward and share of imported ones where there are such."""
-        more = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}
-        if (imported := self.candidates.imported) is not None:
-            more |= {"imported_share": float(imported[self.examples].mean())}
-        return {
-            **asdict(self.description),
-            **more,
-            "baseline": self.baseline,
-            "effective_positive": self.effective_positive,
-        }
+        found = dict(self.description)
+        if self.candidates.reward is not None:
+            found["mean_reward"] = float(self.reward[self.examples].mean())
+        if self.candidates.imported is not None:
+            found["imported_share"] = float(self.candidates.imported[self.examples].mean())
+        return found | {"baseline": self.baseline, "effective_positive": self.effective_positive}
 
 
 def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
@@ -106,7 +102,7 @@ def build_training_set(
     wrong = INCORRECT_REWARD[rewards]
     select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
     selection = select(candidates, config, seed, iteration)
-    p = selection.description.positive_share
+    p = selection.description["positive_share"]
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
     eq_12 = unit == "examples" and wrong == -1.0 and not in_rounds  # it is of single completions and these rewards
     reached = effective_positive(p, c) if eq_12 else None
@@ -116,7 +112,7 @@ def build_training_set(
     else:
         reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
     groups = group_statistics(candidates.problem, reward)
-    return TrainingSet(selection.examples, unit, reward, candidates, groups, selection.description, c, reached)
+    return TrainingSet(selection.examples, reward, candidates, groups, selection.description, c, reached)
 
 
 def effective_positive(positive_share: float, baseline: float) -> float:

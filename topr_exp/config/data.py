@@ -33,6 +33,7 @@ ENDINGS: dict[str, str] = {
 GRADERS = {*ENDINGS, "verdict", "topr_exp.grading.gym:grade"}
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
 Reward = Literal["pm1", "zero_one", "graded", "given"]
+LARGEST_REWARD = 3.4e38  # training computes in float32
 
 
 @dataclass(frozen=True)

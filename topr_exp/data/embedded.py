@@ -56,16 +56,6 @@ class Task:
     subject: str | None
     solve: Callable[[Calc], str]
 
-    @property
-    def answer(self) -> str:
-        """The gold, by exact arithmetic."""
-        return self.solve(Calc())
-
-    def work(self, calc: Calc) -> tuple[str, str]:
-        """The steps as text, and the answer."""
-        answer = self.solve(calc)
-        return calc.steps, answer
-
 
 Drawn = TypeVar("Drawn", bound=Task)
 
@@ -108,5 +98,5 @@ def draw_problems(
     Each is named by its hash, so that it keeps its name whatever the seed.
     """
     tasks = draw_tasks(draw, split, count, seed)
-    ids = [f"{data_format}/embedded/{split}/{digest(task.question).hex()}" for task in tasks]
-    return [Problem(id_, one.question, one.answer, one.level, one.subject) for id_, one in zip(ids, tasks, strict=True)]
+    named = ((f"{data_format}/embedded/{split}/{digest(task.question).hex()}", task) for task in tasks)
+    return [Problem(name, one.question, one.solve(Calc()), one.level, one.subject) for name, one in named]

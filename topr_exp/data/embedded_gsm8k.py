@@ -13,9 +13,8 @@ SHE = ("Anna", "Bea", "Clara", "Dina", "Mia", "Nora")
 HE = ("Ben", "Carl", "Evan", "Leo", "Omar", "Tom")
 THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
 LARGEST = 99
-# level -> (steps, distraction?), and how often a level comes
-LEVELS = {1: (1, False), 2: (2, False), 3: (2, True), 4: (3, False), 5: (3, True)}
-WEIGHTS = (20, 25, 20, 20, 15)
+# level -> steps, distraction?, and how often it comes
+LEVELS = {1: (1, False, 20), 2: (2, False, 25), 3: (2, True, 20), 4: (3, False, 20), 5: (3, True, 15)}
 CHANGES = {
     "+": ("{she} buys {n} more.", "{she} finds {n} more {things}.", "Then {helper} brings {n} more."),
     "-": ("{she} loses {n} of them.", "{she} sells {n} {things}.", "Then {helper} takes {n} of them."),
@@ -32,8 +31,8 @@ DISTRACTIONS = (
 
 def draw(rng: random.Random) -> Task:
     """One random story."""
-    level = rng.choices(list(LEVELS), WEIGHTS)[0]
-    n_steps, distracted = LEVELS[level]
+    level = rng.choices(list(LEVELS), [weight for *_, weight in LEVELS.values()])[0]
+    n_steps, distracted, _ = LEVELS[level]
     story = Story(rng)
     for k in range(n_steps):
         story.event(last=k == n_steps - 1)

@@ -25,13 +25,7 @@ class Ledger(DataConfig):
     turns: Annotated[int, within("[2, 24]")]  # what tiny_long and tiny_nats were taught
     choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn: log of it in nats
 
-    @property
-    def generated(self) -> bool:
-        return True
-
-    @property
-    def place(self) -> str:
-        return "embedded"
+    generated, place = True, "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
         story = partial(draw, turns=self.turns, choices=self.choices)

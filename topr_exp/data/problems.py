@@ -97,8 +97,7 @@ def _part(problems: list[Problem], count: int | None, source: DataConfig) -> lis
 def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
     """The problems of a split, and what became of it."""
     origin = source.origin(split)
-    limit = source.wanted(split) if source.generated else None
-    found = list(islice(_checked(source, split), limit))
+    found = list(islice(_checked(source, split), source.wanted(split) if source.generated else None))
     problems = [one for one in found if isinstance(one, Problem)]
     unparsable = [one for one in found if isinstance(one, NoAnswer)]
     if not found:

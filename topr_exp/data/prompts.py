@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,20 +33,11 @@ CHAT_TEMPLATES = {
 
 
 @dataclass(frozen=True)
-class Shot:
-    """A worked example as it stands in a prompt."""
-
-    question: str
-    solution: str
-    fields: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Prompter:
     """Turns questions into prompts. `stop` are the strings that end a completion."""
 
     template: str
-    shots: tuple[Shot, ...]
+    shots: tuple[Problem, ...]  # worked examples, whose answers are whole solutions
     chat: bool
     stop: tuple[str, ...]
 
@@ -56,7 +47,7 @@ class Prompter:
         fields: the problem's further ones. Raises TOPRError where a chat prompt is asked of a model without a chat
         template.
         """
-        worked = [(self._ask(shot.question, shot.fields), shot.solution) for shot in self.shots]
+        worked = [(self._ask(shot.question, shot.fields), shot.answer) for shot in self.shots]
         asked = self._ask(question, fields or {})
         if not self.chat:
             return "".join(f"{ask} {solution}\n\n" for ask, solution in worked) + asked
@@ -88,25 +79,23 @@ def build_prompter(config: DataConfig) -> Prompter:
     plain = "{question}" if config.chat else "Question: {question}\nAnswer:"  # for a grader of the user's own
     default = plain if config.asked_as is None else (CHAT_TEMPLATES if config.chat else TEMPLATES)[config.asked_as]
     template = config.template if config.template is not None else default
-    if config.stop is not None:
-        stop = tuple(config.stop)
-    else:
-        beginning = template.split("{question}")[0].strip()
-        stop = (f"\n{beginning}",) if config.shots and beginning and not config.chat else ()
+    beginning = template.split("{question}")[0].strip()
+    next_question = [f"\n{beginning}"] if config.shots and beginning and not config.chat else []
+    stop = tuple(next_question if config.stop is None else config.stop)
     return Prompter(template, available[: config.shots], config.chat, stop)
 
 
-def own_shots(answer_format: str | None) -> tuple[Shot, ...]:
+def own_shots(answer_format: str | None) -> tuple[Problem, ...]:
     """The project's worked examples, ending as the answer format asks; none for a user's grader."""
     if answer_format is None:
         return ()
     benchmark = "gsm8k" if answer_format == "gsm8k" else "math"
     rows = [row for _, row in read_json_lines(EXEMPLARS) if row["benchmark"] == benchmark]
     ending = ENDINGS[answer_format]
-    return tuple(Shot(row["question"], f"{row['steps']} {ending.format(answer=row['answer'])}") for row in rows)
+    return tuple(Problem("", row["question"], f"{row['steps']} {ending.format(answer=row['answer'])}") for row in rows)
 
 
-def load_shots(path: Path) -> tuple[Shot, ...]:
+def load_shots(path: Path) -> tuple[Problem, ...]:
     """Worked examples from a file of JSON lines with `question` and `solution`, used as they are, and further fields.
 
     Raises TOPRError naming file and line.
@@ -117,7 +106,7 @@ def load_shots(path: Path) -> tuple[Shot, ...]:
         if not (isinstance(question, str) and isinstance(solution, str)):
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
         fields = {key: str(value) for key, value in row.items() if key not in ("question", "solution")}
-        shots.append(Shot(question, solution, fields))
+        shots.append(Problem("", question, solution, fields=fields))
     return tuple(shots)
 
 
@@ -146,12 +135,8 @@ def tokenize_prompts(
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
-    prompts = [
-        given[place]
-        if given is not None and place in given
-        else policy.encode(prompter.render(problem.question, policy.tokenizer, problem.fields))
-        for place, problem in enumerate(problems)
-    ]
+    encoded = lambda one: policy.encode(prompter.render(one.question, policy.tokenizer, one.fields))
+    prompts = [given[place] if given and place in given else encoded(one) for place, one in enumerate(problems)]
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
     if not fitting:
         raise TOPRError(

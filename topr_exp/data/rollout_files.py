@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.data import Columns
+from topr_exp.config.data import LARGEST_REWARD, Columns
 from topr_exp.data.problems import as_text
 from topr_exp.data.traces import trace_rows
 from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
@@ -51,7 +51,6 @@ ALL_OR_NONE = (*LISTS, "reward")  # either all rows have one or none has
 FINISHES = ("stop", "length", "stop_string")
 LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
 LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
-LARGEST_REWARD = 3.4e38  # training computes in float32
 MAX_TOKEN = 2**31 - 1
 
 
@@ -70,19 +69,21 @@ class RolloutReader:
     skipped: list[str] = field(default_factory=list)  # what is wrong with the rows that were left out
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        prompts: dict[str, str] = {}  # of an id, hashed
+        prompts: dict[str, str] = {}  # of an id
         has: set[str] | None = None
         for where, raw in raw_rows(self.source):
             try:
-                rows, asked = [self.checked(one) for one in self.completions_in(where, raw)], has
+                whole = strict_object(where, raw) if isinstance(raw, bytes) else raw
+                parts = trace_rows(whole) if {"nodes", "traces"} & whole.keys() else [whole]
+                rows, asked = [self.checked(one) for part in parts for one in self.unlisted(part)], has
                 for row in rows:
                     present = row.keys() & {*ALL_OR_NONE}
                     asked = present if asked is None else asked
                     if name := min(present ^ asked, default=None):
                         differs = "lacks" if name in asked else "has"
                         raise ValueError(f"{differs} {self.label(name)}, unlike the rows before; all rows or none")
-                    name, prompt = row.get("problem_id"), digest_of_prompt(row)
-                    if name is not None and prompt_of(row) and prompts.setdefault(name, prompt) != prompt:
+                    name, prompt = row.get("problem_id"), prompt_of(row)
+                    if name is not None and prompt and prompts.setdefault(name, prompt) != prompt:
                         raise ValueError(f"{self.label('problem_id')} {name} has another prompt before")
             except (ValueError, TOPRError) as error:
                 told = str(error) if isinstance(error, TOPRError) else f"{where}: {error}"
@@ -99,13 +100,8 @@ class RolloutReader:
         """The column that a part of a row was read from."""
         return self.found.get("prompt" if name == "messages" else name, name)
 
-    def completions_in(self, where: str, raw: bytes | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The values by role of each completion in a row, which may be a prompt's with lists, or a trace."""
-        row = strict_object(where, raw) if isinstance(raw, bytes) else raw
-        for one in trace_rows(row) if {"nodes", "traces"} & row.keys() else [row]:
-            yield from self.unlisted(one)
-
     def unlisted(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The values by role of each completion in a row, which may be a prompt's with lists."""
         chosen = roles_of(tuple(row), tuple(name for name, value in row.items() if value is not None), self.columns)
         self.found |= chosen
         values = {role: row[name] if name in row else added_up(row, name) for role, name in chosen.items()}
@@ -141,7 +137,8 @@ class RolloutReader:
         if fault := next(self.faults(row), None):
             raise ValueError(fault)
         if step is not None:
-            row["problem_id"] = f"step {as_text(step)}, {digest_of_prompt(row)[:16]}"
+            digest = hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
+            row["problem_id"] = f"step {as_text(step)}, {digest[:16]}"
         return row
 
     def faults(self, row: dict[str, Any]) -> Iterator[str]:
@@ -200,10 +197,6 @@ def added_up(row: Mapping[str, Any], names: str) -> float | None:
         raise ValueError(f"data.columns.reward={names}: {bad[0]!r:.80} is no number")
     known = [value for value in values if not math.isnan(value)]
     return sum(known) if known else None
-
-
-def digest_of_prompt(row: Mapping[str, Any]) -> str:
-    return hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
 
 
 def prompt_of(row: Mapping[str, Any]) -> str | None:
@@ -292,17 +285,16 @@ def is_saved(path: Path) -> bool:
 
 def raw_rows(source: str) -> Iterator[tuple[str, bytes | dict[str, Any]]]:
     """The rows of a source, lines as they are, each with its place; TOPRError for what can't be read."""
-    files, rows = source_files(source), None
-    if source.startswith(HUB) or is_saved(Path(source)):
-        files, rows = [Path(source)], saved_rows(source)
-    elif not files and Path(source).is_dir():
+    path, saved = Path(source), source.startswith(HUB) or is_saved(Path(source))
+    files = [path] if saved else source_files(source) or [path]
+    if files == [path] and path.is_dir() and not saved:
         raise TOPRError(f"{source} holds no .parquet, .jsonl or .json files")
-    for path in files or [Path(source)]:
-        if rows is None and path.suffix != ".parquet":
-            yield from ((f"{path}:{number}", line) for number, line in numbered_lines(path))
+    for path in files:
+        if saved or path.suffix == ".parquet":
+            rows = saved_rows(source) if saved else parquet_rows(path)
+            yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, start=1))
         else:
-            found = enumerate(parquet_rows(path) if rows is None else rows, start=1)
-            yield from ((f"{path}: row {number}", row) for number, row in found)
+            yield from ((f"{path}:{number}", line) for number, line in numbered_lines(path))
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -347,10 +339,8 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
         digests = [str(saved_rows(reader.source)._fingerprint)]
     content = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
     key = {"content": content, "rows": sum(map(len, shards)), "per_shard": ROWS_PER_SHARD}
-    if more := sorted(
-        f"{role}={name}" for role, name in reader.found.items() if role != name or role not in FIRST_FORM
-    ):
-        key["read_as"] = more
+    if others := {role: name for role, name in reader.found.items() if role != name or role not in FIRST_FORM}:
+        key["read_as"] = sorted(f"{role}={name}" for role, name in others.items())
     table = store.table("imported", key, len(shards))
     return table, table.fill(shards.__getitem__)
 

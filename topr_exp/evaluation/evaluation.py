@@ -1,7 +1,6 @@
 """Evaluation of a policy on the test problems, and the completions of a run that people may read."""
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,13 +43,7 @@ class Evaluation:
         """
         codes = self.verdicts.codes.reshape(-1, self.n)
         chosen = self.questions.problems[:problems]
-        found = summarise(
-            codes[:problems],
-            self.verdicts.classes.reshape(-1, self.n)[:problems],
-            levels=[problem.level for problem in chosen],
-            subjects=[problem.subject for problem in chosen],
-            sources=[problem.source for problem in chosen],
-        )
+        found = summarise(codes[:problems], self.verdicts.classes.reshape(-1, self.n)[:problems], chosen)
         found["cut_off"] = Verdicts("", self.verdicts.columns.slice(0, codes[:problems].size)).cut_off
         found |= mean_lengths(codes[:problems], self.rollouts.tokens.lengths().reshape(-1, self.n)[:problems])
         if self.verdicts.reward is not None:
@@ -62,11 +55,6 @@ class Evaluation:
         """Locate the completions and their verdicts in the store."""
         names = {"rollouts": self.rollouts.name, "verdicts": self.verdicts.name}
         return {kind: str(self.store.root / name) for kind, name in names.items()}
-
-
-def first(questions: TokenizedProblems, count: int | None) -> TokenizedProblems:
-    """The first `count` questions (None: all)."""
-    return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])
 
 
 class EvaluatingJournal:
@@ -111,27 +99,10 @@ def show_completions(
 ) -> None:
     """Write completions into the folder's file, in place of those that an earlier attempt put there.
 
-    `logp` is a completion's log-probability when it was drawn.
+    Up to PER_VERDICT of each verdict, evenly spread over the rows; `logp` is the log-probability when it was drawn.
 
     split: test or train. examples: the rows that were trained on.
     """
-    entries = sample_entries(split, iteration, rollouts, verdicts, problems)
-    if examples is not None:
-        entries = [entry | {"trained_on": bool((examples == entry["row"]).any())} for entry in entries]
-    path = folder / COMPLETIONS
-    for each in read_lines(path)[0]:
-        place = each.get("set"), each.get("iteration")
-        if place != (split, iteration) and isinstance(place[0], str) and isinstance(place[1], int):
-            entries.append(each)
-    entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file, whatever was written again
-    if distributed.is_main_process():
-        write_text(path, "".join(json.dumps(entry) + "\n" for entry in entries))
-
-
-def sample_entries(
-    split: str, iteration: int, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]
-) -> list[dict[str, Any]]:
-    """Up to PER_VERDICT completions of each verdict, evenly spread over the rows."""
     entries, columns = [], rollouts.columns
     for code, verdict in enumerate(VERDICTS):
         rows = np.flatnonzero(verdicts.codes == code)
@@ -146,4 +117,13 @@ def sample_entries(
                 "answer": verdicts.columns["answer"][int(row)].as_py(), "tokens": len(rollouts.tokens[int(row)]),
                 "truncated": bool(rollouts.truncated[row]), "logp": sum(drawn) if drawn else None,
             })  # fmt: skip
-    return entries
+            if examples is not None:
+                entries[-1]["trained_on"] = bool((examples == row).any())
+    path = folder / COMPLETIONS
+    for each in read_lines(path)[0]:
+        place = each.get("set"), each.get("iteration")
+        if place != (split, iteration) and isinstance(place[0], str) and isinstance(place[1], int):
+            entries.append(each)
+    entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file, whatever was written again
+    if distributed.is_main_process():
+        write_text(path, "".join(json.dumps(entry) + "\n" for entry in entries))

@@ -105,7 +105,6 @@ def bootstrap_intervals(
     clusters: [P] numbers from 0 of what is resampled as a whole (None: single problems).
     share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
     """
-    assert values.ndim == 2, values.shape
     assert len(values), "no problems"
     mean = values.mean(axis=0)
     if len(values) == 1 or (clusters is not None and clusters.max() == 0):
@@ -207,22 +206,20 @@ def freedoms_of(seeds: int, problems: int) -> tuple[int, int, int]:
     return seeds - 1, problems - 1, (seeds - 1) * (problems - 1)
 
 
-def crossed_error(
-    squares: Sequence[Values], freedoms: Sequence[int], count: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def crossed_error(squares: Sequence[Values], seeds: int, problems: int, pooled: int = 1) -> tuple[Values, Values]:
     """Standard error of a mean over seeds and problems with its degrees of freedom, elementwise.
 
-    (MS_seed + MS_problem − MS_rest) / count with no component below 0; freedom: Satterthwaite's (1946).
-    squares, freedoms: of seeds, problems and the rest; count: seeds times problems.
+    (MS_seed + MS_problem − MS_rest) / (seeds problems), no component below 0; freedom: Satterthwaite's (1946).
+    squares: of seeds, problems and the rest, each the mean of so many that are `pooled`.
     """
     of_seeds, of_problems, rest = squares
-    seeds, problems = of_seeds > rest, of_problems > rest
+    by_seed, by_problem = of_seeds > rest, of_problems > rest
     variance = np.maximum(of_seeds, rest) + np.maximum(of_problems, rest) - rest
-    used = zip((seeds, problems, seeds == problems), squares, freedoms, strict=True)
-    spread = sum(part * square**2 / max(freedom, 1) for part, square, freedom in used)
+    used = zip((by_seed, by_problem, by_seed == by_problem), squares, freedoms_of(seeds, problems), strict=True)
+    spread = sum(part * square**2 / max(pooled * freedom, 1) for part, square, freedom in used)
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.where(variance > 0, variance**2 / spread, 1.0)
-    return np.sqrt(variance / count), freedom
+    return np.sqrt(variance / (seeds * problems)), freedom
 
 
 def crossed_interval(values: Values, *, share: bool = False) -> Interval:
@@ -237,8 +234,7 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     if share and (counted := extreme(values, problems, seeds)) is not None:
         return counted
     mean = float(values.mean())
-    found = crossed_error(mean_squares(values), freedoms_of(seeds, problems), values.size)
-    error, freedom = map(float, found)
+    error, freedom = map(float, crossed_error(mean_squares(values), seeds, problems))
     half = float(t_95(freedom)) * error
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
@@ -269,13 +265,10 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     means = values.mean((-2, -1))
     lead = means[..., None, :] - means[..., :, None]  # of j before i
     interactions = mean_squares(values - values.mean(-3, keepdims=True))
-    pooled, freedom = crossed_error(
-        [square.sum(-1) / (groups - 1) for square in interactions],
-        [(groups - 1) * each for each in freedoms_of(seeds, problems)],
-        seeds * problems,
-    )
+    shared = [square.sum(-1) / (groups - 1) for square in interactions]
+    pooled, freedom = crossed_error(shared, seeds, problems, groups - 1)
     pairs = (mean_squares(values - values[..., [i], :, :]) for i in range(groups))
-    own = np.stack([crossed_error(pair, freedoms_of(seeds, problems), seeds * problems)[0] for pair in pairs], -2)
+    own = np.stack([crossed_error(pair, seeds, problems)[0] for pair in pairs], -2)
     least = quantile(groups, freedom)[..., None, None] / math.sqrt(2)
     error = np.maximum(math.sqrt(2) * pooled[..., None, None], own)
     return np.asarray(lead > least * error)

@@ -6,50 +6,39 @@ Every mean carries its standard error and interval over problems.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.intervals import RESAMPLES, bootstrap_intervals, standard_error
-from topr_exp.types import VERDICTS
+from topr_exp.types import VERDICTS, Problem
 
 HEADLINE_K = 8
 TRIALS = 100  # as in the paper
 CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # the codes, in the order of VERDICTS
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """The statistics of each problem, which means, intervals and paired differences are taken of."""
-
-    n: int  # completions a problem
-    pass_at: dict[int, NDArray[np.float64]]  # K -> [P]
-    maj_at: dict[int, NDArray[np.float64]]  # K -> [P]
+ByK = dict[int, NDArray[np.float64]]  # K -> [P], of which means, intervals and paired differences are taken
 
 
-def measure(
-    verdicts: NDArray[np.integer], classes: NDArray[np.integer], seed: int = 0, trials: int = TRIALS
-) -> Measures:
+def measure(verdicts: NDArray[np.integer], classes: NDArray[np.integer], trials: int = TRIALS) -> tuple[ByK, ByK]:
     """pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
 
     verdicts: [P, n] codes of `verdicts`.
     classes: [P, n] the answers' equivalence classes in their problem, negative without an answer.
-    seed: of the draws of K out of n.
     """
-    assert verdicts.ndim == 2, verdicts.shape
     assert verdicts.size, "nothing to evaluate"
     n = verdicts.shape[1]
     correct = verdicts == CORRECT
     voting = ballots(verdicts, classes)
-    assert (voting.candidate[correct] >= 0).all(), "a correct completion without an answer class"
+    assert (voting[0][correct] >= 0).all(), "a correct completion without an answer class"
     ks = powers_of_two(n)
     passed = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
-    voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([seed, 0]), trials), strict=True))
+    voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([0, 0]), trials), strict=True))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
     passed[1] = voted[1] = correct.mean(axis=1)
-    return Measures(n, passed, voted)
+    return passed, voted
 
 
 def headline_k(n: int) -> int:
@@ -60,11 +49,8 @@ def headline_k(n: int) -> int:
 def summarise(
     verdicts: NDArray[np.integer],
     classes: NDArray[np.integer],
+    problems: Sequence[Problem] = (),
     *,
-    levels: Sequence[int | None] = (),
-    subjects: Sequence[str | None] = (),
-    sources: Sequence[str | None] = (),
-    seed: int = 0,
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
@@ -74,27 +60,26 @@ def summarise(
     are fewer, sources; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
-    verdicts, classes, seed, trials: as for `measure`.
-    levels, subjects: [P] of each problem; None where it has none.
-    sources: [P] what each problem was made from; those of one source are resampled together. None where it stands
-    for itself.
+    verdicts, classes, trials: as for `measure`.
+    problems: [P], with levels, subjects and what they were made from: those of one source are resampled together.
     resamples: of the bootstrap over problems.
     """
-    measures = measure(verdicts, classes, seed, trials)
-    columns = np.stack([*measures.pass_at.values(), *measures.maj_at.values()], axis=1)
-    clusters, ks = number(sources), [*measures.pass_at]
-    found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters, share=True)
+    measures = passed, voted = measure(verdicts, classes, trials)
+    columns = np.stack([*passed.values(), *voted.values()], axis=1)
+    clusters, ks = number([problem.source for problem in problems]), [*passed]
+    found = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
     points = [each.as_dict() for each in found]
     everything = np.ones(len(verdicts), dtype=bool)
+    correct = np.bincount((verdicts == CORRECT).sum(axis=1), minlength=verdicts.shape[1] + 1)  # TOPR, Figure 4
     return {
         **headline(verdicts, measures, everything),
         **({} if clusters is None else {"sources": int(clusters.max()) + 1}),
-        "samples": measures.n,
+        "samples": verdicts.shape[1],
         "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
         "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
-        "correct_histogram": correct_histogram(verdicts),
-        "levels": breakdown(verdicts, measures, levels),
-        "subjects": breakdown(verdicts, measures, subjects),
+        "correct_histogram": correct.tolist(),
+        "levels": breakdown(verdicts, measures, [problem.level for problem in problems]),
+        "subjects": breakdown(verdicts, measures, [problem.subject for problem in problems]),
     }
 
 
@@ -113,14 +98,13 @@ def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> 
 
     verdicts: codes; tokens: of the same shape.
     """
-    assert verdicts.shape == tokens.shape, (verdicts.shape, tokens.shape)
     by_verdict = {name: tokens[verdicts == code] for code, name in enumerate(VERDICTS)}
     found: dict[str, float | None] = {"length": float(tokens.mean())}
     return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
 
 
 def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = ()) -> dict[str, float | None]:
-    """The mean reward [P, n] and its standard error over problems; sources: as for `summarise`."""
+    """The mean reward [P, n] and its standard error over problems; sources: [P] what each was made from."""
     each = rewards.mean(axis=1)
     return {"mean_reward": float(each.mean()), "mean_reward_se": standard_error(each, number(sources))}
 
@@ -133,17 +117,19 @@ def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
 
 
-def headline(verdicts: NDArray[np.integer], measures: Measures, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+def headline(verdicts: NDArray[np.integer], measures: tuple[ByK, ByK], chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """The headline figures of the chosen problems; chosen: [P]."""
-    k = headline_k(measures.n)
-    values = {"pass@1": measures.pass_at[1], f"maj@{k}": measures.maj_at[k]}
-    means = {name: float(each[chosen].mean()) for name, each in values.items()}
-    return {**means, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
+    passed, voted = measures
+    k = headline_k(verdicts.shape[1])
+    means = {"pass@1": float(passed[1][chosen].mean()), f"maj@{k}": float(voted[k][chosen].mean())}
+    counts = np.bincount(verdicts[chosen].ravel(), minlength=len(VERDICTS))
+    shares: dict[str, float] = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
+    return {**means, **shares, "problems": int(chosen.sum())}
 
 
 def breakdown(
     verdicts: NDArray[np.integer],
-    measures: Measures,
+    measures: tuple[ByK, ByK],
     names: Sequence[int | None] | Sequence[str | None],
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
@@ -154,23 +140,9 @@ def breakdown(
 # ---- verdicts and votes: pass@K in closed form, maj@K by the paper's bootstrap (TOPR, section 4.2)
 
 
-def shares(verdicts: NDArray[np.integer]) -> dict[str, float]:
-    """The share of each verdict among all completions; verdicts: codes of any shape."""
-    counts = np.bincount(verdicts.ravel(), minlength=len(VERDICTS))
-    return {name: float(count / verdicts.size) for name, count in zip(VERDICTS, counts, strict=True)}
-
-
-def correct_histogram(verdicts: NDArray[np.integer]) -> list[int]:
-    """The number of problems with 0, 1, ... n correct completions (TOPR, Figure 4); verdicts: [P, n]."""
-    return np.bincount((verdicts == CORRECT).sum(axis=1), minlength=verdicts.shape[1] + 1).tolist()
-
-
-@dataclass(frozen=True, slots=True)
-class Ballots:
-    """The n completions of P problems as votes."""
-
-    candidate: NDArray[np.int64]  # [P, n] the class of the answer voted for; -1 has no vote
-    worth: NDArray[np.float64]  # [P, C] share of an answer's completions graded correct: 0 or 1 for a consistent grader
+# [P, n] the class of the answer that a completion votes for, -1 without a vote; and [P, C] the share of an answer's
+# completions graded correct, 0 or 1 for a consistent grader.
+Ballots = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
 def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ballots:
@@ -183,7 +155,7 @@ def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ball
     candidate = np.where(verdicts != INVALID, np.maximum(classes, -1), -1).astype(np.int64)
     width = max(int(candidate.max(initial=-1)) + 1, 1)
     good = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return Ballots(candidate, good / np.maximum(count_votes(candidate, width), 1))
+    return candidate, good / np.maximum(count_votes(candidate, width), 1)
 
 
 def count_votes(candidate: NDArray[np.int64], width: int) -> NDArray[np.int64]:
@@ -205,7 +177,6 @@ def majority_score(votes: NDArray[np.int64], worth: NDArray[np.float64]) -> NDAr
 
 def powers_of_two(n: int) -> list[int]:
     """The K that are reported for n completions a problem: 1, 2, 4, ... up to n."""
-    assert n >= 1, n
     return [1 << i for i in range(n.bit_length())]
 
 
@@ -232,14 +203,13 @@ def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int
 
     ks: ascending, each from 1 to n.
     """
-    n, (problems, width) = voting.candidate.shape[1], voting.worth.shape
-    assert ks == sorted(set(ks)), ks
-    assert 1 <= ks[0] <= ks[-1] <= n, ks
+    candidate, worth = voting
+    problems, width = worth.shape
     found = np.zeros((len(ks), problems))
     for _ in range(trials):
-        shuffled = rng.permuted(voting.candidate, axis=1)
+        shuffled = rng.permuted(candidate, axis=1)
         votes = np.zeros((problems, width), dtype=np.int64)
         for i, (start, stop) in enumerate(zip([0, *ks], ks, strict=False)):
             votes += count_votes(shuffled[:, start:stop], width)
-            found[i] += majority_score(votes, voting.worth)
+            found[i] += majority_score(votes, worth)
     return found / trials

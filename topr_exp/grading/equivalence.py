@@ -63,10 +63,14 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """Compares two structures; `leaf` compares two single expressions (or two whole relations)."""
     if isinstance(gold, Named) or isinstance(answer, Named):
         return _same_named(gold, answer, leaf)
-    if _is_chain(gold) or _is_chain(answer):
+    if "=" in {node.kind for node in (gold, answer) if isinstance(node, Group)}:
         return _same_chain(gold, answer, leaf)
     if isinstance(gold, Group) and isinstance(answer, Group):
-        return _same_group(gold, answer, leaf)
+        if gold.kind != answer.kind or len(gold.items) != len(answer.items):
+            return False
+        if gold.kind in ("list", "union"):
+            return _same_unordered(list(gold.items), list(answer.items), leaf)
+        return _all_same(zip(gold.items, answer.items, strict=True), leaf)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return leaf(gold, answer)
     if r"\begin" in gold.tokens and r"\begin" in answer.tokens:  # 2 times a matrix, and a matrix
@@ -74,34 +78,17 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     return False
 
 
-def _whole(node: Node) -> Leaf:
-    return Leaf(node.tokens, relation=True)
-
-
 def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `leaf`."""
-    if not isinstance(gold, Named) or not isinstance(answer, Named):
-        named, other = (gold, answer) if isinstance(gold, Named) else (answer, gold)
-        assert isinstance(named, Named)
-        if isinstance(other, Leaf) and other.relation:
-            return leaf(_whole(gold), _whole(answer))
-        return same(gold.value if gold is named else gold, answer.value if answer is named else answer, leaf)
-    if gold.name == answer.name:
-        return same(gold.value, answer.value, leaf)
-    closed = not any(token.isalpha() for node in (gold.value, answer.value) for token in node.tokens)
-    return False if closed else leaf(_whole(gold), _whole(answer))
-
-
-def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
-    if gold.kind != answer.kind or len(gold.items) != len(answer.items):
-        return False
-    if gold.kind in ("list", "union"):
-        return _same_unordered(list(gold.items), list(answer.items), leaf)
-    return _all_same(zip(gold.items, answer.items, strict=True), leaf)
-
-
-def _is_chain(node: Node) -> bool:
-    return isinstance(node, Group) and node.kind == "="
+    one, other = (node.value if isinstance(node, Named) else node for node in (gold, answer))
+    if isinstance(gold, Named) and isinstance(answer, Named):
+        if gold.name == answer.name:
+            return same(one, other, leaf)
+        if not any(token.isalpha() for value in (one, other) for token in value.tokens):
+            return False
+    elif not any(isinstance(node, Leaf) and node.relation for node in (gold, answer)):
+        return same(one, other, leaf)
+    return leaf(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
 
 
 def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:

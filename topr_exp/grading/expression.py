@@ -30,7 +30,7 @@ _SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re
 
 
 class Unreadable(Exception):
-    """The tokens spell no expression beyond doubt, or its value exceeds a bound."""
+    """The tokens spell no expression beyond doubt, or its value exceeds a bound or can't be told from a rounded one."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -48,7 +48,7 @@ def rational_value(tokens: Tokens) -> Fraction | None:
     try:
         if all(token in _LITERAL or number_like(token) for token in tokens):
             tree = _parse(tokens, literal=True)
-            return None if tree is None else evaluate(tree, _exact)
+            return None if tree is None else evaluate(tree, lambda kind, *parts: _bounded(_EXACT[kind](*parts)))
         text = " ".join(tokens)
         return _bounded(Fraction(text.replace(" ", ""))) if _SCIENTIFIC.fullmatch(text) else None
     except (Unreadable, ZeroDivisionError, RecursionError):
@@ -171,7 +171,14 @@ class _Parser:
         if token in _CONSTANTS and self._peek() != "_":
             return ("constant", _CONSTANTS[token])
         if (token.isalpha() and token.isascii()) or token in GREEK:
-            return ("name", token + self._subscript())
+            if not self._accept("_"):
+                return ("name", token)
+            self._take("{")
+            subscript = self._next()  # of one token: _{1}, _{n}, _{10}
+            if not subscript.isalnum():
+                raise Unreadable
+            self._take("}")
+            return ("name", f"{token}_{subscript}")
         if token == r"\frac":
             return ("/", self._braced(), self._braced())
         if token == r"\sqrt":
@@ -183,17 +190,6 @@ class _Parser:
             self._take(")" if token == "(" else "}")
             return inner
         raise Unreadable
-
-    def _subscript(self) -> str:
-        """_{1}, _{n}, _{10}: a subscript of one token."""
-        if not self._accept("_"):
-            return ""
-        self._take("{")
-        name = self._next()
-        if not name.isalnum():
-            raise Unreadable
-        self._take("}")
-        return "_" + name
 
     def _root(self) -> Tree:
         degree = ("number", "2")
@@ -220,10 +216,6 @@ class _Parser:
 
 
 # ---- exact values
-
-
-def _exact(kind: str, *parts: Any) -> Fraction:
-    return _bounded(_EXACT[kind](*parts))
 
 
 def _bounded(result: Fraction) -> Fraction:
@@ -266,12 +258,8 @@ _NUMERIC: dict[str, Callable[..., complex]] = {
     "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan,
     "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "ln": math.log, "sec": lambda x: 1 / math.cos(x),
-    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x),
+    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x), "/": operator.truediv,
 }  # fmt: skip
-
-
-class _NoValue(Exception):
-    pass
 
 
 def certainly_different(one: Tokens, other: Tokens) -> bool:
@@ -285,7 +273,7 @@ def certainly_different(one: Tokens, other: Tokens) -> bool:
         left, right = _Sample(point), _Sample(point)
         try:
             gap = abs(evaluate(trees[0], left.value) - evaluate(trees[1], right.value))
-        except (_NoValue, ArithmeticError, TypeError, ValueError, RecursionError):
+        except (Unreadable, ArithmeticError, TypeError, ValueError, RecursionError):
             continue
         if gap > _RELATIVE * max(left.largest, right.largest):
             return True
@@ -310,28 +298,21 @@ class _Sample:
         match kind:
             case "name":
                 result = self.point[parts[0]]
-            case "/":
-                result = parts[0] / self._divisor(parts[1])
             case "^":
                 result = self._power(*parts)
             case "root":
                 result = self._root(*parts)
-            case "ln" if self._doubtful(parts[0]):
-                raise _NoValue
+            case "/" | "ln" if self._doubtful(parts[-1]):
+                raise Unreadable
             case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
-                raise _NoValue
+                raise Unreadable
             case _:
                 result = _NUMERIC[kind](*parts)
         magnitude = abs(result)
         if not magnitude < _LARGEST:  # not-a-number, too
-            raise _NoValue
+            raise Unreadable
         self.largest = max(self.largest, magnitude)
         return result
-
-    def _divisor(self, value: complex) -> complex:
-        if self._doubtful(value):
-            raise _NoValue
-        return value
 
     def _doubtful(self, value: complex) -> bool:
         """Check for a value that may be a rounded zero."""
@@ -341,11 +322,13 @@ class _Sample:
         real = isinstance(base, float) and base > 0
         whole = isinstance(exponent, float) and exponent.is_integer()
         if abs(exponent) > 1000 or self._doubtful(base) or not (real or whole):  # a root of -1 has two values
-            raise _NoValue
+            raise Unreadable
         return base**exponent
 
     def _root(self, base: complex, degree: complex) -> complex:
         """The real root: the third root of -8 is -2."""
         if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
             return -self._power(-base, 1 / degree)
-        return self._power(base, 1 / self._divisor(degree))
+        if self._doubtful(degree):
+            raise Unreadable
+        return self._power(base, 1 / degree)

@@ -57,7 +57,10 @@ def extract(completion: str, format: str) -> str | None:
     statement = last_boxed(text) if format == "math" else _after_phrase(text, start)
     if statement is None:
         return None
-    return _verdict(statement) if format == "verdict" else _without_clause(statement)
+    if format != "verdict":
+        return _without_clause(statement)
+    words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
+    return words.pop() if len(words) == 1 and words <= {"correct", "incorrect"} else None
 
 
 def tagged(completion: str) -> str | None:
@@ -152,12 +155,6 @@ def _without_clause(statement: str) -> str:
         if value.count("{") == value.count("}") and any(char.isalnum() for char in value):
             return value
     return statement
-
-
-def _verdict(statement: str) -> str | None:
-    """ "correct" or "incorrect" where a statement says that and nothing that would turn or hedge it."""
-    words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
-    return words.pop() if len(words) == 1 and words <= {"correct", "incorrect"} else None
 
 
 def _statement(rest: str) -> str | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import topr_exp
+from topr_exp.config.data import LARGEST_REWARD
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
@@ -26,7 +27,6 @@ SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
-LARGEST_REWARD = 3.4e38  # training computes in float32
 
 Pair = tuple[str, str]
 
@@ -135,26 +135,20 @@ class Grader(AbstractContextManager["Grader"]):
         return [-1 if each is None else numbers.setdefault(representative[each], len(numbers)) for each in answers]
 
     def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
-        answers = [extract(completion, self.name) for completion, _ in chunk]
-        pairs = [(gold, answer) for (_, gold), answer in zip(chunk, answers, strict=True) if answer is not None]
-        decided = self._compare(pairs)
-        for (_, gold), answer in zip(chunk, answers, strict=True):
+        pairs = [(gold, extract(completion, self.name)) for completion, gold in chunk]
+        stated = dict.fromkeys((gold, answer) for gold, answer in pairs if answer is not None)
+        decided = {pair: compare_quickly(*pair) for pair in stated}
+        undecided = [pair for pair, (equal, _) in decided.items() if equal is None]
+        for pair, (status, value) in zip(undecided, self.start().submit(undecided) if undecided else (), strict=True):
+            # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
+            path = {"ok": "symbolic", "error": "raised"}.get(status, status)
+            decided[pair] = (status == "ok" and value is True, path)
+        for gold, answer in pairs:
             if answer is None:
                 yield Outcome("invalid", None, "none")
             else:
                 equal, path = decided[gold, answer]
                 yield Outcome("correct" if equal else "incorrect", answer, path)
-
-    def _compare(self, pairs: Iterable[Pair]) -> dict[Pair, tuple[bool, str]]:
-        """Decide each pair: equal or not, and by what."""
-        quick = {pair: compare_quickly(*pair) for pair in dict.fromkeys(pairs)}
-        undecided = [pair for pair, (equal, _) in quick.items() if equal is None]
-        decided = {pair: (bool(equal), path) for pair, (equal, path) in quick.items()}
-        for pair, (status, value) in zip(undecided, self.start().submit(undecided) if undecided else (), strict=True):
-            # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
-            path = {"ok": "symbolic", "error": "raised"}.get(status, status)
-            decided[pair] = (status == "ok" and value is True, path)
-        return decided
 
     def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
         for number, (status, value) in enumerate(self.start().submit(chunk), before + 1):

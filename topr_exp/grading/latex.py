@@ -5,6 +5,7 @@ text, and refuses an answer if one of its tokens is not on a list.
 """
 
 import re
+from itertools import groupby
 
 MAX_CHARS = 2000  # longer answers are compared as raw text only
 MAX_DEPTH = 40
@@ -63,9 +64,9 @@ _SYNONYMS = {
     r"\rparen": ")", r"\varnothing": r"\emptyset", r"\land": ",", r"\lor": ",", r"\wedge": ",", r"\vee": ",",
     "and": ",", "or": ",", ";": ",", r"\vert": "|", r"\lvert": "|", r"\rvert": "|", r"\mid": "|", r"\colon": ":",
     r"\degree": r"\circ", r"\%": "%", r"\&": "&", r"\_": "_", r"\infin": r"\infty", r"\simeq": r"\approx",
-    r"\langle": r"\langle", r"\prime": "'", r"\bar": r"\overline", r"\widehat": r"\hat", r"\arsinh": r"\arcsinh",
+    r"\prime": "'", r"\bar": r"\overline", r"\widehat": r"\hat", r"\arsinh": r"\arcsinh",
     r"\arcosh": r"\arccosh", r"\artanh": r"\arctanh", r"\rightarrow": r"\to", r"\imath": "i", r"\dots": r"\ldots",
-    r"\cdots": r"\ldots", r"\lim": r"\lim", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
+    r"\cdots": r"\ldots", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
     "pi": r"\pi", "sqrt": r"\sqrt", "percent": "%", "pct": "%", "percentage": "%", r"\bigcup": r"\cup",
 }  # fmt: skip
 _FUNCTIONS = words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm")
@@ -90,7 +91,11 @@ def tokenize(text: str) -> Tokens:
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMA_GROUPS.sub("", text)
     text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\D", "", match.group()), text)
-    return tuple(_merge_letters(_Canonical(_join_thousands(_lex(text))).run()))
+    before, *rest = _TEXT.split(text)
+    tokens = _plain(before)
+    for command, content, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        tokens += _text_tokens(command, content) + _plain(after)
+    return tuple(_merge_letters(_Canonical(_join_thousands(tokens)).until(" ", 0)))
 
 
 def number_like(token: str) -> bool:
@@ -103,18 +108,8 @@ def integer_like(token: str) -> bool:
     return token.isascii() and token.isdigit()
 
 
-def _lex(text: str) -> list[str]:
-    """Tokens with texts, spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
-    out: list[str] = []
-    position = 0
-    for match in _TEXT.finditer(text):
-        out += _plain(text[position : match.start()])
-        out += _text_tokens(match.group(1), match.group(2))
-        position = match.end()
-    return out + _plain(text[position:])
-
-
 def _plain(text: str) -> list[str]:
+    """Tokens with spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
     out: list[str] = []
     for lexeme in _LEXEME.findall(text):
         token = " " if lexeme.isspace() or lexeme in _DROPPED else _SYNONYMS.get(lexeme, lexeme)
@@ -127,18 +122,15 @@ def _text_tokens(command: str, content: str) -> list[str]:
     r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token."""
     word = content.strip()
     if command == "mathbb":
-        return [r"\mathbb", "{", word, "}"]
+        return [r"\mathbb", "{", *([word] if word else []), "}"]
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
         return [_SYNONYMS.get("\\" + word, "\\" + word)]
     stripped = word.strip(" ,")
-    if stripped in ("and", "or"):
-        return [","]
-    if stripped in ("percent", "pct", "percentage"):
-        return ["%"]
+    if stripped in ("and", "or", "percent", "pct", "percentage"):
+        return [_SYNONYMS[stripped]]
     if (command.startswith("math") and "\\" in word) or not _WORDY.search(word):
         return [" ", *_plain(word), " "]
-    quantity = _QUANTITY.fullmatch(word)
-    if quantity is not None:
+    if quantity := _QUANTITY.fullmatch(word):
         return [*_plain(quantity.group(1)), '"' + quantity.group(2)]
     return ['"' + " ".join(word.split())]
 
@@ -163,11 +155,9 @@ def _join_thousands(tokens: list[str]) -> list[str]:
 
 def _merge_letters(tokens: list[str]) -> list[str]:
     out: list[str] = []
-    for token in tokens:
-        if token.isalpha() and token.isascii() and out and out[-1].isalpha() and out[-1].isascii():
-            out[-1] += token
-        else:
-            out.append(token)
+    for are_letters, run in groupby(tokens, lambda token: token.isalpha() and token.isascii()):
+        parts = list(run)
+        out += ["".join(parts)] if are_letters else parts
     while out and out[-1] in (".", ",", ":"):
         out.pop()
     return out
@@ -177,14 +167,7 @@ class _Canonical:
     """Puts every argument into braces and drops those that group nothing: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens = tokens
-        self.at = 0
-
-    def run(self) -> list[str]:
-        out: list[str] = []
-        while self.at < len(self.tokens):
-            out += self._one(0)
-        return out
+        self.tokens, self.at = tokens, 0
 
     def _one(self, depth: int) -> list[str]:
         """The next token with its arguments."""
@@ -193,43 +176,34 @@ class _Canonical:
         token = self.tokens[self.at]
         self.at += 1
         if token == "{":
-            inner = self._until("}", depth + 1)
+            inner = self.until("}", depth + 1)
             return inner if len(inner) <= 1 else ["{", *inner, "}"]
         if token == r"\begin":
-            return self._environment(depth + 1)
+            name = self._argument(depth + 1, False)
+            if name == ["array"] and self._peek() == "{":
+                self._argument(depth + 1, False)  # the columns' alignment
+            # All matrices are a pmatrix here: which brackets surround one is a matter of taste.
+            return [token, "{", *(["pmatrix"] if name and name[0] in _MATRICES else name), "}"]
         if token in ("^", "_"):
-            return self._script(token, depth)
-        if token == r"\sqrt" and self._peek() == "[":
-            self.at += 1
-            root = self._until("]", depth + 1)
-            return [token, "[", *root, "]", "{", *self._argument(depth + 1, True), "}"]
+            argument = self._argument(depth + 1, False)
+            if token == "^" and (argument == [r"\circ"] or set(argument) == {"'"}):
+                return argument
+            return [token, "{", *argument, "}"]
         if token in _ARGUMENTS:
             out = [token]
+            if token == r"\sqrt" and self._peek() == "[":
+                self.at += 1
+                out += ["[", *self.until("]", depth + 1), "]"]
             for _ in range(_ARGUMENTS[token]):
                 out += ["{", *self._argument(depth + 1, True), "}"]
             return ["\\end", "{", "pmatrix", "}"] if token == r"\end" and out[2] in _MATRICES else out
         return [token]
 
-    def _environment(self, depth: int) -> list[str]:
-        """All matrices are a pmatrix here: which brackets surround one is a matter of taste."""
-        name = self._argument(depth, False)
-        if name == ["array"] and self._peek() == "{":
-            self._argument(depth, False)  # the columns' alignment
-        return [r"\begin", "{", *(["pmatrix"] if name and name[0] in _MATRICES else name), "}"]
-
-    def _script(self, token: str, depth: int) -> list[str]:
-        argument = self._argument(depth + 1, False)
-        if token == "^" and argument == [r"\circ"]:
-            return [r"\circ"]
-        if token == "^" and argument and all(mark == "'" for mark in argument):
-            return argument
-        return [token, "{", *argument, "}"]
-
     def _peek(self) -> str | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
-    def _until(self, closing: str, depth: int) -> list[str]:
-        """The tokens up to a closing bracket, or the end; parentheses come in pairs."""
+    def until(self, closing: str, depth: int) -> list[str]:
+        """The tokens up to a closing bracket (" " for none), or the end; parentheses come in pairs."""
         out: list[str] = []
         level = 1
         while self.at < len(self.tokens):
@@ -247,7 +221,7 @@ class _Canonical:
             return []
         if token in ("{", "("):  # sqrt(x+1), x^(1/2)
             self.at += 1
-            return self._until("}" if token == "{" else ")", depth)
+            return self.until("}" if token == "{" else ")", depth)
         if one_digit and len(token) > 1 and token.isascii() and (token.isdigit() or token.isalpha()):
             self.tokens[self.at] = token[1:]
             return [token[0]]

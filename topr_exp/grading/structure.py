@@ -176,14 +176,11 @@ def _brackets(tokens: Tokens, depth: int) -> Node | None:
     if tokens[0] == r"\{" and tokens[-1] == r"\}":
         if "|" in inner or ":" in inner:
             return None  # a set builder
-        unique = list(dict.fromkeys(parts))
-        return _collect("list", unique, tokens, depth) if unique else Group("list", (), tokens)
+        return _collect("list", list(dict.fromkeys(parts)), tokens, depth)
     if len(parts) == 1:
         return _node(inner, depth + 1) if _OPEN[tokens[0]] == tokens[-1] else None
     kind = {r"\langle": "<", r"\{": "{"}.get(tokens[0], tokens[0]) + {r"\rangle": ">"}.get(tokens[-1], tokens[-1])
-    if len(parts) > MAX_ITEMS:
-        raise TooComplex
-    return Group(kind, tuple(_node(part, depth + 1) for part in parts), tokens)
+    return _collect(kind, parts, tokens, depth)
 
 
 def _matrix(tokens: Tokens, depth: int) -> Node | None:
@@ -313,7 +310,8 @@ def _leaf(tokens: Tokens) -> Leaf:
         body = value[:-4] if powered else value
         if len(body) < 2 or not _is_unit(body[:-1], body[-1]):
             break
-        unit = unit or _unit_name(body[-1], value[-2] if powered else "")
+        known = _UNITS.get(re.sub(r"[^a-z]", "", body[-1].lower()))
+        unit = unit or (known and known + (value[-2] if powered else ""))
         value = body[:-1]
     return Leaf(value, unit)
 
@@ -326,8 +324,3 @@ def _is_unit(before: Tokens, token: str) -> bool:
         return False
     after_number = number_like(before[-1]) or (before[-1] == "}" and r"\frac" in before)
     return after_number and (len(token) > 2 or token.lower() in _UNITS)
-
-
-def _unit_name(token: str, power: str) -> str | None:
-    known = _UNITS.get(re.sub(r"[^a-z]", "", token.lower()))
-    return None if known is None else known + power

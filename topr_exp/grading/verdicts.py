@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
-from topr_exp.grading.grader import Grader, version
+from topr_exp.grading.grader import Grader, Outcome, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
@@ -99,14 +99,9 @@ def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: 
     table = store.table("verdicts", {"given_from": threshold, "rollouts": rollouts.name}, rollouts.shards)
 
     def make(shard: int) -> pa.Table:
-        some = rewards[slice(*rollouts.shard_rows(shard))]
-        columns = {
-            "verdict": pa.array(np.where(some >= threshold, "correct", "incorrect"), pa.string()),
-            "answer": pa.nulls(len(some), pa.string()),
-            "path": pa.array(["given"] * len(some), pa.string()),
-            "class": pa.array(np.full(len(some), -1), pa.int32()),
-        }
-        return pa.table({**columns, "reward": pa.array(some, pa.float64())})
+        some = rewards[slice(*rollouts.shard_rows(shard))].tolist()
+        outcomes = [Outcome("correct" if each >= threshold else "incorrect", None, "given", each) for each in some]
+        return as_table(outcomes, np.full(len(some), -1), graded=True)
 
     table.fill(make)
     return Verdicts(table.name, table.read())
@@ -140,12 +135,16 @@ def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], pr
         # A user's grader may give verdicts without answers: what it calls correct counts as one answer.
         unnamed = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
         classes[unnamed] = classes[rows].max(initial=-1) + 1
+    return as_table(outcomes, classes, grader.graded)
+
+
+def as_table(outcomes: Sequence[Outcome], classes: NDArray[np.integer], graded: bool) -> pa.Table:
     columns = {
         "verdict": pa.array([outcome.verdict for outcome in outcomes], pa.string()),
-        "answer": pa.array(answers, pa.string()),
+        "answer": pa.array([outcome.answer for outcome in outcomes], pa.string()),
         "path": pa.array([outcome.path for outcome in outcomes], pa.string()),
         "class": pa.array(classes, pa.int32()),
     }
-    if grader.graded:
+    if graded:
         columns["reward"] = pa.array([outcome.reward for outcome in outcomes], pa.float64())
     return pa.table(columns)

@@ -20,7 +20,7 @@ from multiprocessing.reduction import recv_handle
 from numbers import Real
 from typing import Any, NoReturn
 
-PACKAGE = "topr_exp."  # functions of the package, whose modules are prepared
+PACKAGE = "topr_exp."  # functions of the package, whose modules come with warm caches (`prepare`)
 CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
@@ -40,7 +40,11 @@ def serve(descriptor: int, caller: int, target: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = Connection(descriptor)
-    task = _load(target)
+    name, _, function = target.partition(":")
+    module = importlib.import_module(name)
+    if target.startswith(PACKAGE):
+        module.prepare()
+    task: Task = getattr(module, function)
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
@@ -57,15 +61,6 @@ def serve(descriptor: int, caller: int, target: str) -> None:
                 control.close()
                 _work(Connection(channel), server, task)
             os.close(channel)
-
-
-def _load(target: str) -> Task:
-    """The function that a worker runs; the package's come with warm caches (`prepare`)."""
-    name, _, function = target.partition(":")
-    module = importlib.import_module(name)
-    if target.startswith(PACKAGE):
-        module.prepare()
-    return getattr(module, function)
 
 
 # ---- a worker

@@ -131,11 +131,11 @@ def results(run: Run, record: Record) -> Record:
         raise TOPRError(f"{run.name}: {place} does not hold the same number of verdicts on each of its problems")
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(problems, -1)
     n, k = codes.shape[1], headline_k(codes.shape[1])
-    majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
+    _, majorities = measure(codes, columns["class"].to_numpy().reshape(-1, n))
     counts = {
         "correct": packed(np.sum(codes == 0, axis=1)),
         "invalid": packed(np.sum(codes == INVALID, axis=1)),
-        "maj": packed(np.rint(1000 * majority).astype(int)),  # per mille
+        "maj": packed(np.rint(1000 * majorities[k]).astype(int)),  # per mille
     }
     found = {name: rounded(record[name]) for name in SHARES} | {"n": n, "k": k, "of_problems": counts}
     return found if asked is None else {**found, "solutions": solutions}

@@ -106,7 +106,7 @@ def header(
 
 def tell_signs(found: TrainingSet, algo: Any) -> None:
     """Print of which sign R is, where that means something; warn where a loss never makes wrong answers rarer."""
-    if found.unit != "examples" or "group_rewards" in algo.needs:
+    if found.description["unit"] != "examples" or "group_rewards" in algo.needs:
         return
     shares = found.signs()
     say(signs(shares))

@@ -22,7 +22,6 @@ from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
 
-DAY = 86_400
 FOR_EVER = "can't be made again  "
 PRUNE = "remove tables that match all options, and tables derived from them; without --yes only list them"
 
@@ -149,7 +148,7 @@ def made_from(name: str, known: list[Table]) -> list[Table]:
 def days_unused(table: Table) -> float:
     """Days since a run last asked for a table, which touches its key.json."""
     key_file = table.folder / KEY_FILE
-    return max(0.0, time.time() - (key_file if key_file.exists() else table.folder).stat().st_mtime) / DAY
+    return max(0.0, time.time() - (key_file if key_file.exists() else table.folder).stat().st_mtime) / 86_400
 
 
 def size_of(table: Table) -> int:
@@ -271,7 +270,13 @@ def prune(store: Store, options: argparse.Namespace) -> None:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
     known = find_tables(store)
-    refuse_no_store(store.root)
+    if not (store.root / MARKER).exists():
+        raise TOPRError(
+            f"{store.root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
+            f"`touch {store.root / MARKER}`; nothing is removed before"
+        )
+    if others := foreign_entries(store.root):
+        raise TOPRError(f"{store.root} holds {', '.join(others[:3])}, which a store does not; nothing is removed")
     gone: dict[str, int] = {}  # name -> bytes
     for table in [table for table in matching(known, options.key) if fits(table, options)]:
         part = [one for one in [table, *made_from(table.name, known)] if one.name not in gone]
@@ -286,17 +291,6 @@ def prune(store: Store, options: argparse.Namespace) -> None:
             print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
     told = total(gone.values())
     print(f"removed {told}" if options.yes else f"{told} would be removed; add --yes to do it")
-
-
-def refuse_no_store(root: Path) -> None:
-    """TOPRError for a folder that no run has used as a store, or that holds more: nothing is removed from it."""
-    if not (root / MARKER).exists():
-        raise TOPRError(
-            f"{root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
-            f"`touch {root / MARKER}`; nothing is removed before"
-        )
-    if others := foreign_entries(root):
-        raise TOPRError(f"{root} holds {', '.join(others[:3])}, which a store does not; nothing is removed")
 
 
 def fits(table: Table, options: argparse.Namespace) -> bool:

@@ -22,7 +22,7 @@ COLUMNS = {name: name for name in (*TEXTS, *LISTS, "reward")} | {"completion": "
 PROMPTS = b"prompts"  # in a shard's metadata: text, token ids and gold of each of its prompts
 CARD_FILE = "README.md"
 CARD = """---
-{matter}
+tags: [topr_exp, rollouts, reinforcement-learning]
 ---
 # {title}
 
@@ -73,7 +73,6 @@ def export_file(table: Table, path: Path) -> int:
         return export_parquet(table, path)
     import numpy as np
 
-    rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):
             shard = public_columns(table, table.shard(index), prompts=False)
@@ -82,13 +81,11 @@ def export_file(table: Table, path: Path) -> int:
                     row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
                 present = {name: value for name, value in row.items() if value is not None}
                 file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
-            rows += len(shard)
-    return rows
+    return table.bounds()[-1]
 
 
 def export_parquet(table: Table, path: Path) -> int:
     """Write the columns of `MEANINGS`, as far as they are there, and the card beside them."""
-    from huggingface_hub import DatasetCardData
     from pyarrow.parquet import ParquetWriter
 
     verdicts, rows, prompts, columns = verdicts_on(table), 0, set[Any](), list[str]()
@@ -106,7 +103,6 @@ def export_parquet(table: Table, path: Path) -> int:
         assert writer is not None
         writer.close()
     card = CARD.format(
-        matter=DatasetCardData(tags=["topr_exp", "rollouts", "reinforcement-learning"]).to_yaml(),
         title=path.stem,
         rows=rows,
         prompts=f"{len(prompts):,} prompts",
@@ -149,12 +145,11 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
     import pyarrow as pa
 
     shard = shard.append_column("verdict", verdicts["verdict"])
-    if "reward" in shard.column_names:
-        return shard
-    if "reward" in verdicts.column_names:
-        return shard.append_column("reward", verdicts["reward"])
-    reward = [1.0 if one == "correct" else -1.0 for one in verdicts["verdict"].to_pylist()]
-    return shard.append_column("reward", pa.array(reward, pa.float64()))
+    if "reward" not in shard.column_names:
+        signs = [1.0 if one == "correct" else -1.0 for one in verdicts["verdict"].to_pylist()]
+        given = verdicts["reward"] if "reward" in verdicts.column_names else pa.array(signs, pa.float64())
+        shard = shard.append_column("reward", given)
+    return shard
 
 
 def verdicts_on(table: Table) -> pa.Table | None:

@@ -55,14 +55,22 @@ class Store:
 
         `shards` must follow from the key. Raises TOPRError when the key is no JSON.
         """
-        assert KINDS.fullmatch(kind), kind
-        assert shards >= 1, shards
         key = json.loads(canonical(key))
         return Table(self.root / kind / key_hash(key), key, shards, stop=self.stop)
 
     def open(self, folder: Path) -> Table:
-        """The table in a folder of this store, by its key.json."""
-        return Table(folder, *read_key(folder), stop=self.stop)
+        """The table in a folder of this store; TOPRError when its key.json can't be read or is another table's."""
+        path = folder / KEY_FILE
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            key, shards = dict(stored["key"]), int(stored["shards"])
+            if key_hash(key) != folder.name:
+                raise ValueError("another key than the folder's name says")
+        except OSError as error:
+            raise TOPRError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TOPRError) as error:
+            raise TOPRError(f"{path} is damaged ({error})") from error
+        return Table(folder, key, shards, stop=self.stop)
 
 
 class Table:
@@ -141,7 +149,9 @@ class Table:
                     made_here = None
                     if self.fault(index) is not None:
                         self._stop.check()
-                        lock = self._lock(index)
+                        path = self.shard_file(index).with_suffix(locks.SUFFIX)
+                        with disk_errors(f"write {path}"):
+                            lock = locks.acquire(path)
                         if isinstance(lock, locks.Owner):
                             makes = f"waiting for {lock}, which makes shard {index} of {self.shards} of {self.name}"
                             waits = waits or makes
@@ -163,11 +173,6 @@ class Table:
                     time.sleep(PAUSE_SECONDS)
             self._tidy()
         return made
-
-    def _lock(self, index: int) -> locks.Lock | locks.Owner:
-        path = self.shard_file(index).with_suffix(locks.SUFFIX)
-        with disk_errors(f"write {path}"):
-            return locks.acquire(path)
 
     def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> pa.Table | None:
         """Make one shard whose lock this process holds; None when another process finished it."""
@@ -200,7 +205,10 @@ class Table:
         """A complete table: note its use (for pruning by age) and remove what killed processes left."""
         with suppress(OSError):  # a store that others own, or read-only: reading it is enough
             os.utime(self.folder / KEY_FILE)
-            mark(self.folder.parent.parent)
+            root = self.folder.parent.parent
+            if not (root / MARKER).exists() and not foreign_entries(root):  # `prune` removes nothing from any other
+                (root / MARKER).touch()  # whole at once, so that a kill leaves nothing behind
+                sync_folder(root)
             for path in self.folder.glob(f"*{TEMPORARY}"):
                 path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
             for path in self.folder.glob(f"*{locks.SUFFIX}"):
@@ -224,28 +232,6 @@ def canonical(key: Mapping[str, Any]) -> str:
 def key_hash(key: Mapping[str, Any]) -> str:
     """16 hexadecimal digits of BLAKE2b over the canonical JSON."""
     return hashlib.blake2b(canonical(key).encode("ascii"), digest_size=HASH_BYTES).hexdigest()
-
-
-def read_key(folder: Path) -> tuple[dict[str, Any], int]:
-    """Key and number of shards from a table's key.json; TOPRError when it can't be read or is another table's."""
-    path = folder / KEY_FILE
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        key, shards = dict(stored["key"]), int(stored["shards"])
-        if key_hash(key) != folder.name:
-            raise ValueError("another key than the folder's name says")
-    except OSError as error:
-        raise TOPRError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TOPRError) as error:
-        raise TOPRError(f"{path} is damaged ({error})") from error
-    return key, shards
-
-
-def mark(root: Path) -> None:
-    """Mark a folder that holds only tables as a store: `prune` removes nothing from any other."""
-    if not (root / MARKER).exists() and not foreign_entries(root):
-        (root / MARKER).touch()  # whole at once, so that a kill leaves nothing behind
-        sync_folder(root)
 
 
 def foreign_entries(root: Path) -> list[str]:

@@ -62,7 +62,7 @@ class Examples:
 
     def batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch | PairBatch:
         """Build the loss's input for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
-        if self.training_set.unit != "pairs":
+        if self.training_set.description["unit"] != "pairs":
             return self.make_batch(rows, logp, mask, vocab_kl)
         half = len(rows) // 2
         chosen, rejected = slice(None, half), slice(half, None)

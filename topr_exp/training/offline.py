@@ -35,7 +35,7 @@ def train_offline(
             journal.log({"iteration": iteration, **record})
             progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
             if trainer.step == per_epoch and not trainer.moved:
-                share = 100 * examples.training_set.description.positive_share
+                share = 100 * examples.training_set.description["positive_share"]
                 raise TOPRError(
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
                     "training set are correct, and none of them has a gradient"

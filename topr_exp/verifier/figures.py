@@ -19,7 +19,6 @@ RATIOS = {
     "accuracy_on_correct": ("right_on_correct", "verified_correct"),
     "accuracy_on_incorrect": ("right_on_incorrect", "verified_incorrect"),
 }
-SELECTIONS = ("weighted_sc", "maj", "oracle")
 BALANCED = "balanced_accuracy"
 Means = dict[str, NDArray[np.float64]]
 
@@ -72,7 +71,7 @@ def tally(
     return Tally({name: value.astype(np.float64) for name, value in counts.items()}, solved.shape[1], n)
 
 
-def summarise(counted: Tally, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+def summarise(counted: Tally, resamples: int = RESAMPLES) -> dict[str, Any]:
     """Name -> value, se (None for ratios), low, high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
@@ -84,11 +83,11 @@ def summarise(counted: Tally, seed: int = 0, resamples: int = RESAMPLES) -> dict
     means = dict(zip(names, columns.mean(axis=0, keepdims=True).T, strict=True))
     drawn = None
     if len(counted) > 1:
-        resampled = bootstrap_means(columns, resamples, np.random.default_rng([seed, 2]))
+        resampled = bootstrap_means(columns, resamples, np.random.default_rng([0, 2]))
         drawn = dict(zip(names, resampled.T, strict=True))
-    figures = (*RATIOS, BALANCED, *SELECTIONS, "solved")
+    figures = (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved")
     found: dict[str, Any] = {name: interval(name, means, drawn, len(counted)) for name in figures}
-    found["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"], seed)
+    found["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"])
     return {**found, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
 
 
@@ -114,9 +113,9 @@ def figure(name: str, means: Means) -> NDArray[np.float64]:
     return np.divide(top, bottom, out=np.full(len(top), np.nan), where=bottom > 0)
 
 
-def difference(first: NDArray[np.float64], second: NDArray[np.float64], seed: int = 0) -> dict[str, float | None]:
+def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> dict[str, float | None]:
     """The mean of second - first, [P] each, paired by problem."""
-    return bootstrap_intervals((second - first)[:, None], np.random.default_rng([seed, 3]))[0].as_dict()
+    return bootstrap_intervals((second - first)[:, None], np.random.default_rng([0, 3]))[0].as_dict()
 
 
 def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -125,10 +124,10 @@ def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[n
     approvals: [P, K] how many verifications of a solution say that it is correct, 0 where it has none. Each solution
     has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
     """
-    assert approvals.shape == voting.candidate.shape, (approvals.shape, voting.candidate.shape)
-    said = voting.candidate[:, :, None] == np.arange(voting.worth.shape[1])  # [P, K, C] who answers what
+    candidate, worth = voting
+    said = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] who answers what
     total = (said * approvals[:, :, None].astype(np.int64)).sum(axis=1)
-    return majority_score(np.where(said.any(axis=1), total + 1, 0), voting.worth)
+    return majority_score(np.where(said.any(axis=1), total + 1, 0), worth)
 
 
 # ---- the table at the end of a run or an evaluation

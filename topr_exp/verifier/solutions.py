@@ -19,7 +19,6 @@ from topr_exp.runtime.files import write_json
 from topr_exp.types import Problem
 from topr_exp.verifier import figures
 
-TRUTH = {True: "correct", False: "incorrect"}  # what a verdict has to say
 FILE = "verification.json"
 
 
@@ -38,20 +37,17 @@ class Solutions:
 
         (The beginning of the list then holds as many different problems as it can.)
         """
-        count, k = self.verdicts.shape
-        prompter = Prompter(template, (), False, ())
+        k, prompter = self.verdicts.shape[1], Prompter(template, (), False, ())
         return [
             replace(
-                self.problems[p],
-                id=name_of(self.problems[p], sample),
-                question=prompter.render(
-                    self.problems[p].question, fields={"solution": self.texts[p * k + sample].strip()}
-                ),
-                answer=TRUTH[bool(self.verdicts[p, sample] == CORRECT)],
-                source=self.problems[p].id,
+                problem,
+                id=name_of(problem, sample),
+                question=prompter.render(problem.question, fields={"solution": self.texts[p * k + sample].strip()}),
+                answer="correct" if self.verdicts[p, sample] == CORRECT else "incorrect",
+                source=problem.id,
             )
             for sample in range(k)
-            for p in range(count)
+            for p, problem in enumerate(self.problems)
         ]
 
 
@@ -89,7 +85,12 @@ class Verification:
 
         What each problem adds to them goes to FILE in `folder`, for tables over several runs.
         """
-        counted = self.tally(evaluation)
+        # Each problem's verifications, brought into the order of its solutions.
+        row = {problem.id: i for i, problem in enumerate(evaluation.questions.problems)}
+        k = self.test.verdicts.shape[1]
+        rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
+        codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
+        counted = figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
         found = figures.summarise(counted)
         self.base = self.base or counted
         if iteration > 0:
@@ -104,11 +105,3 @@ class Verification:
         if distributed.is_main_process():
             write_json(path, shown)
         return {"verifier": found}
-
-    def tally(self, evaluation: Evaluation) -> figures.Tally:
-        """Each problem's verifications, brought into the order of its solutions."""
-        row = {problem.id: i for i, problem in enumerate(evaluation.questions.problems)}
-        k = self.test.verdicts.shape[1]
-        rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
-        codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
-        return figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
