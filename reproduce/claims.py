@@ -25,10 +25,10 @@ from reproduce.figure import (
     sound,
     versus,
 )
-from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, grouping, name_of, titled, ways
+from reproduce.groups import EFFECTIVE, RATE, algorithms, grouping, name_of, ways
 from reproduce.panels import distances
 from reproduce.records import LENGTHS
-from reproduce.selection import Runs, collapsed, mean_of, over_seeds, pick
+from reproduce.selection import Runs, collapsed, mean_of, pick
 from reproduce.variance import LIMITS
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.results import contrast, difference, of_problems
@@ -275,14 +275,9 @@ def at_beta(runs: Runs, extra: Extra) -> Claim:
 # ---- beyond the papers
 
 
-def spent_percent(record: Record) -> float:
-    """Percent of the last updates' negatives whose π/μ is below 0.01: those that TOPR hardly pushes any more."""
-    return PERCENT * float(record["metrics"]["spent_share_neg"][-1])
-
-
 def effective_size(record: Record) -> float:
     """Percent: what the answers of a batch are worth by their ratios, (Σ r)² / (B Σ r²), in the last updates."""
-    return PERCENT * float(record["metrics"]["ess"][-1])
+    return PERCENT * last(record, "ess")
 
 
 def nats(record: Record) -> float:
@@ -290,7 +285,7 @@ def nats(record: Record) -> float:
     return float(record["metrics"]["nats"][0])
 
 
-NUMBERS = ("spent_percent", "effective_size", "last_length", "nats")  # that panels draw
+NUMBERS = ("effective_size", "last_length", "nats")  # that panels draw
 
 
 def last_length(record: Record, name: str = LENGTHS[0]) -> float:
@@ -350,12 +345,3 @@ def last(record: Record, name: str) -> float:
 def trained(record: Record) -> float:
     """Mean tokens of the answers that a run trained on."""
     return float(np.mean(record["metrics"]["sampled_length"]))
-
-
-def spent_more(runs: Runs, extra: Extra) -> list[Claim]:
-    turns = runs.split(TURNS)
-    if len(turns) < 2:
-        return []
-    short, long = (titled(turns[which(turns)]).get("TOPR", Runs([])) for which in (min, max))
-    text = f"TOPR: more of the negatives no longer push with {max(turns)} turns than with {min(turns)}"
-    return [above(text, over_seeds([each / PERCENT for each in gaps(long, short, spent_percent)]))]

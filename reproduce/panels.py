@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce.difficulty import EFFECTIVE_POSITIVE
-from reproduce.draw import OF_BARS, SEED, grid, log_axis, log_ticks, names_below, panel, series_style, style_of
+from reproduce.draw import OF_BARS, SEED, grid, log_axis, names_below, panel, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model
-from reproduce.groups import BETA, EFFECTIVE, RATE, TURNS, Groups, algorithms, name_of
+from reproduce.groups import BETA, EFFECTIVE, RATE, Groups, algorithms, name_of
 from reproduce.records import TRIED, read_rates
 from reproduce.selection import Runs, pick
-from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.evaluation.intervals import crossed_interval
@@ -147,19 +146,6 @@ def cells(ax: Axes, runs: Runs, key: str = EFFECTIVE, written: str = "{:g}", sca
     ax.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
     ax.set(ylabel="learning rate")
     ax.grid(visible=False)
-
-
-def log_ratio_bars(ax: Axes, groups: Groups) -> None:
-    """Where Δ = log π(y|x) − log μ(y|x) of the last updates' batches lies, by length and sign."""
-    (runs,) = groups.values()
-    for i, sign in enumerate(("positive", "negative")):
-        style = series_style(i)
-        for turns, each in runs.split(TURNS).items():
-            low, middle, high = log_ratios(each, sign)
-            x, label = turns * (1 + 0.08 * i), sign if turns == min(runs.split(TURNS)) else None
-            ax.plot([x, x], [low, high], color=style["color"], lw=3, alpha=0.5)
-            ax.plot([x], [middle], "o", ms=4, color=style["color"], label=label)
-    log_ticks(ax, runs.split(TURNS))
 
 
 def efficiency(ax: Axes, groups: Groups, extra: Extra) -> None:

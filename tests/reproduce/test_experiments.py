@@ -90,8 +90,8 @@ def test_one_algorithm_of_a_figure_that_has_settings_of_others(text: str, losses
 
 @pytest.mark.parametrize(
     ("given", "there", "not_there"),
-    [("--list model=tiny_noise", "fig1", "table2 mu"), ("--full", "table2 mu length", ""),
-     ("--full model=tiny", "mu", "length table2"), ("fig2 mu", "fig2 mu", "fig1"), ("", "fig1 table2", "mu")],
+    [("--list model=tiny_noise", "fig1", "table2 mu"), ("--full", "table2 mu lag", ""),
+     ("--full model=tiny", "mu", "lag table2"), ("fig2 mu", "fig2 mu", "fig1"), ("", "fig1 table2", "mu")],
 )  # fmt: skip
 def test_which_figures_are_asked_for(given: str, there: str, not_there: str) -> None:
     names = {figure.name for figure in chosen(FIGURES, parser().parse_intermixed_args(given.split()))}

@@ -126,22 +126,17 @@ def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> No
             assert wanted(tried, choice(tried)) == []
 
 
-@pytest.mark.extended
-def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
-    """The loss by its ratio and width, where these are not the YAML's."""
-    names = {("topr", "token"): "topr_token_ratio", ("topr", "geometric"): "topr_geometric_ratio",
-             ("gspo", 0.03): "gspo_eps_low_0_03", ("ppo", 0.8): "ppo_eps_low_0_8", ("opmd", 0.01): "opmd_tau_0_01",
-             ("cispo", 1.0): "cispo_cap_1", ("vespo", 0.5): "vespo_c1_pos_0_5"}  # fmt: skip
+def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss() -> None:
+    """The loss by its width or division, where these are not the YAML's."""
+    names = {("topr", False): "topr_undivided", ("ppo", 0.8): "ppo_eps_low_0_8"}
     conf, seen = read_rates(), set()
-    for job in jobs_of(named("length"), request_for(named("length"))).values():
-        algo = job.config.algo
-        values = [plain(value) for key, value in vars(algo).items() if key != "correction_level"]
-        own = [(algo.name, value) for value in values if (algo.name, value) in names]
-        loss = names[own[0]] if own else algo.name
-        assert job.config.optim.lr == conf[f"tiny_long_{job.config.data.turns}_turns"][loss]
-        seen.add((loss, job.config.data.turns))
-    assert {loss for loss, _ in seen} >= {*names.values(), "topr", "tis", "is", "ppo"}
-    assert len(seen) == 15 * 4
+    for job in jobs_of(named("staleness_by_rate"), request_for(named("staleness_by_rate"))).values():
+        algo, updates = job.config.algo, job.config.schedule.updates
+        own = names.get((algo.name, getattr(algo, "eps_low", getattr(algo, "length_normalize", None))), algo.name)
+        assert job.config.optim.lr == conf[f"tiny_long_10_turns_{updates}_updates"][own]
+        seen.add((own, updates))
+    assert {loss for loss, _ in seen} >= {*names.values(), "topr", "tis", "grpo", "vespo", "cispo", "m2po"}
+    assert len(seen) == 20
 
 
 # ---- fresh and stale batches

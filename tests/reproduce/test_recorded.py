@@ -55,7 +55,7 @@ def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
     """As when a sweep was stopped: it is drawn, judged and written, and no run is none."""
     stored = records.read(RESULTS / f"{figure.name}.json")
     some = Runs(records.runs_of(stored)[::3])
-    if figure.name in ("fig3", "fig4", "fig7", "table1", "agro_kl", "length"):  # of each kind of panel
+    if figure.name in ("fig3", "fig4", "fig7", "table1", "agro_kl", "lag"):  # of each kind of panel
         with drawing():
             save(figure.draw(some, stored["extra"]), tmp_path / "half.png")
     for members in some.split("model.name").values():

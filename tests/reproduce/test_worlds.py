@@ -101,16 +101,6 @@ def tokens(algo: str, divided: tuple[Level, Level, Level], without: tuple[Level,
             for levels, more in ((divided, {}), (without, {"algo__length_normalize": False}))]  # fmt: skip
 
 
-def spent(short: Sequence[float], long: Sequence[float]) -> list[Group]:
-    """TOPR's negatives that no longer push, by seed; CISPO beside it in one place."""
-    groups = [
-        group("topr", 60, data__turns=turns, metrics={"spent_share_neg": [0.5] * 19 + [share]}, seeds=(seed,))
-        for turns, shares in ((2, short), (10, (0.9, 0.0, 0.5)), (22, long))
-        for seed, share in enumerate(shares)
-    ]
-    return [*groups, group("cispo", 70, data__turns=2), group("cispo", 20, data__turns=22)]  # fmt: skip
-
-
 def stale(fresh: Level, old: Level, algo: str = "topr", tokens: Level = 100, **settings: Any) -> list[Group]:
     lengths = dict.fromkeys(("length", "length_correct", "length_incorrect"), tokens)
     return [group(algo, level, schedule__updates=updates, lengths=lengths, **settings)
@@ -241,8 +231,6 @@ WORLDS = [
                1))], NO),
     World("learning_rates", "TOPR alone bears the whole grid", grid("tiny"), YES),
     World("learning_rates", "naive REINFORCE does too", grid("tiny", bears="naive"), NO),
-    World("length", "more no longer push; CISPO is above, then below", spent((0.2, 0.21, 0.19), (0.65, 0.64, 0.66)),
-          YES, {"22 turns: CISPO": NO}, effects={"push": 45}),
     World("staleness_long", "old ones cost TOPR 20, without 1/T 10; 1/T takes 40 tokens", [*stale(60, 40, tokens=110),
           *stale(60, 50, tokens=150, algo__length_normalize=False),
           *stale(50, 60, algo="ppo", algo__eps_low=0.8)], YES, {"1 update: TOPR, without": "equal", "1 update: PPO": NO,
