@@ -88,16 +88,6 @@ def names_below(ax: Axes, names: Sequence[str]) -> None:
     ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
 
 
-def base_line(ax: Axes, runs: Runs, name: str = "pass@1", by: str | None = None) -> None:
-    """The base's share as a dotted line; `by` a setting on the x axis where that decides the problems."""
-    style: Any = {"color": "0.45", "ls": ":", "lw": 1}
-    if by is not None:
-        points = {float(x): PERCENT * float(each.values(name, "base").mean()) for x, each in runs.split(by).items()}
-        ax.plot([*points], [*points.values()], **style)
-    elif len(runs):
-        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), **style)
-
-
 # ---- kinds of panels: each draws groups of runs
 
 
@@ -200,7 +190,7 @@ def panel(
     groups: Callable[[Runs], Any],
     *given: Any,
     within: Callable[[Runs], Runs] = lambda runs: runs,
-    base: bool | str = False,
+    base: bool = False,
     legend: int | dict[str, Any] | None = None,
     log: bool = False,
     extra: bool = False,
@@ -210,7 +200,7 @@ def panel(
 ) -> Panel:
     """A panel in which `kind` draws the groups of one model's runs.
 
-    within: which of the runs; base: a line for the base, by a setting; legend: inside with these options, or its
+    within: which of the runs; base: a dotted line for the base; legend: inside with these options, or its
     columns below; log: the y axis; extra: `kind` takes the figure's extra numbers; labels: of the axes, {model} and {k}
     filled in.
     """
@@ -218,8 +208,8 @@ def panel(
     def drawn(ax: Axes, model: str, runs: Runs, numbers: Extra) -> None:
         runs = within(runs)
         kind(ax, groups(runs), *given, *([numbers] if extra else []))
-        if base:
-            base_line(ax, runs, by=base if isinstance(base, str) else None)
+        if base and len(runs):
+            ax.axhline(PERCENT * float(runs.values(part="base").mean()), color="0.45", ls=":", lw=1)
         if log:
             log_axis(ax, "y")
         known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}
