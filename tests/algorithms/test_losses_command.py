@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from topr_exp.api import loss
-from topr_exp.losses import DELTAS, main, weights
+from topr_exp.config.load import CONF
+from topr_exp.losses import DELTAS, main, paper, weights
 
 
 @pytest.mark.parametrize("tokens", [1, 10])
@@ -29,6 +31,13 @@ def test_token_ratios_depend_on_the_length() -> None:
     short, long = (weights(loss("cispo"), True, tokens, [3.0])[0] for tokens in (1, 10))
     assert short == pytest.approx(5.0)  # the cap
     assert long == pytest.approx(math.exp(0.3))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "algo").glob("*.yaml")))
+def test_the_paper_of_a_loss_is_that_of_the_documents(name: str) -> None:
+    rows = (ROOT / "docs" / "algorithms.md").read_text().splitlines()
+    mine = [row for row in rows if f"`algo={name}`" in row or f"`algo={name} " in row]
+    assert any((paper(name).removeprefix("arXiv ") or "| |") in row for row in mine)
 
 
 def test_the_table_and_the_picture_have_every_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,14 +36,14 @@ def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_a
 
 def test_an_unfinished_run_shows_how_far_it_got(tmp_path: Path) -> None:
     _, folder = make_run(tmp_path, done=False)
-    (folder / "error.txt").write_text("TOPRError: No space left on device\n\ntraceback")
+    (folder / "error.txt").write_text("TOPRError: no space left\n\ntraceback")
     (folder / "summary.json").write_text(json.dumps({"base": {"pass@1": 0.2}, "note": "no positives"}))
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 1, "step": 21, "sam')
     run = read_run(folder)
     assert (run.status, len(run.updates)) == ("running", 20)
     assert (run.figure("base", "pass@1"), run.figure("final", "pass@1")) == (0.2, None)
-    assert run.notes == ["no positives", "failed: TOPRError: No space left on device", "not finished (20 updates logged)"]
+    assert run.notes == ["no positives", "failed: TOPRError: no space left", "not finished (20 updates logged)"]
 
 
 def test_damaged_lines_are_counted(tmp_path: Path) -> None:

@@ -268,6 +268,15 @@ def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:
         trained(tmp_path, "mu=sampler", "name=b")
 
 
+def test_a_loss_of_groups_refuses_a_log_in_which_a_prompt_has_a_single_completion(tmp_path: Path) -> None:
+    log = pd.read_parquet(log_of(tmp_path)).drop(index=[0, 1, 2])
+    log.to_parquet(file := tmp_path / "alone.parquet")
+    more = ("data.n=4", f"data.completions={file}", "data.reward=given", "data.test_problems=2")
+    with pytest.raises(TOPRError, match=r"^algo=grpo compares .*: 1 of 16 prompts of .* have a single one$"):
+        run(config := config_of(*overrides(tmp_path, "algo=grpo", *more, "data.eval_n=1")))
+    assert not (config.folder / "eval.jsonl").exists()
+
+
 # ---- TRL trains and logs its completions; our first gradient on that log is TRL's
 
 

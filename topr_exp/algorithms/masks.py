@@ -43,10 +43,15 @@ class Mask(base.Typed):
         base.check_range("high", "null", "set, or low: a mask needs a band", (self.low, self.high) != (None, None))
         if self.of_ratio:
             base.check_range("low", self.low or 0.0, "null or 0 or more: a ratio", (self.low or 0.0) >= 0)
+            base.check_range("high", self.high, "null or above 0: a ratio", self.high is None or self.high > 0)
         else:
             base.check_range("level", self.level, "token, mean or largest: no ratio", self.level != "sum")
         if self.is_size:
             base.check_range("low", self.low, "null for a size, which has no lower bound", self.low is None)
+            base.check_range("high", self.high, "0 or more: a size", self.high is not None and self.high >= 0)
+        elif not self.of_ratio:
+            base.check_range("low", self.low or 0.0, "at most 1: a difference", (self.low or 0.0) <= 1)
+            base.check_range("high", self.high or 0.0, "at least -1: a difference", (self.high or 0.0) >= -1)
         low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
         base.check_range("high", high, f"above low = {low}", low < high)
 
