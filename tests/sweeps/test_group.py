@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(1800)
 LONG = ["optim.epochs=5", "checkpoint.every_seconds=0", *SLOW]  # 20 updates, two seconds at least
 ON_POLICY = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.replay=0.3", "evaluation.every=2",
              "optim.batch_size=32"]  # fmt: skip
+LATE = ["schedule=async", "schedule.lag=1", "schedule.rounds=3", "schedule.prompts=8", "optim.batch_size=32"]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -74,8 +75,12 @@ def assert_close(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "parallel"),
-    [pytest.param([], "ddp", marks=pytest.mark.extended), (ON_POLICY, "fsdp")],
-    ids=["offline ddp", "rounds fsdp"],
+    [
+        pytest.param([], "ddp", marks=pytest.mark.extended),
+        (ON_POLICY, "fsdp"),
+        pytest.param(LATE, "fsdp", marks=pytest.mark.extended),
+    ],
+    ids=["offline ddp", "rounds fsdp", "lag fsdp"],
 )
 def test_two_processes_make_the_run_that_one_makes(tmp_path: Path, arguments: list[str], parallel: str) -> None:
     alone = config_of(*overrides(tmp_path / "one", *arguments))

@@ -23,12 +23,15 @@ from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
 DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
+GRADED = ["data.grader=tests.reference.closeness:grade", "data.reward=graded", "data.threshold=2.5", "baseline=1"]
+LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
 
 
-def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
-    fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS))
-    none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS))
+@pytest.mark.parametrize("more", [[], [*GRADED, LORA]], ids=["", "graded, lora"])
+def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path, more: list[str]) -> None:
+    fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, *more))
+    none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS, *more))
     for config in (fresh, none):
         seconds = run(config)["seconds"]
         assert all(seconds[stage] > 0 for stage in ("sampling", "grading", "scoring")), "timed apart from training"
