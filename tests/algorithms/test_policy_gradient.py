@@ -180,3 +180,17 @@ def test_a_loss_built_in_python_is_checked_as_settings_are(given: dict[str, Any]
     assert Tapered(**right, mask=masks, advantage="group").mask == masks
     with refused(line, ConfigError):
         Tapered(**right | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"statistic": "ratio", "high": 0.0}, "high must be null or above 0"),
+        ({"statistic": "divergence", "high": -0.1}, "high must be 0 or more"),
+        ({"statistic": "difference", "low": 1.5}, "low must be at most 1"),
+        ({"statistic": "difference", "high": -1.5}, "high must be at least -1"),
+    ],
+)
+def test_a_band_that_drops_everything_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Mask(**given)
