@@ -170,10 +170,11 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
 
 
 def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For each row, how many rows before it have the same value."""
-    import pandas as pd
-
-    return pd.Series(index).groupby(index).cumcount().to_numpy(np.int32)
+    """For each row, how many rows before it have the same value, which is 0 or more."""
+    order, sizes = np.argsort(index, kind="stable"), np.bincount(index)
+    places = np.empty(len(index), np.int32)
+    places[order] = np.arange(len(index)) - (np.cumsum(sizes) - sizes)[index[order]]
+    return places
 
 
 def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = None) -> Any:
