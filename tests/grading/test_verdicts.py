@@ -126,7 +126,7 @@ def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_told(cap
     assert not caplog.records
 
 
-def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_after_a_regrade(smoke, tmp_path, capsys, caplog):
+def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_once_they_are_pruned(smoke, tmp_path, capsys, caplog):
     shutil.copytree(smoke[0].output_dir, tmp_path, dirs_exist_ok=True)
     first = smoke[1]
     assert (first["cut_off"], first["base"]["cut_off"], first["final"]["cut_off"]) == (0, 0, 0)
@@ -141,7 +141,7 @@ def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_after_a_regrade(s
     second = run(config)
     assert (second["cut_off"], second["base"]["cut_off"], second["final"]["cut_off"]) == (1, 3, 0)
     assert "note: the grader was cut off twice on 4 completions, which count as incorrect" in capsys.readouterr().out
-    commands = re.findall(r"python -m topr_exp\.store (--root \S+ regrade verdicts/\w+)", caplog.text)
+    commands = re.findall(r"python -m topr_exp\.store (--root \S+ prune --yes --key verdicts/\w+)", caplog.text)
     assert len(commands) == 2
     assert [main(command.split()) for command in commands] == [0, 0]
     third = run(config_of(*overrides(tmp_path, "name=third")))

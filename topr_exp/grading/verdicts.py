@@ -89,7 +89,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
         table.fill(make, progress)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
-        command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}"
+        command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
         warn_of_failures(verdicts, grading.grader, f"; to have the next run try again: {command}")
     return verdicts
 

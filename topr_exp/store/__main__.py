@@ -49,8 +49,6 @@ def parser() -> argparse.ArgumentParser:
     add("describe", describe, "a table's line, columns and whole key").add_argument("key", metavar="KEY", help=table)
     command = add("verify", verify, "check every checksum; exit status 1 if something is damaged")
     command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a folder of runs")
-    command = add("regrade", regrade, "make the next run that needs them repeat gradings that were cut off")
-    command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
     command = add("prune", prune, PRUNE)
     command.add_argument("--kind", help="needed for imported tables (or --key), which no run can make again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="unused for this long")
@@ -243,27 +241,7 @@ def verify_folder(folder: Path) -> int:
     return int(bad > 0)
 
 
-# ---- regrade, prune, export, import
-
-
-def regrade(store: Store, options: argparse.Namespace) -> None:
-    """Remove the shards of verdicts in which a grader was cut off: the next run that needs them grades them anew."""
-    from topr_exp.grading.verdicts import Verdicts
-
-    found = matching(find_tables(store), options.key)
-    verdicts = [table for table in found if table.kind == "verdicts" and not table.error]
-    if options.key and not verdicts:
-        raise TOPRError(f"{found[0].name} holds no verdicts that can be read")
-    for table in verdicts:
-        if at_work := makers(table):
-            print(f"kept     {table.name}: {at_work} is at work on it")
-            continue
-        there = [index for index in range(table.shards) if table.fault(index) is None]
-        cut_off = {index: Verdicts("", table.shard(index)).cut_off for index in there}
-        for index in (index for index, count in cut_off.items() if count):
-            with disk_errors(f"remove {table.shard_file(index)}"):
-                table.shard_file(index).unlink()
-        print(f"{table.name}: {sum(cut_off.values())} completions were cut off; the next run grades them again")
+# ---- prune, export, import
 
 
 def prune(store: Store, options: argparse.Namespace) -> None:
