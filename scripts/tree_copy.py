@@ -42,7 +42,7 @@ def failing(tree: Path, tests: Sequence[str], *, first: bool) -> list[str] | Non
     status = run_pytest(tree, [*options, *(["-x"] if first else []), *tests], told)
     if status is None:
         return None
-    if status not in (0, 1, 2) or not report.is_file():
+    if status not in (0, 1, 2, 5) or not report.is_file():
         sys.exit(f"pytest ended with status {status}:\n{told.read_text(encoding='utf-8', errors='replace')[-3000:]}")
     cases = ElementTree.parse(report).getroot().iter("testcase")
     return [identity(case) for case in cases if case.find("failure") is not None or case.find("error") is not None]
