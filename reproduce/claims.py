@@ -25,7 +25,7 @@ from reproduce.figure import (
     sound,
     versus,
 )
-from reproduce.groups import EFFECTIVE, RATE, algorithms, grouping, name_of, ways
+from reproduce.groups import EFFECTIVE, RATE, algorithms, grouping, name_of
 from reproduce.panels import distances
 from reproduce.records import LENGTHS
 from reproduce.selection import Runs, collapsed, mean_of, pick
@@ -300,13 +300,6 @@ def shorter(text: str, differences: list[float]) -> Claim:
 
 def gaps(first: Runs, second: Runs, number: Callable[[Record], float]) -> list[float]:
     return [number(one) - number(two) for one, two in in_pairs(first, second)]
-
-
-def length_without(runs: Runs, extra: Extra) -> Claim:
-    """Of one staleness: TOPR's answers with and without 1/T."""
-    groups, none = ways(runs), Runs([])
-    pair = groups.get("TOPR", none), groups.get("TOPR, without 1/T", none)
-    return shorter("{stalenesses}: TOPR's answers end shorter with 1/T", gaps(*pair, last_length))
 
 
 def length_bias(runs: Runs, extra: Extra) -> list[Claim]:

@@ -23,24 +23,19 @@ def named(name: str) -> Any:
 
 def figure(name: str, given: dict[str, Any]) -> Figure:
     row = dict(given)
-    experiments = row.pop("experiments", [name])
-    if template := row.pop("variants", ""):
-        chosen = row.pop("of", SHARED["variants"])
-        more = [template.format(settings=SHARED["variants"][loss], name=loss) for loss in chosen]
-        experiments = [experiments[0], *more, *experiments[1:]]
     metrics = [SHARED["metrics"].get(metric, [metric]) for metric in row.pop("metrics", ())]
     return Figure(
         name,
         row.pop("title"),
         row.pop("claim"),
-        tuple(experiments),
+        tuple(row.pop("experiments", [name])),
         judge=judged(*map(decides, row.pop("claims"))),
         draw=drawing(row),
         levels=tuple(map(groups.grouping, row.pop("levels", ["algorithms"]))),
         wider=tuple(SHARED["wider"].get(each, each) for each in row.pop("wider", SHARED["wider"])),
         metrics=tuple(metric for each in metrics for metric in each),
         names=tuple(row.pop("names", ("pass@1", "maj", "invalid"))),
-        note=row.pop("note", "").replace("{widths}", SHARED["widths"]),
+        note=row.pop("note", ""),
         **{key: named(row.pop(key)) for key in ("extra", "own_table") if key in row},
         **row,
     )

@@ -126,17 +126,28 @@ def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> No
             assert wanted(tried, choice(tried)) == []
 
 
+def test_each_loss_of_a_study_has_a_rate_of_its_own() -> None:
+    nats = named("nats")
+    cells = rates.cells_of(nats, request_for(nats, full=True, overrides=("optim.lr=3e-4", "seed=100")))
+    losses = {"topr", "topr_token_ratio", "topr_geometric_ratio", "tis", "vespo", "cispo", "naive", "ppo_eps_low_0_8"}
+    assert {(cell.place, cell.loss) for cell in cells} == {
+        (f"tiny_nats_{choices}_choices", loss) for choices in (1, 8, 128) for loss in losses
+    }
+
+
 def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss() -> None:
     """The loss by its width or division, where these are not the YAML's."""
-    names = {("topr", False): "topr_undivided", ("ppo", 0.8): "ppo_eps_low_0_8"}
+    names = {("topr", False): "topr_undivided", ("ppo", 0.8): "ppo_eps_low_0_8", ("gspo", 0.03): "gspo_eps_low_0_03",
+             ("vespo", 0.5): "vespo_c1_pos_0_5"}  # fmt: skip
     conf, seen = read_rates(), set()
     for job in jobs_of(named("staleness_by_rate"), request_for(named("staleness_by_rate"))).values():
         algo, updates = job.config.algo, job.config.schedule.updates
-        own = names.get((algo.name, getattr(algo, "eps_low", getattr(algo, "length_normalize", None))), algo.name)
+        own = getattr(algo, "c1_pos", getattr(algo, "eps_low", getattr(algo, "length_normalize", None)))
+        own = names.get((algo.name, own), algo.name)
         assert job.config.optim.lr == conf[f"tiny_long_10_turns_{updates}_updates"][own]
         seen.add((own, updates))
     assert {loss for loss, _ in seen} >= {*names.values(), "topr", "tis", "grpo", "vespo", "cispo", "m2po"}
-    assert len(seen) == 20
+    assert len(seen) == 23
 
 
 # ---- fresh and stale batches

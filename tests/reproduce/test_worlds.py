@@ -101,12 +101,6 @@ def tokens(algo: str, divided: tuple[Level, Level, Level], without: tuple[Level,
             for levels, more in ((divided, {}), (without, {"algo__length_normalize": False}))]  # fmt: skip
 
 
-def stale(fresh: Level, old: Level, algo: str = "topr", tokens: Level = 100, **settings: Any) -> list[Group]:
-    lengths = dict.fromkeys(("length", "length_correct", "length_incorrect"), tokens)
-    return [group(algo, level, schedule__updates=updates, lengths=lengths, **settings)
-            for updates, level in ((1, fresh), (64, old))]  # fmt: skip
-
-
 def dropping(
     lengths: tuple[int, int], levels: tuple[int, int], verdicts: tuple[int, int], left: tuple[int, int, int]
 ) -> list[Group]:
@@ -231,11 +225,6 @@ WORLDS = [
                1))], NO),
     World("learning_rates", "TOPR alone bears the whole grid", grid("tiny"), YES),
     World("learning_rates", "naive REINFORCE does too", grid("tiny", bears="naive"), NO),
-    World("staleness_long", "old ones cost TOPR 20, without 1/T 10; 1/T takes 40 tokens", [*stale(60, 40, tokens=110),
-          *stale(60, 50, tokens=150, algo__length_normalize=False),
-          *stale(50, 60, algo="ppo", algo__eps_low=0.8)], YES, {"1 update: TOPR, without": "equal", "1 update: PPO": NO,
-              "PPO, eps_low 0.8: sampling": NO},
-          effects={"TOPR: sampling": 20, "without 1/T: sampling": 10}),
     World("lag", "long answers are dropped, short ones left",
           dropping((90, 10), (50, 20), (30, 25), (20, 21, 19)), YES, {"age 0": OPEN, "drop ends": "equal"}),
     World("lag", "short answers, easy problems and right answers are",
