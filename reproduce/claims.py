@@ -201,9 +201,9 @@ def variances_compared(runs: Runs, extra: Extra) -> list[Claim]:
         found.append(by_seeds(text, logs, shown) if name == "is" else by_seeds(text, logs, shown, below, limit))
         text = f"{name_of(name)}: and less in units of the squared mean gradient (trace over ‖E g‖², times TOPR's)"
         logs = [noise_to_signal(one[name]) - noise_to_signal(one["topr"]) for one in seeds]
-        shown = " ".join(f"{np.exp(value):.3g}" for value in logs)
-        known = by_seeds(text, logs, shown, below)
-        found.append(known if np.isfinite(logs).all() else Claim(text, None, f"{shown}; no signal in some", 1.0))
+        shown = " ".join(f"{np.exp(value):.3g}" if np.isfinite(value) else "–" for value in logs)
+        known = bool(np.isfinite(logs).all())
+        found.append(by_seeds(text, logs, shown, below) if known else Claim(text, None, f"{shown}: no signal", 1.0))
     return found
 
 
@@ -239,7 +239,8 @@ def table_1(runs: Runs, extra: Extra) -> list[str]:
             group.interval().percent(),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    told = "Variance of an example's gradient, as a multiple of TOPR's: trace of the covariance; the same over ‖E g‖²."
+    told = "Variance of an example's gradient, as a multiple of TOPR's: trace of the covariance; the same over ‖E g‖²"
+    told += " (–: of some seed's mean gradient the estimate is not above 0)."
     lines += ["", told, "", f"| | {' | '.join(WHERE.values())} |", "|---" * (1 + len(WHERE)) + "|"]
     for name in groups:
         seeds = ([one for one in of_model(runs, extra, place) if {name, "topr"} <= one.keys()] for place in WHERE)
@@ -248,12 +249,15 @@ def table_1(runs: Runs, extra: Extra) -> list[str]:
 
 
 def times_topr(seeds: Sequence[Extra], name: str) -> str:
-    """A variance, and it over the squared mean gradient, as multiples of TOPR's: geometric means over seeds."""
+    """A variance, and it over the squared mean gradient, as multiples of TOPR's: geometric means over seeds.
+
+    A dash where the estimate of a squared mean is not above 0.
+    """
     if not seeds:
         return ""
     times = np.mean([np.log(one[name][0] / one["topr"][0]) for one in seeds])
     ratio = np.mean([noise_to_signal(one[name]) - noise_to_signal(one["topr"]) for one in seeds])
-    return f"{np.exp(times):.2g}; {np.exp(ratio):.2g}"
+    return f"{np.exp(times):.2g}; {f'{np.exp(ratio):.2g}' if np.isfinite(ratio) else '–'}"
 
 
 # ---- AGRO

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from reproduce.claims import times_topr
 from reproduce.variance import LIMITS, coefficients, distance, moments, of_run, variances
 from tests.conftest import config_of
 from tests.reproduce.test_records import rows
@@ -23,6 +24,13 @@ def test_table_1_s_limits_are_those_of_the_yamls() -> None:
     for name, limits in LIMITS.items():
         algo = config_of(f"algo={name}").algo
         assert (algo.a_pos, algo.b_pos, algo.a_neg, algo.b_neg) == limits
+
+
+def test_a_variance_is_told_in_multiples_of_topr_s() -> None:
+    seeds = [{"topr": [1.0, 2.0], "is": [2.0, 1.0]}, {"topr": [1.0, -1e-9], "is": [8.0, 1.0]}]
+    assert times_topr(seeds[:1], "is") == "2; 4"
+    assert times_topr(seeds, "is") == "4; –", "TOPR's mean gradient is lost in noise in one seed"
+    assert times_topr([], "is") == ""
 
 
 def test_the_moments_of_gradients_are_those_of_the_whole_matrix() -> None:
