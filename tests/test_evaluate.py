@@ -53,7 +53,8 @@ def test_a_runs_model_is_asked_what_the_run_asked_once_and_the_command_line_wins
             assert told["figures"][name] == summary["final"][name]
         assert Path(told["figures"]["verdicts"]).is_dir()
         assert "32/32 completions" in shown.err
-        assert "pass@4" in shown.out
+        rows = [line.split()[0] for line in shown.out.splitlines() if "@" in line[:5]]
+        assert rows == ["pass@1", "pass@2", "pass@4", "maj@2", "maj@4"], "maj@1 is pass@1"
         assert "95 % interval over problems" in shown.out
     assert ["from the store" in each for each in said] == [False, True]
     assert main([f"model={finished}", f"output_dir={tmp_path}", "data.eval_n=2", "cluster.threads=1"]) == 0

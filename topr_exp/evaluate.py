@@ -243,9 +243,8 @@ def table(figures: dict[str, Any]) -> str:
     from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
-    lines += [
-        f"{curve[:-1] + k:<8}{cell(point)}" for curve in ("pass@k", "maj@k") for k, point in figures[curve].items()
-    ]
+    points = {f"{curve[:-1]}{k}": point for curve in ("pass@k", "maj@k") for k, point in figures[curve].items()}
+    lines += [f"{name:<8}{cell(point)}" for name, point in points.items() if name != "maj@1"]  # which is pass@1
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if "mean_reward" in figures:
         lines.append(f"mean reward {measured(figures, REWARD).written('.3g')}")
