@@ -289,7 +289,7 @@ def nats(record: Record) -> float:
     return float(record["metrics"]["nats"][0])
 
 
-NUMBERS = ("effective_size", "last_length", "nats")  # that panels draw
+NUMBERS = ("effective_size", "nats")  # that panels draw
 
 
 def last_length(record: Record, name: str = LENGTHS[0]) -> float:

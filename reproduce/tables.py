@@ -35,7 +35,6 @@ def figure(name: str, given: dict[str, Any]) -> Figure:
         wider=tuple(SHARED["wider"].get(each, each) for each in row.pop("wider", SHARED["wider"])),
         metrics=tuple(metric for each in metrics for metric in each),
         names=tuple(row.pop("names", ("pass@1", "maj", "invalid"))),
-        note=row.pop("note", ""),
         **{key: named(row.pop(key)) for key in ("extra", "own_table") if key in row},
         **row,
     )

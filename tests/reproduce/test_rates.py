@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from reproduce import rates, records
+from reproduce.groups import grouping
 from reproduce.jobs import jobs_of
 from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, wanted
 from reproduce.records import read_rates, runs_of
+from reproduce.selection import Runs
 from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.candidates import Candidates
@@ -133,6 +135,8 @@ def test_each_loss_of_a_study_has_a_rate_of_its_own() -> None:
     assert {(cell.place, cell.loss) for cell in cells} == {
         (f"tiny_nats_{choices}_choices", loss) for choices in (1, 8, 128) for loss in losses
     }
+    groups = grouping("of_nats")(Runs({"settings": dict(cell.settings)} for cell in cells))
+    assert [len(group) for group in groups.values()] == [3] * len(losses), "each is drawn, as one line"
 
 
 def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss() -> None:
