@@ -135,7 +135,7 @@ def sampling(place: Place) -> dict[str, Any]:
 
 
 def rounds(place: Place) -> dict[str, Any]:
-    settings, figures = [*place.model, *ROUNDS, "schedule.rounds=3"], {}
+    settings, figures = [*place.model, *ROUNDS, "schedule.rounds=3"], dict[str, Any]()
     if not place.vllm:
         return figures_of(place, experiment(place, "rounds", settings))
     if place.gpus:

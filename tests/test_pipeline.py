@@ -85,10 +85,12 @@ def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
     summary = run(config)
     assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == [1]
     base = weights_fingerprint(model_folder("tiny"))
-    shared, own = (drawn_by(folder / "store") for folder in (tmp_path, config.folder))
+    shared, own = (keys_of(folder / "store", "weights") for folder in (tmp_path, config.folder))
     assert shared == [base] * 2, "to train on and to test"
     assert sorted(Counter(own).values()) == [1, 2, 2], "the last one is tested alone"
     assert base not in own
+    seeds = [seed for folder in (tmp_path, config.folder) for seed in keys_of(folder / "store", "seed")]
+    assert len({*seeds}) == 3, "a policy was trained on what the earlier numbers drew"
     recorded = lines_of(config.folder / "eval.jsonl")
     assert [record["iteration"] for record in recorded] == [0, 1, 2, 3]
     for part, iteration in (("base", 0), ("final", 3)):
@@ -98,9 +100,9 @@ def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
     assert all(summary[name] == sets[-1][name] for name in ("n_train", "positive_share", "effective_positive"))
 
 
-def drawn_by(store: Path) -> list[str]:
-    """The weights that drew each table of completions."""
-    return [json.loads(path.read_text())["key"]["weights"] for path in store.glob("rollouts/*/key.json")]
+def keys_of(store: Path, name: str) -> list[Any]:
+    """What drew each table of completions: its weights, or its seed."""
+    return [json.loads(path.read_text())["key"][name] for path in store.glob("rollouts/*/key.json")]
 
 
 @pytest.mark.parametrize(

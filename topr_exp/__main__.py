@@ -33,10 +33,13 @@ def start(args: Namespace) -> int:
     from topr_exp.runs.attempt import start_anew
     from topr_exp.runs.plan import plan
     from topr_exp.runs.preflight import check_machine
+    from topr_exp.runtime.distributed import launched_processes
 
     planned = plan(args)
     check_machine(job.config for job in planned.jobs)
     config = planned.jobs[0].config
+    if config.overwrite and launched_processes() > 1:
+        raise ConfigError("overwrite=true: under torchrun each process would move the run's folder; move it yourself")
     if config.dry_run:
         from topr_exp.runs.console import preview_prompt
         from topr_exp.sweeps.launch import preview

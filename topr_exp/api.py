@@ -54,6 +54,8 @@ def run(config: Config) -> dict[str, Any]:
 
     if config.cluster.world_size > 1:
         raise ConfigError(f"{config.cluster.processes_are}={config.cluster.world_size}: run takes 1 process")
+    if config.dry_run:
+        raise ConfigError("dry_run=true: run starts what it is given; compose alone checks the settings")
     check_machine([config])
     threads = torch.get_num_threads()
     try:
@@ -129,8 +131,10 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     sources, fault = read_object(folder / "sources.json")
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
-    store = Store(sources["store"])
     kinds, parts = [kind for kind in ("", "imported_") if f"{kind}rollouts" in sources], []
+    home, table = Path(run).resolve(), sources[f"{kinds[0]}rollouts"].split(" ")[0]
+    places = home / "store", home.parents[1] / "store", Path(sources["store"])  # wherever these are now
+    store = Store(next((place for place in places if (place / table).is_dir()), places[-1]))
     for kind in kinds:
         names = (sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts"))  # then how it was read
         verdicts, drawn = (store.open(store.root / name).read() for name in names)

@@ -6,7 +6,6 @@ interpreters come only from the command line. Samples are kept in the store: rep
 without sampling.
 """
 
-import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import fields
@@ -26,7 +25,7 @@ from topr_exp.runs.preflight import check_files, check_machine
 from topr_exp.runtime.exit_status import exit_status, say
 from topr_exp.runtime.files import disk_errors, read_object, write_json
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.schema import NOT_IDENTITY, hashed, safe, show
+from topr_exp.schema import NOT_IDENTITY, hashed, literal, safe, show
 from topr_exp.types import VERDICTS, ConfigError
 
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
@@ -172,15 +171,6 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
                     f"its folder: give {name}=... on the command line, the same if you trust it"
                 )
         composed[group] = now
-
-
-def literal(value: Any) -> Any:
-    """A value in which OmegaConf computes nothing: `${oc.env:SECRET}` stays these words."""
-    if isinstance(value, dict):
-        return {key: literal(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [literal(item) for item in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 # ---- the evaluation

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.api import loss as named_loss
 from topr_exp.config.load import CONF
 from topr_exp.runtime.exit_status import command_parser, exit_status
-from topr_exp.types import Batch, PairBatch
+from topr_exp.runtime.files import disk_errors
+from topr_exp.types import Batch, ConfigError, PairBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
+    if min(options.tokens) < 1:
+        raise ConfigError(f"--tokens must be 1 or more; got {min(options.tokens)}")
+    if options.plot is not None and options.plot.suffix not in (".png", ".pdf", ".svg"):
+        raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
     names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
     losses = {name: named_loss(name) for name in names}
     for name, loss in losses.items():
@@ -131,7 +136,8 @@ def draw(losses: dict[str, Any], path: Path) -> None:
     figure.supxlabel("Δ; blue: right, red: wrong; dotted, dashed, solid: 1, 10, 100 tokens", fontsize=8)
     figure.supylabel("weight", fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    with disk_errors(f"write {path}"):
+        figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
 from topr_exp.sampling.rollouts import Completions, generate_rollouts, open_sampler
-from topr_exp.sampling.sampler import Sampler
+from topr_exp.sampling.sampler import Sampler, seed_of
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.asynchronous import AsyncRounds
@@ -117,7 +117,7 @@ class Experiment:
         if self.config.data.completions is None:
             return None
         with self.folder.stage("sampling"):
-            asked = self.train.problems, self.tasks.prompter
+            asked = self.tasks.sets.train, self.tasks.prompter
             found, self.log_report = load_log(self.config, *asked, self.policies.trained, self.shared)
             return found
 
@@ -199,7 +199,7 @@ class Experiment:
         """Train on completions that the policy drew before its first update, on ones made elsewhere, or on both."""
         store = self.store(iteration - 1)
         with self.folder.stage("sampling"):
-            parts = self.completions(store)
+            parts = self.completions(store, iteration)
             self.release_sampler()
         with self.folder.stage("grading"):
             verdicts = [self.verdicts(part, store) for part in parts]
@@ -223,11 +223,13 @@ class Experiment:
             show_completions(self.folder.path, "train", iteration, *drawn, training_set.examples)
         return trainer
 
-    def completions(self, store: Store) -> list[Completions]:
+    def completions(self, store: Store, iteration: int) -> list[Completions]:
         """Completions to train on; imported ones replace sampled ones, or follow them where `compose.mix` has both."""
         if self.imported is not None and self.config.compose.mix is None:
             return [self.imported]
         n, seed = self.config.data.n, self.config.sampler.seed
+        if iteration > 1:  # the policy was trained on what the earlier numbers drew
+            seed = seed_of(seed, iteration)
         rollouts = generate_rollouts(self.sampler, self.policies.trained, self.train, n, seed, store)
         self.folder.add_across_ranks("tokens_sampled", rollouts.sampled)
         sampled = Completions(rollouts, self.train)

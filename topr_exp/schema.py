@@ -187,6 +187,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def literal(value: Any) -> Any:
+    """A value in which OmegaConf computes nothing: `${oc.env:SECRET}` stays these words."""
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [literal(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested settings by dotted key.
 

@@ -11,6 +11,8 @@ import pytest
 import topr_exp
 from tests.conftest import ROOT, config_of, overrides, refused
 from tests.sweep_tools import command
+from topr_exp.__main__ import start
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
@@ -19,7 +21,7 @@ from topr_exp.runs import attempt
 from topr_exp.store.__main__ import main as store
 from topr_exp.sweeps.launch import start_all_anew
 from topr_exp.sweeps.sweep import Run
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 
 def test_a_run_keeps_what_it_printed_and_says_what_is_next_and_overwrite_starts_it_anew(tmp_path: Path) -> None:
@@ -49,7 +51,11 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next_and_overwrite_starts_
     assert sorted(run.path for run in find_runs([tmp_path])) == sorted([folder, config_of(*words).folder])
 
 
-def test_a_folder_at_work_is_not_moved(tmp_path: Path) -> None:
+def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="overwrite=true: under torchrun each process would move"):
+        start(parse_arguments(["experiment=smoke", "overwrite=true"]))
+    monkeypatch.delenv("WORLD_SIZE")
     config = config_of(*overrides(tmp_path, "overwrite=true"))
     assert attempt.start_anew(config).overwrite is False  # no folder: nothing to move
     config.folder.mkdir(parents=True)

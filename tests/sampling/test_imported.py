@@ -14,7 +14,7 @@ import torch
 from tests.conftest import ROOT, config_of, overrides, write_lines
 from topr_exp import read_completions
 from topr_exp.data.problems import load_problems
-from topr_exp.data.prompts import build_prompter
+from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.imported_log import inspect_log
@@ -39,6 +39,18 @@ def test_text_alone_is_tokenized_and_scored_by_the_starting_model(tmp_path: Path
     assert (summary["n_train"], summary["positive_share"]) == (12, 0.5)
     assert summary["tokens"]["tokens_scored"] > 0
     assert "tokens_sampled" not in summary["tokens"]
+
+
+def test_a_prompt_that_leaves_too_little_room_to_sample_may_be_imported(tmp_path: Path) -> None:
+    config = config_of(*overrides(tmp_path))
+    policy, prompter = load_policy(config.model, "cpu"), build_prompter(config.data)
+    asked = tokenize_prompts(problems(), prompter, policy, 1)
+    rows = [{"problem_id": one.id, "completion": " The answer is 1."} for one in asked.problems]
+    room = policy.context - max(map(len, asked.prompts)) + 1
+    words = (f"data.completions={write_lines(tmp_path / 'all.jsonl', rows)}", f"sampler.max_new_tokens={room}")
+    summary = run(config_of(*overrides(tmp_path, *words, "data.test_problems=1", "data.eval_n=1")))
+    assert summary["too_long"]["train"] > 0
+    assert summary["n_train"] == len(rows)
 
 
 def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke: Any, tmp_path: Path) -> None:
@@ -246,14 +258,21 @@ def test_inspect_takes_a_file_of_any_name(tmp_path: Path) -> None:
 def test_completions_of_whole_groups_are_read_beside_their_own_verdicts(tmp_path: Path) -> None:
     log = pd.read_parquet(log_of(tmp_path)).drop(index=[1, 9])  # of two groups three are left
     log.to_parquet(file := tmp_path / "uneven.parquet")
-    more = ("algo=agro", "data.n=4", f"data.completions={file}", "data.reward=given", "data.test_problems=2")
-    run(config := config_of(*overrides(tmp_path, *more, "data.eval_n=1")))
-    drawn = read_completions(config.folder)
+    given = ("data.n=4", f"data.completions={file}", "data.reward=given", "data.test_problems=2", "data.eval_n=1")
+    whole = run(config_of(*overrides(tmp_path, "algo=grpo", "optim.whole_groups=true", *given)))
+    assert whole["n_train"] == 56
+    run(config := config_of(*overrides(tmp_path, "algo=agro", *given)))
+    (tmp_path / "else").mkdir()
+    (tmp_path / "moved").mkdir()
+    for part in (config.store, config.folder.parent):
+        part.rename(tmp_path / "moved" / part.name)
+    drawn = read_completions(tmp_path / "moved" / config.folder.relative_to(tmp_path))
     assert (len(drawn), drawn.chosen.sum()) == (56, 56)
     assert (drawn.verdict == "correct").equals(drawn.text == " The answer is 1.")
-    (config.folder / "iteration-1" / "examples.npy").write_bytes(b"")
+    folder = tmp_path / "moved" / config.folder.relative_to(tmp_path)
+    (folder / "iteration-1" / "examples.npy").write_bytes(b"")
     with pytest.raises(TOPRError, match=r"examples\.npy can't be read"):
-        read_completions(config.folder)
+        read_completions(folder)
 
 
 def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:

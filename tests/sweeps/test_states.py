@@ -13,8 +13,9 @@ import torch
 
 from tests.conftest import become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs import attempt
-from topr_exp.runs.plan import Job, recompose
+from topr_exp.runs.plan import Job, plan, recompose
 from topr_exp.runtime import locks
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.schema import plain
@@ -132,6 +133,7 @@ def test_a_pass_at_1_stands_beside_the_bases_on_the_same_problems(tmp_path: Path
 def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for threads in (1, 2):  # the settings of the last launch count; number and job stay
         changes = [f"output_dir={tmp_path}", "name=sweep", "algo=is", f"cluster.threads={threads}"]
+        changes += [r'data.template="Is it \${question}?"']
         jobs = [Job([f"seed={seed}"], config_of(f"seed={seed}", *changes)) for seed in (4, 5)]
         runs = sweep.runs_of(jobs, [f"cluster.threads={threads}"], sweep.read_runs(tmp_path / "sweep"))
         for index, run in enumerate(runs):
@@ -141,6 +143,7 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Captur
     assert again == runs
     assert [run.job for run in again] == ["array_0", "array_1"]
     assert [run.enter() for run in again] == [job.config for job in jobs]  # infinite limits of the ratio included
+    assert jobs[0].config.data.template == "Is it ${question}?", "words that a sweep leaves as they are"
     assert [sweep.find(again, name) for name in ("2", again[1].folder.name)] == [again[1]] * 2
     with pytest.raises(TOPRError, match=r"several runs of .*; give a number from 1 to 2"):
         sweep.find(again, "is_gsm8k")
@@ -226,6 +229,26 @@ def test_what_is_done_at_work_or_queued_is_not_started_again(tmp_path, monkeypat
     assert started == ([] if note else runs[3:])
 
 
+@pytest.mark.parametrize("note", ["", "silent"])
+def test_a_launch_leaves_the_settings_of_runs_at_work_as_they_are(tmp_path, monkeypatch, note):
+    """A job that starts, or is queued again, reads them: cluster.processes must be what it was started with."""
+    make_sweep_of_two(tmp_path / "sweep")
+    waiting, failed = sweep.read_runs(tmp_path / "sweep")
+    waiting.job = "array_0"
+    waiting.save()
+    states = [Status(waiting, NEW if note else QUEUED), Status(failed, FAILED)]
+
+    def answer(runs: Any) -> Any:
+        return [Status(run, each.state) for run, each in zip(runs, states, strict=True)], Queue({}, note)
+
+    monkeypatch.setattr(launch, "read_statuses", answer)
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given, **more: 0)
+    given = ["-m", "algo=topr,tis", f"output_dir={tmp_path}", "name=sweep", "cluster.processes=2"]
+    launch.launch(plan(parse_arguments(given)), given)
+    now = sweep.read_runs(tmp_path / "sweep")
+    assert [run.settings["cluster"]["processes"] for run in now] == [1, 2]
+
+
 def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ncluster:\n  jobs: 7\n")
@@ -258,6 +281,22 @@ def test_runs_of_another_user_that_may_not_be_read_are_named(ordinary_user, caps
         *warnings, error = capsys.readouterr().err.splitlines()
         assert sorted(warnings) == [f"warning: {folder}/{fault}" for folder in folders]
         assert "(no run has a launch.json that can be read)" in error
+
+
+def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "own" / "algo").mkdir(parents=True)
+    (tmp_path / "own" / "algo" / "mine.yaml").write_text("defaults: [topr]\n")
+    (tmp_path / "else").mkdir()
+    given, asked = ["--config-dir", "own", "-m", "algo=mine", f"output_dir={tmp_path}", "name=sweep"], list[Any]()
+    monkeypatch.chdir(tmp_path)
+    for run in sweep.runs_of(plan(parse_arguments(given)).jobs, given, []):
+        run.folder.mkdir(parents=True)
+        run.save()
+    monkeypatch.chdir(tmp_path / "else")
+    monkeypatch.setattr(launch, "run_unfinished", lambda runs, cluster: asked.append(cluster.jobs) or 0)
+    assert main(["resume", str(tmp_path / "sweep"), "cluster.jobs=3"]) == 0
+    assert asked == [3]
+    assert Path.cwd() == tmp_path / "else"
 
 
 @pytest.mark.parametrize("owner", [0, 4711])

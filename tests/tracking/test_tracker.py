@@ -151,6 +151,22 @@ def test_whatever_the_client_does_the_run_goes_on_at_its_pace_with_a_warning(
     assert expected in warning
 
 
+@pytest.mark.parametrize("uploads", [True, False])
+def test_a_model_has_time_to_be_uploaded(tmp_path, monkeypatch, capsys, uploads):
+    client = Client()
+    client.run.log_model, client.run.id = lambda *a, **k: None, "id"
+    client.run.finish = lambda **k: time.sleep(3)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 0.5)
+    words = "tracking=wandb", f"tracking.model_artifact={uploads}"
+    with attempt(config_of(f"output_dir={tmp_path}", *words), opened=True):
+        pass
+    for thread in [thread for thread in threading.enumerate() if thread.name == "tracker"]:
+        thread.join()
+    assert ("did not finish within" in capsys.readouterr().err) != uploads
+    assert (client.calls[0][1]["settings"]["finish_timeout"] > 1000) == uploads
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_clients_process_may_die_or_hang(tmp_path, monkeypatch, capsys, number):
     monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 3.0)

@@ -1,5 +1,7 @@
 """Adafactor is transformers', of whole weights and of sharded ones."""
 
+import math
+import weakref
 from typing import Any
 
 import pytest
@@ -91,6 +93,18 @@ def sharded_steps() -> list[list[Tensor]]:
 def test_sharded_updates_are_those_of_transformers() -> None:
     for found in together(2, sharded_steps):
         assert_equal(found, reference(0.1))
+
+
+def test_gradients_of_a_skipped_update_are_freed() -> None:
+    optimizer = Adafactor(weights(), 1e-3, 0.0)
+    gradients = []
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            weight.grad = torch.full_like(weight, math.nan)
+            gradients.append(weakref.ref(weight.grad))
+    optimizer.clip(1.0)
+    optimizer.zero_grad(set_to_none=True)
+    assert not any(gradient() is not None for gradient in gradients)
 
 
 def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:

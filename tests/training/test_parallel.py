@@ -190,6 +190,7 @@ def used_in_between(folder: Path, parallel: str) -> tuple[dict[str, torch.Tensor
     for steps in (0, 1, 3):
         go_on(trainer, steps)
         with trainer.layout.gathered_weights():
+            assert all(weight.requires_grad for weight in trainer.policy.model.parameters()), "or autocast keeps none"
             for _ in range(1 + distributed.rank()):
                 logp = log_probabilities(trainer.policy, rollouts, range(4), 3)["logp"].to_pylist()
             save_model(trainer.policy.model, folder / str(distributed.rank()))

@@ -48,7 +48,10 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, case: str) -> 
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *every)) for name in ("a", "b"))
     whole = run(undisturbed)
     break_off(broken, breaks_off)
+    made = (broken.folder / "metrics.jsonl").read_text().splitlines()
     again = run(broken)
+    lines = (broken.folder / "metrics.jsonl").read_text().splitlines()
+    assert lines[: len(made)] == made, "times included: no update was made again"
     assert records(broken.folder) == records(undisturbed.folder)
     assert again["tokens"] == whole["tokens"]
     files = [path for path in (undisturbed.folder / "model").rglob("*") if path.suffix in (".safetensors", ".json")]

@@ -170,6 +170,7 @@ def units(config: Config) -> Iterator[Rule]:
     asked = config.optim.whole_groups
     multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
     yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
+    yield "optim.whole_groups", not asked or unit != "pairs", f"false {why}"
     if asked and not whole:
         some = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
         yield from fixed(config, some, "where optim.whole_groups is true")

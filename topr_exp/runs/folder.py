@@ -205,9 +205,10 @@ class RunFolder:
 
     @main_process_only
     def remove_leftovers(self, iteration: int) -> None:
-        """Remove the checkpoints of a finished iteration, and the weights before it unless they are kept."""
+        """Remove checkpoints up to a finished iteration, and the weights before it unless they are kept."""
         self.refuse_if_taken_over()
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+        for number in range(1, iteration + 1):  # a later iteration may go on from its own
+            shutil.rmtree(self.path / "checkpoints" / str(number), ignore_errors=True)
         keep = self._config.checkpoint.keep_iterations
         for earlier in range(1, iteration):
             if keep is not None and earlier not in keep:

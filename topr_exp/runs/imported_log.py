@@ -33,7 +33,8 @@ def load_log(
 ) -> tuple[Completions, dict[str, str]]:
     """Load the completions that a run imports, and rows on them for its header."""
     log = open_log(config.data, store)
-    whole = config.data.n if unit_of(config.algo.needs) == "groups" else None
+    groups = config.optim.whole_groups or unit_of(config.algo.needs) == "groups"
+    whole = config.data.n if groups else None
     found = load_imported(config.data, log, train, prompter, policy, whole)
     if config.mu == "sampler" and found.log_mu is None:
         raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")

@@ -5,11 +5,11 @@ another machine that sees the folder, and while runs are active.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, say, warn
+from topr_exp.runtime.files import disk_errors
 from topr_exp.sweeps import slurm, sweep
 from topr_exp.sweeps.sweep import Run, find, open_sweep, read_statuses
 from topr_exp.types import TOPRError
@@ -58,7 +59,9 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     runs = open_sweep(folder)
     for owner in {path.stat().st_uid for path in (folder, *(run.folder / sweep.FILE for run in runs))} - {os.getuid()}:
         warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
-    cluster = recompose(max(runs, key=lambda run: run.launched).arguments, settings)
+    newest = max(runs, key=lambda run: run.launched)
+    with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
+        cluster = recompose(newest.arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
@@ -88,7 +91,7 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
 def terminate(claim: Path) -> None:
     """SIGTERM to the process that holds a claim; TOPRError for one that can't be seen to hold it."""
     process = locks.living_owner(claim)
-    with suppress(OSError):  # over by now, another user's, or no /proc
+    with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
         if process is not None and process.is_here() and process.has_open(claim):
             os.kill(process.pid, signal.SIGTERM)
             return

@@ -49,8 +49,10 @@ def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
         runs = sweep.runs_of(plan.jobs, arguments, sweep.read_runs(folder))
         if config.overwrite:
             start_all_anew(runs)
-        for run in runs:
-            run.save()
+        statuses, queue = read_statuses(runs)
+        for each in statuses:
+            if each.state not in ACTIVE and not (queue.note and each.run.job):  # jobs read these settings
+                each.run.save()
         return run_unfinished(runs, config.cluster, reports=reports)
 
 

@@ -62,10 +62,11 @@ class Run:
 
         from topr_exp.config.load import load
         from topr_exp.runs.preflight import check_files
+        from topr_exp.schema import literal
 
         with disk_errors(f"enter {self.cwd}, where the sweep was launched"):
             os.chdir(self.cwd)
-        config = load(OmegaConf.create(self.settings))
+        config = load(OmegaConf.create(literal(self.settings)))
         check_files(config)
         return config
 

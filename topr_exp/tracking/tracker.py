@@ -32,6 +32,7 @@ from topr_exp.types import TOPRError
 FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
 UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
+MODEL_SECONDS = 3600.0  # more for both where the trained model is uploaded, 32 GB of an 8B model
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
 # What is shown at the top, with maj@K; the rest has a section of its own.
 CHARTS = {"train": ("loss", "ess", "log_ratio_pos", "log_ratio_neg"), "eval": ("pass@1", "length")}
@@ -85,7 +86,8 @@ class Tracker:
             return
         self._exit_code, self._preempted = int(error is not None), isinstance(error, (Interrupted, KeyboardInterrupt))
         self._queue.put(None)
-        seconds = FINISH_SECONDS if error is None else STOP_SECONDS
+        uploads = self._tracking.model_artifact and self._writer.shown  # and the client did answer
+        seconds = STOP_SECONDS if error is not None else FINISH_SECONDS + MODEL_SECONDS * bool(uploads)
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._give_up(f"it did not finish within {seconds:.0f} s of the run's end and was ended")
@@ -207,6 +209,7 @@ class WandbWriter(Writer):
 
         config, environment = (read_object(self.folder / name)[0] for name in ("config.json", "environment.json"))
         quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
+        upload = UPLOAD_SECONDS + MODEL_SECONDS * self.tracking.model_artifact
         return wandb.init(
             **{name: getattr(self.tracking, name) for name in ("project", "entity", "group", "job_type")},
             name=self.folder.name,
@@ -215,7 +218,7 @@ class WandbWriter(Writer):
             dir=str(self.folder),
             mode=mode,
             config={**config["resolved"], "overrides": overrides(self.folder), "environment": environment},
-            settings=wandb.Settings(**quiet, finish_timeout=UPLOAD_SECONDS, finish_timeout_raises=True),
+            settings=wandb.Settings(**quiet, finish_timeout=upload, finish_timeout_raises=True),
         )
 
     def log(self, step: int, kind: str, record: Record) -> None:

@@ -58,6 +58,11 @@ class Adafactor(torch.optim.Optimizer):
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
         self.scale = torch.ones(())
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Free the gradients, also those of an update that was skipped."""
+        self.squares = []
+        super().zero_grad(set_to_none)
+
     @torch.no_grad()
     def clip(self, limit: float) -> Tensor:
         """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""

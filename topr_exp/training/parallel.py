@@ -91,7 +91,7 @@ class FSDP(SingleProcess):
         self.policy, model = policy, policy.model
         super().__init__(model)
         # A copy whose weights have shapes and no numbers, which `gathered_weights` puts in.
-        empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
+        empty = {id(one): nn.Parameter(one.to("meta"), requires_grad=one.requires_grad) for one in model.parameters()}
         self.whole = copy.deepcopy(model, empty)
         self.shapes = dict(self.whole.named_parameters(remove_duplicate=False))
         mesh = device_mesh(model.device.type, by_machine)
@@ -127,7 +127,8 @@ class FSDP(SingleProcess):
         self.root.reshard()  # after a pass without gradients it may still be whole
         gathered = {}  # a weight with two names once
         for weight in self.model.parameters():
-            gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=False)
+            # As the weight: autocast keeps what it casts only of weights that are trained.
+            gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=weight.requires_grad)
         named = self.model.named_parameters(remove_duplicate=False)
         self.whole.load_state_dict({name: gathered[weight] for name, weight in named}, strict=False, assign=True)
         self.policy.model = self.whole
