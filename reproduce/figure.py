@@ -36,7 +36,7 @@ class Claim:
     def word(self) -> str:
         if self.equal:
             return "equal"
-        return {True: "shown", False: "not shown", None: "undecided"}[self.holds] + " alone" * self.alone
+        return {True: "shown", False: "reversed", None: "undecided"}[self.holds] + " alone" * self.alone
 
 
 PARTS = ("text", "evidence")  # of a claim, for people
@@ -118,7 +118,7 @@ def p_value(found: Interval, limit: float = 0.0) -> float:
 
 
 def above(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
-    """Shown where the whole interval lies above the limit, not shown where it lies below, else undecided.
+    """Shown where the whole interval lies above the limit, reversed where it lies below, else undecided.
 
     Fewer than three seeds decide nothing; a difference of exactly 0 is equal.
     """
@@ -143,7 +143,7 @@ def contrary(text: str, claim: Claim) -> Claim:
 
 
 def between(text: str, found: Iterable[tuple[str, Interval | None]], most: float) -> Claim:
-    """Shown where every interval lies within ± `most`, not shown where one lies wholly outside, else undecided."""
+    """Shown where every interval lies within ± `most`, reversed where one lies wholly outside, else undecided."""
     known = [(label, one) for label, one in found if one is not None]
     if not known:
         return Claim(text, None, "no runs")
@@ -169,12 +169,12 @@ def by_seeds(
 
 
 def verdict(claims: Sequence[Claim]) -> str:
-    """shown: all claims are; partly: some are, or alone; else undecided where any is, and not shown where none is."""
+    """shown: all claims are; partly: some are, or alone; else undecided where any is, and reversed where none is."""
     if not claims:
         return "nothing to decide"
     if any(claim.holds for claim in claims):
         return "shown" if all(claim.word == "shown" for claim in claims) else "partly"
-    return "undecided" if any(claim.holds is None for claim in claims) else "not shown"
+    return "undecided" if any(claim.holds is None for claim in claims) else "reversed"
 
 
 # ---- rows

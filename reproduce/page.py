@@ -13,7 +13,7 @@ from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import write_text
 
 BASE_BY = ("data_sets", "lengths", "top_ks")  # groupings that decide what the base scores
-WORDS = ("shown", "shown alone", "not shown", "not shown alone", "equal", "undecided")
+WORDS = ("shown", "shown alone", "reversed", "reversed alone", "equal", "undecided")
 ENVIRONMENT = ("python", "platform", "processor", "cores", "device")
 
 
@@ -33,7 +33,8 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
     head = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
     table = ["| | verdict |", "|---|---|", *rows]
     counts = ", ".join(f"{words.count(word)} {word}" for word in WORDS)
-    text = "\n".join([head, *origin(environments), "", *table, "", f"{len(words)} claims: {counts}.", "", *sections])
+    made = ["<details>", "<summary>Computed by</summary>", "", *origin(environments), "", "</details>"]
+    text = "\n".join([head, *table, "", f"{len(words)} claims: {counts}.", "", *sections, *made])
     path = out / "README.md"
     write_text(path, text.rstrip("\n") + "\n")
     return path
@@ -50,7 +51,7 @@ def origin(environments: Sequence[dict[str, Any]]) -> list[str]:
         known += [" ".join(pair) for pair in (each.get("versions") or {}).items()]
         changed = " (with uncommitted changes)" if each.get("git_dirty") else ""
         commits.setdefault(", ".join(known), []).append(f"{each.get('git_commit')}{changed}")
-    return ["Computed by:", *(f"- {place}; commit {', commit '.join(found)}" for place, found in commits.items())]
+    return [f"- {place}; commit {', commit '.join(found)}" for place, found in commits.items()]
 
 
 def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]], extra: Extra) -> str:

@@ -62,6 +62,7 @@ Count = Annotated[int, at_least(1)]
 OptionalCount = Annotated[int | None, at_least(1, "null or 1 or more")]
 CountOrAll = Annotated[int | None, at_least(1, "null (all) or 1 or more")]
 Seed = Annotated[int, at_least(0)]
+Named = Annotated[Any, Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))]
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 
 

@@ -113,7 +113,7 @@ def test_what_is_drawn(library: None) -> None:
     assert json.loads(few.train[0].answer)["options"] == {"most": 10}
 
 
-@pytest.mark.parametrize("options", [{"max_term": 3}, {"most": 0}, {"most": "three"}, {"seed": 3}, 3])
+@pytest.mark.parametrize("options", [{"max_term": 3}, {"most": 0}, {"most": "three"}, {"seed": 3}])
 def test_options_that_the_task_refuses(options: Any, library: None) -> None:
     with refused(r"^data\.options=.*: gcd does not take these: "):
         load_problems(source(options=options))

@@ -72,9 +72,9 @@ def sections(page: Path) -> dict[Any, Section]:
 
 
 def statements(text: str) -> list[Statement]:
-    """The statements of RECORDS: EXPRESSION = TEXT; ..."""
+    """The statements of RECORDS: EXPRESSION = TEXT; ...; a quotation may hold a semicolon."""
     where, _, rest = plain(text).partition(": ")
-    parts = [part.rpartition(" = ") for part in rest.split("; ")]
+    parts = [part.rpartition(" = ") for part in re.split(r'; (?=(?:[^"]*"[^"]*")*[^"]*$)', rest)]
     assert all(what for what, _, _ in parts), f"{text}: expected EXPRESSION = TEXT"
     return [Statement(where, what.strip(), said.strip()) for what, _, said in parts]
 

@@ -194,7 +194,7 @@ def test_a_verdict_that_turns_round_is_named(found: Found) -> None:
             record["final"] = group("topr", 31).records()[0]["final"]
     (text, *_), _ = compare(named("fig1"), stored, again)
     claim = "tiny, PPO stalls: it gains less than half of what TOPR gains"
-    assert text.endswith(f", 1 verdict changed: {claim}: not shown, was shown")
+    assert text.endswith(f", 1 verdict changed: {claim}: reversed, was shown")
 
 
 def test_a_figure_that_lacks_runs_says_how_many(found: Found, tmp_path: Path) -> None:

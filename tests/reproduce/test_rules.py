@@ -77,7 +77,7 @@ def test_holm_marks_what_is_decided_alone() -> None:
     claims = [Claim("", holds, "", p) for holds, p in
               ((True, 0.02), (False, 0.01), (None, 0.6), (True, 0.024), (False, 0.0124), (True, None))]  # fmt: skip
     words = [claim.word for claim in holm(claims)]
-    assert words == ["shown alone", "not shown", "undecided", "shown alone", "not shown", "shown"]
+    assert words == ["shown alone", "reversed", "undecided", "shown alone", "reversed", "shown"]
     assert verdict(holm(claims)) == verdict(holm(claims[:1] * 3)) == "partly"
 
 
@@ -86,7 +86,7 @@ def test_holm_marks_what_is_decided_alone() -> None:
     [
         ((70.0, 71.0, 70.0), (50.0, 51.0, 50.0), "shown"), ((70.0, 71.0, 70.0), (5.0, 5.0, 4.0), "shown"),
         ((50.0, 51.0, 19.0), (5.0, 6.0, 5.0), "undecided"), ((19.0, 18.0, 19.0), (2.0, 1.0, 2.0), "undecided"),
-        ((2.0, 1.0, 2.0), (19.0, 18.0, 19.0), "undecided"), ((2.0, 1.0, 2.0), (50.0, 51.0, 50.0), "not shown"),
+        ((2.0, 1.0, 2.0), (19.0, 18.0, 19.0), "undecided"), ((2.0, 1.0, 2.0), (50.0, 51.0, 50.0), "reversed"),
     ],
 )  # fmt: skip
 def test_a_group_with_collapsed_seeds_is_above_none(first, second, word):
@@ -111,7 +111,7 @@ def test_all_intervals_have_to_lie_within(found: tuple[Interval, ...], holds: bo
 @pytest.mark.parametrize(
     ("words", "together"),
     [((True, True), "shown"), ((True, False), "partly"), ((None, True), "partly"), ((False, None), "undecided"),
-     ((False, False), "not shown"), ((), "nothing to decide")],
+     ((False, False), "reversed"), ((), "nothing to decide")],
 )  # fmt: skip
 def test_a_figure_s_verdict(words: tuple[bool | None, ...], together: str) -> None:
     assert verdict([Claim("", holds, "") for holds in words]) == together
@@ -140,9 +140,9 @@ def test_the_runs_that_a_choice_names(choice: str, levels: set[int]) -> None:
 @pytest.mark.parametrize(
     ("group", "reference", "more", "word", "points"),
     [
-        ("ppo", "dpo", {}, "shown", 20), ("dpo", "ppo", {}, "not shown", -20), ("ppo", None, {}, "shown", 20),
+        ("ppo", "dpo", {}, "shown", 20), ("dpo", "ppo", {}, "reversed", -20), ("ppo", None, {}, "shown", 20),
         ("dpo", "ppo", {"limit": -0.25}, "shown", -20), ("dpo", "ppo", {"rule": below}, "shown", -20),
-        ("ppo", "dpo", {"metric": "maj"}, "shown", 20), ("dpo", None, {"metric": "invalid"}, "not shown", -10),
+        ("ppo", "dpo", {"metric": "maj"}, "shown", 20), ("dpo", None, {"metric": "invalid"}, "reversed", -10),
         ("ppo", "tis", {}, "undecided", None), ("tis", None, {}, "undecided", None),
     ],
 )  # fmt: skip
@@ -156,11 +156,11 @@ def test_a_row_compares_its_group_with_its_reference_in_its_metric(group, refere
 def test_rows_for_each_group_and_against_all_others() -> None:
     large = partial(row, text="{name}: large", group="largest algo.beta", reference="smallest algo.beta")
     found = {claim.text: claim.word for claim in each("name", algorithms, large)(RUNS, {})}
-    assert found["TOPR: large"] == "not shown"
+    assert found["TOPR: large"] == "reversed"
     assert [*found] == [f"{name}: large" for name in ("TOPR", "PPO", "DPO", "IS")]
     one = Runs([record for record in RUNS if record["settings"]["algo.beta"] == 0.1])
     assert {claim.text: claim.word for claim in others("{} above TOPR", algorithms, "topr")(one, {})} == {
-        "PPO above TOPR": "not shown", "IS above TOPR": "not shown",
+        "PPO above TOPR": "reversed", "IS above TOPR": "reversed",
     }  # fmt: skip
     assert [claim.word for claim in others("", algorithms, "topr", ahead=True)(one, {})] == ["shown", "shown"]
 
@@ -180,7 +180,7 @@ def test_numbers_are_compared_seed_by_seed() -> None:
         "shown",
         "first 27.0 36.0 18.0 points a nat; other 30.0 40.0 20.0 points a nat",
     )
-    assert compared(RUNS, {}, compare="", groups=pair, number=number).word == "not shown"
+    assert compared(RUNS, {}, compare="", groups=pair, number=number).word == "reversed"
     assert compared(RUNS, {}, compare="", groups={**pair, "other": "tis"}, number=number).evidence == "no runs"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.reproduce.worlds import Group, Level, World, group, of_seed
 
-YES, NO, OPEN = "shown", "not shown", "undecided"
+YES, NO, OPEN = "shown", "reversed", "undecided"
 APART = (80.0, 20.0, 50.0)  # seeds that decide nothing
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage
-from topr_exp.algorithms.masks import Level, Mask, log_limit, over_response
+from topr_exp.algorithms.masks import Mask, log_limit, over_response
 from topr_exp.types import Batch, LossOutput
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PolicyGradient(base.Named):
     rule: Rule = "clip"
     denominator: Denominator = "sampler"
     correction: base.PositiveOrNull = None
-    correction_level: Level = "token"
+    correction_level: Literal["token", "mean", "sum"] = "token"
     mask: list[Mask] | None = None
     renormalize: bool = False
 
@@ -89,10 +89,10 @@ class PolicyGradient(base.Named):
             if self.rule == "ppo":
                 base.check_range(f"a_{sign}", a, "at most 1 for rule=ppo", a <= 1)
                 base.check_range(f"b_{sign}", b, "1 or more for rule=ppo", b >= 1)
-        level = self.correction_level
-        base.check_range("correction_level", level, "token, mean or sum", level != "largest")
-        idle = self.correction is None and level != "token"
-        base.check_range("correction_level", level, "token where correction is null: nothing reads it", not idle)
+        idle = self.correction is None and self.correction_level != "token"
+        base.check_range(
+            "correction_level", self.correction_level, "token where correction is null: nothing reads it", not idle
+        )
         base.check_range("mask", "[]", "null or a list of one mask or more", self.mask != [])
 
     def __call__(self, batch: Batch) -> LossOutput:

@@ -2,12 +2,12 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
+from topr_exp.schema import Count, CountOrAll, Named, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -192,9 +192,6 @@ def unit_of(needs: frozenset[str]) -> Unit:
 # ---- where runs compute; nothing here may change a result
 
 
-NAMED = Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))
-
-
 @dataclass(frozen=True)
 class ClusterConfig(Section, ABC):
     """Settings that every cluster has."""
@@ -241,7 +238,7 @@ class SlurmCluster(ClusterConfig):
     mem_gb: OptionalCount  # per node
     array_parallelism: Count  # runs of a sweep at once
     setup: list[str] | None  # shell commands before a run
-    additional_parameters: Annotated[Any, NAMED]  # other sbatch options, by their long names
+    additional_parameters: Named  # other sbatch options, by their long names
 
     def check(self) -> Iterator[Rule]:
         below = self.signal_delay_s < 60 * self.timeout_min

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig
-from topr_exp.schema import Count
+from topr_exp.schema import Count, Named
 from topr_exp.types import Problem, TOPRError
 
 # scripts/try_gym_tasks.py checks the list.
@@ -27,7 +27,7 @@ class ReasoningGym(DataConfig):
     """
 
     task: str
-    options: Any  # of the task, such as {max_terms: 3}; what they don't name is as the task has it
+    options: Named  # of the task, such as {max_terms: 3}; what they don't name is as the task has it
     size: Count
     test_size: Count
 
