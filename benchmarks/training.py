@@ -234,7 +234,7 @@ class Ours:
         """Of an update, by the formula above."""
         model = self.policy.model
         head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-        layers = self.policy.parameters - head.numel() - (0 if head is embedding else embedding.numel())
+        layers = self.policy.model.num_parameters() - head.numel() - (0 if head is embedding else embedding.numel())
         completed = sum(len(tokens) for _, tokens in self.sequences)
         width = model.config.num_hidden_layers * model.config.num_attention_heads * model.config.head_dim
         weights = layers * self.tokens + head.numel() * completed

@@ -11,8 +11,8 @@ from reproduce import records
 from reproduce.draw import drawing, save
 from reproduce.figure import Figure
 from reproduce.jobs import Need, Request, jobs_of
+from reproduce.records import SHARES
 from reproduce.selection import Runs
-from topr_exp.report.results import SHARES
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural, say
 

@@ -18,12 +18,12 @@ from omegaconf import OmegaConf
 from reproduce.selection import Runs
 from topr_exp.config.load import CONF
 from topr_exp.config.settings import Config
-from topr_exp.report.results import SHARES, results, rounded
+from topr_exp.report.results import results
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import MISSING, read_object, write_text
 from topr_exp.schema import flatten, plain
-from topr_exp.types import TOPRError
+from topr_exp.types import VERDICTS, TOPRError
 
 # Settings that some experiment varies or that its size depends on; those that are null are left out of a record.
 KEYS = (
@@ -43,9 +43,16 @@ KEYS_OF_LOSSES = (
 )  # fmt: skip
 LEARNING_RATES = CONF / "learning_rates.yaml"
 TRIED = CONF.parent / "docs" / "results" / "rates.yaml"  # pass@1 (%) by place, loss, rate and choosing seed
+SHARES = ("pass@1", *VERDICTS)
+DIGITS = 6  # of what is written; a second machine has to agree in all of them
 BINS = 20  # of the updates of a run, for metrics against time
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
+
+
+def rounded(value: float | None) -> float | None:
+    """To DIGITS significant digits."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
 def identity_of(config: Config) -> str:
@@ -86,7 +93,7 @@ def extract(folder: Path, names: Collection[str]) -> Record:
     run = read_run(folder)
     if run.status != "done":
         raise TOPRError(f"{folder}: not finished")
-    evaluations = [results(run, record) for record in run.evaluations]
+    evaluations = [{name: rounded(each[name]) for name in SHARES} | results(run, each) for each in run.evaluations]
     record: Record = {
         "run": run.name,
         "settings": chosen(run.config),

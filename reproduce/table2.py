@@ -16,9 +16,10 @@ import numpy as np
 
 from reproduce.draw import names_below, series_style
 from reproduce.figure import Claim, Extra, above, below, key_of
+from reproduce.records import rounded
 from reproduce.selection import Runs, over_seeds
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.results import Matrix, rounded
+from topr_exp.report.results import Matrix
 from topr_exp.runs.records import Record
 from topr_exp.verifier.figures import Tally, summarise
 

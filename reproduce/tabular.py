@@ -16,11 +16,11 @@ import numpy as np
 from reproduce import draw
 from reproduce.figure import Claim, Extra
 from reproduce.groups import algorithms, by_model, group_by, name_of
+from reproduce.records import rounded
 from reproduce.selection import Runs
 from topr_exp.algorithms.agro import AGRO, KLPG
 from topr_exp.algorithms.base import clipped_objective
 from topr_exp.algorithms.policy_gradient import taper
-from topr_exp.report.results import rounded
 from topr_exp.runs.records import Record
 from topr_exp.types import Batch
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduce.figure import Extra, key_of, model_and_seed
-from topr_exp.report.results import rounded
+from reproduce.records import rounded
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:

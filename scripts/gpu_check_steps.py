@@ -105,7 +105,7 @@ def operations(ours: Any, tokens: int) -> float:
     """
     model = ours.policy.model
     head = model.get_output_embeddings().weight.numel()
-    layers = ours.policy.parameters - head - model.get_input_embeddings().weight.numel()
+    layers = ours.policy.model.num_parameters() - head - model.get_input_embeddings().weight.numel()
     return 6.0 * (layers * tokens + head * ours.case.batch * ours.case.completion[0])
 
 

@@ -206,8 +206,9 @@ def evaluate_model(config: Config) -> None:
             policy = load_policy(config.model, config.cluster.device)
             test = tasks.tokenize(tasks.sets.test, policy)
             what = "solutions to verify" if config.task.verifies else "problems"
+            size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
             say(
-                f"model   {config.model.path} ({policy.parameters / 1e6:,.2f} M parameters, {policy.place})\n"
+                f"model   {config.model.path} ({size}, {policy.place})\n"
                 f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {what}, "
                 f"{config.data.eval_n} completions each"
             )

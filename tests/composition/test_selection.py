@@ -163,7 +163,6 @@ MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completi
 @pytest.mark.parametrize(
     ("select", "given", "config", "line"),
     [
-        (select_examples, candidates(0, 0), compose(), "there is no completion to compose a training set from"),
         (select_examples, CUT, compose(drop_truncated=True), r"drop_truncated=true leaves nothing: all 7 completions"),
         (select_examples, candidates(212, 1788), HALF, SHARE + r" correct .*; 212 are available \(enough for .*425\)"),
         (

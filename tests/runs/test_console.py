@@ -39,7 +39,8 @@ VERIFIER = ["task=verifier", "task.solver=tiny"]
 
 def shown(*overrides: str, device: str = "cpu") -> dict[str, str]:
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
-    policy: Any = SimpleNamespace(parameters=598_000, place="cpu, float32", device=SimpleNamespace(type=device))
+    model = SimpleNamespace(num_parameters=lambda: 598_000)
+    policy: Any = SimpleNamespace(model=model, place="cpu, float32", device=SimpleNamespace(type=device))
     nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
     train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))

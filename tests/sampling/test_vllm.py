@@ -156,7 +156,7 @@ def counted(owner, name):
 counted(kind, "decode"), counted(kind, "convert_ids_to_tokens"), counted(logprobs, "convert_ids_list_to_tokens")
 answer = worker.generate({"n": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 24, "eos": [2],
                           "stop": json.loads(sys.argv[3]), "seeds": [0, 1], "prompts": [[1, 5, 6], [1, 7]]})
-print(json.dumps([len(calls), answer["lengths"]]))
+print(json.dumps([len(calls), [len(one[0]) for group in answer["completions"] for one in group]]))
 """
 
 

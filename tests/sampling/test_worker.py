@@ -121,7 +121,7 @@ def engine(notes, tmp_path, request, monkeypatch):
 
 
 def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
-    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN), 2)
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN))
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
@@ -216,7 +216,7 @@ def test_what_an_engine_refuses_is_one_line_that_says_why(engine: Engine, policy
     with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: out of room; its log is"):
         vllm_module.send_weights(engine, policy)
     ask = engine.ask
-    engine.ask = lambda do, content=None, **values: ask(do, content, **{**values, "shape": [-7]})  # type: ignore
+    engine.ask = lambda do, **values: ask(do, **{**values, "shape": [-7]})  # type: ignore
     with pytest.raises(TOPRError, match=r"vLLM could not take: RuntimeError: (?!out of room)"):
         vllm_module.send_weights(engine, policy)
 
@@ -261,11 +261,11 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
         def __init__(self, *given: Any) -> None:
             pass
 
-        def ask(self, do: str, *content: Any, **values: Any) -> dict[str, Any]:
+        def ask(self, do: str, **values: Any) -> dict[str, Any]:
             asked.append(do)
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
-            return {"lengths": [], "finishes": [], "arrays": [b"", b""]}
+            return {"completions": []}
 
         def close(self) -> None:
             asked.append("close")

@@ -176,8 +176,8 @@ def test_hash_never_changes_between_versions() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, [math.inf], {2, 3}])
-def test_what_json_cannot_hold_is_refused(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(TOPRError, match=r"^a store key holds JSON values only: "):
+def test_what_json_cannot_hold_is_our_mistake(value: Any, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError)):
         Store(tmp_path).table("rollouts", {"a": value}, 1)
 
 

@@ -227,11 +227,6 @@ def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
     return centered / (needed(batch, "group_std") + STD_OFFSET)
 
 
-def positive_side(value: Tensor, batch: Batch) -> Tensor:
-    """Mask R > 0 or A > 0, [B], which chooses limits by sign; at 0, without a gradient, take correctness."""
-    return (value > 0) | ((value == 0) & batch.positive)
-
-
 def check_range(name: str, value: float | str | None, allowed: str, ok: bool) -> None:
     """Raise ConfigError with one line that names the key, what is allowed and what was given."""
     if not ok:

@@ -99,7 +99,8 @@ class PolicyGradient(base.Named):
         base.check_batch(batch, *({"old_logp"} & self.needs))
         advantage = base.advantage_of(batch, self.advantage, self.name)
         delta = self._log_ratio(batch)
-        low, high = self._log_limits(base.positive_side(advantage, batch), delta)
+        positive = (advantage > 0) | ((advantage == 0) & batch.positive)  # at 0, without a gradient, the verdict
+        low, high = self._log_limits(positive, delta)
         log_weight, metrics = delta.clamp(low, high), {}
         if self.correction is not None:
             gap = base.masked(base.needed(batch, "old_logp") - batch.mu_logp, batch)

@@ -109,8 +109,6 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
 def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
     """The rows that may be chosen; TOPRError where there are none."""
     total = len(candidates.problem)
-    if not total:
-        raise TOPRError("there is no completion to compose a training set from")
     kept = np.ones(total, dtype=bool)
     if config.drop_truncated:
         assert candidates.truncated is not None, "drop_truncated needs the column `truncated`"

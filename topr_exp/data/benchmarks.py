@@ -16,6 +16,7 @@ from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import draw_problems
 from topr_exp.data.problems import level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
+from topr_exp.schema import Rule
 from topr_exp.types import Problem, TOPRError
 
 
@@ -53,9 +54,8 @@ class Benchmarks(DataConfig):
     source: str  # embedded, hub or a folder
     answer_format: AnswerFormat  # the grader too, unless `grader` names another
 
-    def check(self) -> None:
-        if not self.source:
-            raise ValueError("source must be embedded, hub or a folder; got nothing")
+    def check(self) -> Iterator[Rule]:
+        yield "source", bool(self.source), "embedded, hub or a folder"
 
     @property
     def generated(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.data.problems import as_text, asked, level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
-from topr_exp.schema import within
+from topr_exp.schema import Rule, within
 from topr_exp.types import Problem, TOPRError
 
 
@@ -26,11 +26,9 @@ class JsonLines(DataConfig):
     subject: str | None
     correct: str | None  # a completion with {answer} that is right; None: as the grader's format ends
 
-    def check(self) -> None:
-        if not self.path:
-            raise ValueError("path must be FILE.jsonl or a folder with train.jsonl and test.jsonl; got null")
-        if self.correct is not None and "{answer}" not in self.correct:
-            raise ValueError(f"correct must hold {{answer}}; got {self.correct!r}")
+    def check(self) -> Iterator[Rule]:
+        yield "path", bool(self.path), "FILE.jsonl or a folder with train.jsonl and test.jsonl"
+        yield "correct", self.correct is None or "{answer}" in self.correct, "null or a text that holds {answer}"
 
     @property
     def place(self) -> str:

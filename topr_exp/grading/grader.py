@@ -84,8 +84,6 @@ class Grader(AbstractContextManager["Grader"]):
         self.name, self.graded, self.threshold = name, graded, threshold
         self.workers = cores() if workers is None else workers
         self.deadline = deadline if deadline is not None else OWN_DEADLINE if self._own else DEADLINE
-        assert self.workers >= 1, workers
-        assert self.deadline > 0, deadline
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
 

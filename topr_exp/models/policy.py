@@ -77,11 +77,6 @@ class Policy:
         return sorted({*listed, *([] if own is None else [own])})
 
     @property
-    def parameters(self) -> int:
-        """Number of weights, shared ones counted once."""
-        return sum(weight.numel() for weight in self.model.parameters())
-
-    @property
     def place(self) -> str:
         """Device and precision in words, and how many processes compute there."""
         several = f", {distributed.world_size()} processes" if distributed.world_size() > 1 else ""

@@ -11,12 +11,9 @@ from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.evaluation.statistics import INVALID, headline_k, measure
 from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runs.records import Record
-from topr_exp.runtime.files import number
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, TOPRError
 
-SHARES = ("pass@1", *VERDICTS)
-DIGITS = 6  # of what is written; a second machine has to agree in all of them
 Matrix = NDArray[np.float64]  # [seeds, problems]
 
 
@@ -119,11 +116,9 @@ def readable(run: Run) -> Iterator[None]:
 
 
 def results(run: Run, record: Record) -> Record:
-    """An evaluation's shares, and of each problem the correct and invalid completions and maj@K."""
+    """Of each problem of an evaluation the correct and invalid completions, and maj@K."""
     asked = run.config.get("task", {}).get("test_solutions")
     solutions = 1 if asked is None else int(asked)  # that a verifier reads of each
-    if missing := [name for name in SHARES if number(record.get(name)) is None]:
-        raise TOPRError(f"{run.name}: its evaluation has no {missing[0]}")
     place = Path(record["verdicts"])
     table = Store(place.parent.parent).open(place)
     columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
@@ -137,7 +132,7 @@ def results(run: Run, record: Record) -> Record:
         "invalid": packed(np.sum(codes == INVALID, axis=1)),
         "maj": packed(np.rint(1000 * majorities[k]).astype(int)),  # per mille
     }
-    found = {name: rounded(record[name]) for name in SHARES} | {"n": n, "k": k, "of_problems": counts}
+    found = {"n": n, "k": k, "of_problems": counts}
     return found if asked is None else {**found, "solutions": solutions}
 
 
@@ -148,8 +143,3 @@ def packed(counts: Iterable[int]) -> str:
 
 def unpacked(text: str) -> np.ndarray:
     return np.array(text.split(), dtype=np.float64)
-
-
-def rounded(value: float | None) -> float | None:
-    """To DIGITS significant digits."""
-    return None if value is None else float(f"{value:.{DIGITS}g}")

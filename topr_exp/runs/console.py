@@ -82,13 +82,14 @@ def header(
     shown = "".join(f", {key}={value:g}" for key, value in weighting.items() if value is not None)
     split = " of the training split" if data.test_split == "validation" else ""
     tested = f"{len(test.problems)} {'solutions to ' * verifies}{data.described}{split}"
+    size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
     rows = {
         "algorithm": f"{algo.name} ({settings_of(algo)}){shown}, rewards {REWARDS[config.reward]}",
         "task": described(config.task, "task.") if verifies else "",
         "trained on": trained_on.text + left_out(sets.train_report, train),
         "tested on": tested + left_out(sets.test_report, test),
-        "model": f"{model.name}{f' ({model.path})' * (model.path != model.name)}, {policy.parameters / 1e6:,.2f} M "
-        f"parameters, {policy.place}" + (f", lora ({settings_of(model.lora)})" if model.lora is not None else ""),
+        "model": f"{model.name}{f' ({model.path})' * (model.path != model.name)}, {size}, {policy.place}"
+        + (f", lora ({settings_of(model.lora)})" if model.lora is not None else ""),
         "sampling": f"{described(config.sampler, 'sampler.')}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": described(config.compose, "compose."),
         "completions": data.completions or "",

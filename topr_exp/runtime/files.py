@@ -11,12 +11,13 @@ import importlib.util
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from safetensors import SafetensorError
 
 from topr_exp.types import TOPRError, has_half_pair
 
@@ -31,11 +32,11 @@ _guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing b
 
 @contextmanager
 def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
-    """Turn an OSError of the block into a TOPRError "cannot <doing>: <reason><note>"."""
+    """Turn an OSError of the block, or safetensors' form of it, into a TOPRError "cannot <doing>: <reason><note>"."""
     try:
         yield
-    except OSError as error:
-        raise TOPRError(f"cannot {doing}: {error.strerror or error}{note()}") from error
+    except (OSError, SafetensorError) as error:
+        raise TOPRError(f"cannot {doing}: {getattr(error, 'strerror', None) or error}{note()}") from error
 
 
 def unique_name() -> str:
@@ -161,7 +162,7 @@ def check_guards(path: Path) -> None:  # called last, since flushing may have ta
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` (replacing it) when the block ends; its files get the folder's rights."""
     temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
-    with disk_errors(f"write {path}"), library_errors():
+    with disk_errors(f"write {path}"):
         temporary.mkdir(parents=True)
         try:
             yield temporary
@@ -177,18 +178,6 @@ def new_folder(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(path.parent)
-
-
-@contextmanager
-def library_errors() -> Iterator[None]:
-    """Raise as OSError what safetensors reports in its own way when the disk refuses a write."""
-    try:
-        yield
-    except Exception as error:
-        number = re.search(r"\(os error (\d+)\)", str(error))
-        if type(error).__name__ == "SafetensorError" and number:
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
-        raise
 
 
 # ---- JSON: a line of the user's that is wrong is refused, damage of a run's files raises no error

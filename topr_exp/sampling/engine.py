@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -64,24 +63,18 @@ class Engine:
                 raise ConfigError(f"sampler.python={python}: can't be started ({error.strerror})") from None
         self.connection = Connection(ours.detach())
 
-    def ask(self, do: str, content: memoryview | None = None, **values: Any) -> dict[str, Any]:
-        """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs.
-
-        content: bytes that go with the request.
-        """
+    def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs."""
         self.busy = True  # also after an error: then nobody knows what it is at
         try:
-            self.connection.send_bytes(json.dumps({"do": do, **values}).encode())
-            if content is not None:
-                self.connection.send_bytes(content)
+            self.connection.send({"do": do, **values})
             if not self.connection.poll(60 * self.minutes):
                 raise TOPRError(
                     f"the vLLM engine gave no answer to {do} within {self.minutes:g} minutes (sampler.timeout_min)"
                     f"{self.last_words()}; look at its log {self.log}, then lower sampler.prompts_per_shard or raise "
                     "sampler.timeout_min"
                 )
-            answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
-            answer["arrays"] = [self.connection.recv_bytes() for _ in range(answer["arrays"])]
+            answer: dict[str, Any] = self.connection.recv()
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
         self.busy = False

@@ -44,16 +44,11 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
         read = [role if role == name else f"{role} from {name}" for role, name in reader.found.items()]
         read += [f"not read: {', '.join(sorted(reader.unread))}"] if reader.unread else []
         read += [f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}"] if reader.skipped else []
-    elif (store.root / source / "key.json").is_file():
+    elif source.startswith("imported/") and (store.root / source / "key.json").is_file():
         table, read = store.open(store.root / source), []
     else:
-        raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (kind/hash)")
+        raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (imported/HASH)")
     columns = table.read()
-    if missing := [name for name in ("problem_id", "question", "gold") if name not in columns.column_names]:
-        raise TOPRError(
-            f"data.completions={source}: a table without {missing[0]}; write it to a file (python -m topr_exp.store "
-            "export) and give that"
-        )
     if data.reward == "given" and "reward" not in columns.column_names:
         named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")

@@ -153,8 +153,7 @@ def generate_rollouts(
 
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
         sampled = table.fill(make, progress, token_count)
-    bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
-    return Rollouts(table.name, table.read(), prompts, bounds, sampled)
+    return Rollouts(table.name, table.read(), prompts, table.bounds(), sampled)
 
 
 def rollouts_key(

@@ -6,15 +6,12 @@ no folder from this process's memory. After every load its log-probabilities are
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import math
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -76,7 +73,7 @@ class VLLM(Sampler):
             eos=policy.eos_ids,
             stop=list(stop),
         )
-        return completions_of(answer, n)
+        return completions_of(answer)
 
     def ensure(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
         """The engine: running, awake, long enough and with the policy's weights."""
@@ -138,17 +135,10 @@ class VLLM(Sampler):
         self.length = 0
 
 
-def completions_of(answer: dict[str, Any], n: int) -> list[list[Sample]]:
+def completions_of(answer: dict[str, Any]) -> list[list[Sample]]:
     """The completions of each prompt in an engine's answer."""
-    tokens, logprobs = (
-        np.frombuffer(content, kind).tolist() for content, kind in zip(answer["arrays"], ("i4", "f4"), strict=True)
-    )
-    ends = np.cumsum(answer["lengths"]).tolist()
-    found = [
-        Sample(tokens[end - length : end], logprobs[end - length : end], finish)
-        for end, length, finish in zip(ends, answer["lengths"], answer["finishes"], strict=True)
-    ]
-    return [found[first : first + n] for first in range(0, len(found), n)]
+    sample = lambda tokens, logprobs, finish: Sample(tokens.tolist(), logprobs.tolist(), finish)
+    return [[sample(*one) for one in group] for group in answer["completions"]]
 
 
 # ---- weights on their way to an engine
@@ -179,10 +169,10 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
         if tensor.data_ptr() == weight.data_ptr():
             tensor = tensor.clone()  # torch marks what is shared for good
         with contextlib.suppress(RuntimeError):  # expandable segments can't be shared
-            shared = base64.b64encode(pickle.dumps(reduce_tensor(tensor)[1])).decode()
+            shared = reduce_tensor(tensor)[1]
     if shared is None:
-        content = memoryview(tensor.cpu().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-    engine.ask("take", content, shared=shared, **kind)
+        content = bytearray(tensor.cpu().view(-1).view(torch.uint8).numpy())
+    engine.ask("take", content=content, shared=shared, **kind)
 
 
 @torch.inference_mode()
@@ -191,7 +181,7 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
     ids = [list(map(int, prompt)) for prompt in prompts]
     answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
-    pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer, 2), strict=True) for one in two]
+    pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer), strict=True) for one in two]
     gaps = []
     with merged_in(policy.model), policy.autocast():
         for prompt, one in pairs:

@@ -1,17 +1,14 @@
 """The process of a vLLM engine: reads requests from a socket, answers them. Run by `engine.Engine`.
 
 It may run under another environment than the rest: it needs vLLM and the standard library, nothing of this package.
-Requests and answers are JSON objects, one answer a request. `start` comes first; what each takes and gives stands at
-its method.
+Requests and answers are dictionaries, one answer a request; what each takes and gives stands at its method. `start`
+comes first.
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import json
 import os
-import pickle
 import signal
 import sys
 import traceback
@@ -41,20 +38,13 @@ class Worker:
             except Exception as error:  # whatever vLLM raises is told, in one line; the log has the rest
                 traceback.print_exc()
                 answer = {"error": one_line(error)}
-            self.answer(answer)
+            self.connection.send(answer)
 
     def request(self) -> dict[str, Any] | None:
         try:
-            return json.loads(self.connection.recv_bytes())
+            return self.connection.recv()
         except (EOFError, OSError):
             return None
-
-    def answer(self, answer: dict[str, Any]) -> None:
-        """Send an answer; its `arrays` follow as bytes, and their number stands in their place."""
-        arrays = answer.get("arrays", [])
-        self.connection.send_bytes(json.dumps({**answer, "arrays": len(arrays)}).encode())
-        for values in arrays:
-            self.connection.send_bytes(values)
 
     def start(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Load a model folder; gives vLLM's version and the kind of device."""
@@ -92,7 +82,7 @@ class Worker:
         return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device}
 
     def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """n completions of each prompt, in their order: number of tokens, why it ended; tokens and log-probabilities.
+        """n completions of each prompt, in their order, as of `completion`.
 
         A function of the request: what earlier ones left in the cache would change the last digits.
         """
@@ -119,15 +109,7 @@ class Worker:
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(prompts):
             raise Refused("vLLM lost requests")
-        tokens, logprobs, lengths, finishes = array("i"), array("f"), list[int](), list[str]()
-        for one in (one for output in outputs for one in output.outputs):
-            if one.finish_reason not in ("stop", "length"):
-                raise Refused(f"a completion ended by {one.finish_reason}")
-            lengths.append(len(one.token_ids))
-            finishes.append("stop_string" if isinstance(one.stop_reason, str) else one.finish_reason)
-            tokens.extend(one.token_ids)
-            logprobs.extend(step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True))
-        return {"lengths": lengths, "finishes": finishes, "arrays": [tokens, logprobs]}
+        return {"completions": [[completion(one) for one in output.outputs] for output in outputs]}
 
     def empty_cache(self) -> None:
         if not self.llm.reset_prefix_cache():
@@ -141,21 +123,20 @@ class Worker:
 
     def arriving(self) -> Iterator[tuple[str, Any]]:
         """Ask for the next weight by an answer, with which the other side's memory is its own again."""
-        self.answer({})
+        self.connection.send({})
         while (asked := self.request()) is not None and asked["do"] == "take":
             yield asked["name"], self.received(asked)
-            self.answer({})
+            self.connection.send({})
 
     def received(self, asked: dict[str, Any]) -> Any:
         """A tensor of the other side: a copy of its GPU memory, or its bytes."""
         import torch
 
         if asked["shared"] is None:
-            content = bytearray(self.connection.recv_bytes())
-            return torch.frombuffer(content, dtype=getattr(torch, asked["dtype"])).reshape(asked["shape"])
+            return torch.frombuffer(asked["content"], dtype=getattr(torch, asked["dtype"])).reshape(asked["shape"])
         from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-        arguments = list(pickle.loads(base64.b64decode(asked["shared"])))
+        arguments = list(asked["shared"])
         arguments[6] = torch.cuda.current_device()  # the same GPU may have another number over there
         tensor = rebuild_cuda_tensor(*arguments).clone()
         torch.cuda.synchronize()
@@ -169,6 +150,15 @@ class Worker:
     def wake(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.llm.wake_up()
         return {}
+
+
+def completion(one: Any) -> tuple[array[int], array[float], str]:
+    """The tokens of vLLM's output, their log-probabilities, and why it ended."""
+    if one.finish_reason not in ("stop", "length"):
+        raise Refused(f"a completion ended by {one.finish_reason}")
+    logprobs = (step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True))
+    finish = "stop_string" if isinstance(one.stop_reason, str) else one.finish_reason
+    return array("i", one.token_ids), array("f", logprobs), finish
 
 
 def leave_tokens_undecoded() -> None:

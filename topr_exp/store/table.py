@@ -68,7 +68,7 @@ class Store:
                 raise ValueError("another key than the folder's name says")
         except OSError as error:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TOPRError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise TOPRError(f"{path} is damaged ({error})") from error
         return Table(folder, key, shards, stop=self.stop)
 
@@ -220,13 +220,10 @@ class Table:
 def canonical(key: Mapping[str, Any]) -> str:
     """The one JSON text of a key: members sorted, no spaces, ASCII only; equal keys give equal texts.
 
-    1, 1.0 and true are three different values, as they are in JSON. Tuples count as lists.
-    Raises TOPRError for what JSON can't hold (NaN, infinities, other types).
+    1, 1.0 and true are three different values, as they are in JSON. Tuples count as lists; what JSON can't hold (NaN,
+    infinities, other types) is our mistake.
     """
-    try:
-        return json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise TOPRError(f"a store key holds JSON values only: {error}") from None
+    return json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def key_hash(key: Mapping[str, Any]) -> str:

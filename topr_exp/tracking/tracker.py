@@ -24,7 +24,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.files import read_lines, read_object
+from topr_exp.runtime.files import number, read_lines, read_object
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.schema import flatten
 from topr_exp.types import TOPRError
@@ -289,7 +289,7 @@ def numbers(kind: str, record: Record) -> dict[str, float]:
     for curve in ("pass@k", "maj@k"):
         found |= {f"{curve[:-1]}{k}": point["value"] for k, point in record.get(curve, {}).items()}
     for name, value in found.items():
-        if is_number(value) and not name.endswith("_se") and name not in (*AXES, "maj@1"):
+        if number(value) is not None and not name.endswith("_se") and name not in (*AXES, "maj@1"):
             row[f"{kind}/{name}" if name in charts else f"rest/{kind}_{name}"] = value
     return {allowed(name): value for name, value in row.items()}
 
@@ -297,10 +297,6 @@ def numbers(kind: str, record: Record) -> dict[str, float]:
 def allowed(name: str) -> str:
     """Rewrite a name so that trackers can sort and filter by it: letters, digits, _ and /."""
     return "".join(ch if ch.isalnum() or ch in "_/" else "_" for ch in name.replace("@", "_at_"))
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def sample_rows(folder: Path, iteration: int) -> list[list[Any]]:

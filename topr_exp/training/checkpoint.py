@@ -28,7 +28,6 @@ from topr_exp.runtime.files import (
     disk_errors,
     file_digest,
     find_damage,
-    library_errors,
     new_folder,
     sync_folder,
     write_checksums,
@@ -107,10 +106,9 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
                 if index == 0 or follows_rows(key, value.ndim, weight):
                     tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
         path = folder / f"part-{index + 1:05d}-of-{parts:05d}.safetensors"
-        with library_errors():
-            save_file(tensors, path)
-            sync_folder(path)
-            written[path.name] = file_digest(path)
+        save_file(tensors, path)
+        sync_folder(path)
+        written[path.name] = file_digest(path)
     return {name: digest for each in distributed.all_gather(written) for name, digest in each.items()}
 
 

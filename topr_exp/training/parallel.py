@@ -158,5 +158,5 @@ def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
     if distributed.world_size() == 1:
         return SingleProcess(policy.model)
     if kind is None:
-        kind = "fsdp" if policy.parameters >= LARGE else "ddp"
+        kind = "fsdp" if policy.model.num_parameters() >= LARGE else "ddp"
     return DDP(policy.model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")
