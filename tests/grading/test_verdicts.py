@@ -114,19 +114,20 @@ def test_votes_are_known_unless_an_incorrect_completion_has_no_answer(verdict: s
     assert decided(verdict, "user", "user", classes=(0, -1)).votes_known == known
 
 
-def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     warn_of_failures(decided("incorrect", "raised", "timeout", "died", "string", "raised"), "math", "; try again")
-    assert [record.getMessage() for record in caplog.records] == [
+    assert capsys.readouterr().err.splitlines() == [
         "warning: grader math was cut off twice (its time, its memory, or by another program) on 2 of 5 completions, "
         "which count as incorrect; try again",
         "warning: grader math failed with an error on 2 of 5 completions, which count as incorrect",
     ]
-    caplog.clear()
     warn_of_failures(decided("incorrect", "string", "none"), "math")
-    assert not caplog.records
+    assert not capsys.readouterr().err
 
 
-def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_once_they_are_pruned(smoke, tmp_path, capsys, caplog):
+def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_once_they_are_pruned(smoke, tmp_path, capsys):
     shutil.copytree(smoke[0].output_dir, tmp_path, dirs_exist_ok=True)
     first = smoke[1]
     assert (first["cut_off"], first["base"]["cut_off"], first["final"]["cut_off"]) == (0, 0, 0)
@@ -140,8 +141,9 @@ def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_once_they_are_pru
     capsys.readouterr()
     second = run(config)
     assert (second["cut_off"], second["base"]["cut_off"], second["final"]["cut_off"]) == (1, 3, 0)
-    assert "note: the grader was cut off twice on 4 completions, which count as incorrect" in capsys.readouterr().out
-    commands = re.findall(r"python -m topr_exp\.store (--root \S+ prune --yes --key verdicts/\w+)", caplog.text)
+    said = capsys.readouterr()
+    assert "note: the grader was cut off twice on 4 completions, which count as incorrect" in said.out
+    commands = re.findall(r"python -m topr_exp\.store (--root \S+ prune --yes --key verdicts/\w+)", said.err)
     assert len(commands) == 2
     assert [main(command.split()) for command in commands] == [0, 0]
     third = run(config_of(*overrides(tmp_path, "name=third")))

@@ -141,7 +141,7 @@ def test_the_time_left_is_told_by_the_pace_of_this_attempt(monkeypatch: pytest.M
 # ---- exit statuses, with one line for an error
 
 
-START = "from topr_exp.runtime.exit_status import exit_status, warn, show_log; import logging; "
+START = "from topr_exp.runtime.exit_status import exit_status, say, warn; "
 
 
 def opening(number: int) -> OSError:
@@ -185,8 +185,8 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> 
          (1, "error: cannot write: no space left on device\n")),
         ('"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}',  # a reader who leaves is no error
          "raise SystemExit(exit_status(lambda: [print('line') for _ in range(100000)] and 0))", (1, "")),
-        ('"$0" -c "$1"', "show_log(20); logging.info('read \\x1b[2J'); warn('left out: \\x9b')",
-         (0, "read \\x1b[2J\nwarning: left out: \\x9b\n")),
+        ('"$0" -c "$1"', "warn('read \\x1b[2J'); warn('left out: \\x9b')",
+         (0, "warning: read \\x1b[2J\nwarning: left out: \\x9b\n")),
     ],
     ids=["closed", "full", "left", "escaped"],
 )  # fmt: skip

@@ -92,11 +92,11 @@ def test_help_is_fast_and_needs_no_arrow() -> None:
 # ---- import and export
 
 
-def test_import_and_export(tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture) -> None:
+def test_import_and_export(tmp_path: Path, command: Command) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"problem_id": "1", "completion": "x", "tokens": [1], "extra": 3}\n')
-    status, out, _ = command("import", str(source))
-    assert (status, caplog.messages) == (0, [f"nothing reads the columns extra of {source}"])
+    status, out, error = command("import", str(source))
+    assert (status, error) == (0, f"warning: nothing reads the columns extra of {source}\n")
     assert (out[:9], out.partition(":")[2]) == ("imported/", " 1 completions, tokens\n")
     assert "(was there already)" in command("import", str(source))[1]
     status, out, _ = command("export", "imported", str(target))

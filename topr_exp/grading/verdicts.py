@@ -1,6 +1,5 @@
 """The verdicts of rollouts, kept in the store under the grader's version: a changed grader needs no new samples."""
 
-import logging
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -13,13 +12,12 @@ from topr_exp.config.data import Grading
 from topr_exp.grading.grader import Grader, Outcome, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.schema import identity
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, Problem
-
-log = logging.getLogger(__name__)
 
 
 class Verdicts:
@@ -114,10 +112,8 @@ def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> N
         (verdicts.count("raised"), "failed with an error", ""),
     ):
         if count:
-            log.warning(
-                "warning: grader %s %s on %d of %d completions, which count as incorrect%s",
-                *(grader_name, what, count, len(verdicts.codes), then),
-            )
+            of_all = f"{count} of {len(verdicts.codes)} completions"
+            warn(f"grader {grader_name} {what} on {of_all}, which count as incorrect{then}")
 
 
 def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:

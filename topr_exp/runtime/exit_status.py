@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import io
-import logging
 import os
 import re
 import sys
@@ -72,28 +71,14 @@ def say(text: str = "") -> None:
         print(text, flush=True)
 
 
-def warn(text: str) -> None:
-    """A line that must not be lost among results; once for all processes of a run."""
-    if distributed.is_main_process():
+def warn(text: str, *, of_any_process: bool = False) -> None:
+    """A line that must not be lost among results; once for all processes of a run, or from whichever process has it."""
+    if of_any_process or distributed.is_main_process():
         print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-class Line(logging.Formatter):
-    """Formatter of log records for standard error; escapes control characters of quoted files."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
-def show_log(level: int = logging.WARNING) -> None:
-    """Show what is logged from this level on, unless somebody already sees to that."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(Line())
-    logging.basicConfig(level=level, handlers=[handler])
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -135,11 +120,10 @@ def discard(descriptor: int) -> None:
 
 
 def open_console(*, goes_on: bool) -> None:
-    """Put such streams in the place of standard output and error, unless a test has put others there; show the log."""
+    """Put such streams in the place of standard output and error, unless a test has put others there."""
     for name, kind in (("stdout", Output), ("stderr", io.TextIOWrapper)):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             raw = (Lasting if goes_on else io.FileIO)(stream.fileno(), "w", closefd=False)
             how = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
             setattr(sys, name, kind(io.BufferedWriter(raw), **how))
-    show_log()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import socket
 import time
@@ -17,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from topr_exp.runtime.exit_status import warn
 
 SUFFIX = ".claim"
 PROC = Path("/proc")
@@ -134,7 +133,8 @@ def _try_lock(descriptor: int, kind: int) -> bool:
             raise
         if (device := os.fstat(descriptor).st_dev) not in _warned:
             _warned.add(device)
-            log.warning("the file system refuses locks (%s): processes may do the same work twice", error.strerror)
+            told = f"the file system refuses locks ({error.strerror}): processes may do the same work twice"
+            warn(told, of_any_process=True)
     return True
 
 

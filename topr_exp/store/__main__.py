@@ -5,7 +5,6 @@ Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 
 
 import argparse
 import json
-import logging
 import os
 import shutil
 import sys
@@ -15,12 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, show_log
+from topr_exp.runtime.exit_status import exit_status, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
 from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
-
-log = logging.getLogger(__name__)
 
 FOR_EVER = "can't be made again  "
 PRUNE = "remove tables that match all options, and tables derived from them; without --yes only list them"
@@ -29,7 +26,6 @@ PRUNE = "remove tables that match all options, and tables derived from them; wit
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
-    show_log(logging.INFO)
     return exit_status(lambda: int(options.run(Store(options.root), options) or 0))
 
 
@@ -84,7 +80,7 @@ def find_tables(store: Store) -> list[Table]:
             elif table := table_in(store, place):
                 found.append(table)
         except PermissionError as error:
-            log.warning("cannot read %s: Permission denied; what is in it is left out", error.filename)
+            warn(f"cannot read {error.filename}: Permission denied; what is in it is left out")
             unseen = True
     if unseen and not found:
         raise TOPRError(f"this user may read no table of {store.root}")
@@ -304,7 +300,7 @@ def import_(store: Store, options: argparse.Namespace) -> None:
     reader = RolloutReader(options.file)
     table, made = import_rows(store, reader)
     if reader.unread:
-        log.warning("nothing reads the columns %s of %s", ", ".join(sorted(reader.unread)), options.file)
+        warn(f"nothing reads the columns {', '.join(sorted(reader.unread))} of {options.file}")
     has = " and ".join(name for name in LISTS if COLUMNS[name] in table.shard(0).column_names) or "text only"
     print(f"{table.name}: {table.bounds()[-1]:,} completions, {has}{'' if made else ' (was there already)'}")
 

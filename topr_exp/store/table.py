@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
+from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import TEMPORARY, disk_errors, sync_folder, write_whole
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
@@ -28,7 +28,6 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
 
 KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # names of folders
 HASH_BYTES = 8  # 64 bits
@@ -168,7 +167,7 @@ class Table:
                         progress.update(rows, here, "from the store" if made_here is None else "")
                 if waits and len(pending) == before:
                     if waits != told:
-                        (log.info if progress is None else progress.message)(waits)
+                        (say if progress is None else progress.message)(waits)
                         told = waits
                     time.sleep(PAUSE_SECONDS)
             self._tidy()
@@ -179,10 +178,11 @@ class Table:
         # Taking the lock made NFS forget what it had cached of the folder, so what is seen now is true.
         fault = self.fault(index)
         if fault not in (None, MISSING):
-            log.warning(
-                "%s is damaged (%s) and is made again; on a GPU it may become another one, which what was made from it "
-                "doesn't fit: python -m topr_exp.store prune --key %s", self.shard_file(index), fault, self.name,
-            )  # fmt: skip
+            told = (
+                f"is damaged ({fault}) and is made again; on a GPU it may become another one, which what was made from"
+            )
+            told += f" it doesn't fit: python -m topr_exp.store prune --key {self.name}"
+            warn(f"{self.shard_file(index)} {told}", of_any_process=True)
         table = make(index) if fault else None
         if table is None or self.fault(index) is None:
             return None  # made by another process without locks: what is whole stays as it is

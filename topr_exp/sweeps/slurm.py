@@ -19,7 +19,6 @@ from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runtime.exit_status import show_log
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
@@ -109,7 +108,6 @@ class Task:
 
         run, place = read_run(folder), TorchDistributedEnvironment()
         assert run is not None, f"{folder} is no run of a sweep any more"
-        show_log()
         place.export(set_cuda_visible_devices=False, overwrite=True)
         if place.rank == 0:
             print(f"the run's output goes on in {folder / LOG}", flush=True)

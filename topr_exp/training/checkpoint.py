@@ -10,7 +10,6 @@ holds everything twice more in main memory and takes many times as long.
 """
 
 import json
-import logging
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import (
     disk_errors,
     file_digest,
@@ -37,7 +37,6 @@ from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sh
 
 KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
 WEIGHT = "weight"
-log = logging.getLogger(__name__)
 
 
 def save(
@@ -77,8 +76,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
         share = slice(distributed.rank(), None, distributed.world_size())  # the processes share the files among them
         faults = distributed.all_gather(find_damage(path, part=share))
         if fault := next(filter(None, faults), None):
-            if distributed.is_main_process():
-                log.warning("%s is damaged (%s) and is skipped", path, fault)
+            warn(f"{path} is damaged ({fault}) and is skipped")
             continue
         read_rows(path, model, optimizer)
         return json.loads((path / "state.json").read_text(encoding="utf-8")), path

@@ -8,7 +8,6 @@ of processes can't change a result.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches
@@ -31,8 +31,6 @@ from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, TOPRError
-
-log = logging.getLogger(__name__)
 
 # The last two: tokens of the rounds so far, and 1 where any update had a gradient.
 COUNTERS = ("step", "samples", "skipped", "sampled", "moved")
@@ -158,7 +156,7 @@ class Trainer:
         except RuntimeError as error:
             if self.recompute or self.config.gradient_checkpointing is not None or not ran_out(error):
                 raise
-        log.warning("out of GPU memory: optim.gradient_checkpointing=true from update %d on", self.step + 1)
+        warn(f"out of GPU memory: optim.gradient_checkpointing=true from update {self.step + 1} on")
         self.recompute = True
         self.zero_grad()
         release_gpu_memory()
@@ -222,9 +220,9 @@ class Trainer:
         is from 0.
         """
         worst = float(delta.abs().max())
-        if not self.policy.full_precision and self.step == 0 and distributed.is_main_process():
+        if not self.policy.full_precision and self.step == 0:
             median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
-            log.warning(
+            say(
                 f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
                 f"{median:.2g} (median), {high:.2g} (99 %), {worst:.2g} (largest)"
             )

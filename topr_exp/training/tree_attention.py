@@ -5,7 +5,6 @@ from them; without a tree it calls transformers' own. So a model keeps working i
 cache, padded batches, gradient checkpointing (which calls a layer again with the same arguments).
 """
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from topr_exp.runtime.exit_status import warn
 from topr_exp.training.packing import Sequences, Tree, cheapest_layout, lengths_of, padded_cost
 
 NAME = "sdpa_or_tree"
@@ -25,8 +25,6 @@ MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 # Rows are padded to multiples of this. On a GPU cuDNN plans each new shape and keeps the plan for good.
 WIDTHS = {"cuda": 64}
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ def use_tree_attention(model: Any) -> bool:
         return True
     if reason := why_not_exact(model):
         if not getattr(model, "_told_of_padding", False):
-            log.warning("sequences are padded, and what they share is computed for each: %s", reason)
+            warn(f"sequences are padded, and what they share is computed for each: {reason}")
             model._told_of_padding = True
         return False
     model.config._attn_implementation = NAME
