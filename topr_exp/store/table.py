@@ -176,17 +176,15 @@ class Table:
     def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> pa.Table | None:
         """Make one shard whose lock this process holds; None when another process finished it."""
         # Taking the lock made NFS forget what it had cached of the folder, so what is seen now is true.
-        fault = self.fault(index)
+        fault, path = self.fault(index), self.shard_file(index)
         if fault not in (None, MISSING):
-            told = (
-                f"is damaged ({fault}) and is made again; on a GPU it may become another one, which what was made from"
-            )
-            told += f" it doesn't fit: python -m topr_exp.store prune --key {self.name}"
-            warn(f"{self.shard_file(index)} {told}", of_any_process=True)
+            told = f"{path} is damaged ({fault}) and is made again; on a GPU it may become another one, which what was "
+            told += f"made from it doesn't fit: python -m topr_exp.store prune --key {self.name}"
+            warn(told, of_any_process=True)
         table = make(index) if fault else None
         if table is None or self.fault(index) is None:
             return None  # made by another process without locks: what is whole stays as it is
-        path, kept = self.shard_file(index), "; finished shards are kept, and the same command goes on from there"
+        kept = "; finished shards are kept, and the same command goes on from there"
         with disk_errors(f"write {path}", lambda: kept), suppress(FileNotFoundError):  # swept, without locks
             write_shard(path, table)
         return table
