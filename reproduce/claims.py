@@ -272,7 +272,8 @@ def a_nat(record: Record, extra: Extra) -> float:
 def at_beta(runs: Runs, extra: Extra) -> Claim:
     text, pair = "off-policy, β = {bare_betas}: AGRO above the KL-regularised policy gradient", ("kl_pg", "agro")
     claim = row(runs, extra, text=text, group="agro", reference="kl_pg")
-    kl = ", ".join(f"{name_of(name)} {np.mean(distances(pick(runs, name), extra)):.2f}" for name in pair)
+    groups = {name_of(name): pick(runs, name) for name in pair}
+    kl = ", ".join(f"{name} {np.mean(distances(group, extra)):.2f}" for name, group in groups.items() if len(group))
     return replace(claim, evidence=f"{claim.evidence}; KL {kl}")
 
 

@@ -29,7 +29,6 @@ topr_exp.evaluate model=tiny data.eval_n=2,4 | 2 | data.eval_n=2,4: several valu
 topr_exp.evaluate model=tiny experiment=fig4 | 2 | these settings are 12 evaluations
 topr_exp.evaluate model=tiny data.evaln=3 | 2 | nothing reads data.evaln; did you mean data.eval_n?
 topr_exp.losses torp | 2 | no loss is called torp
-topr_exp.losses topr --tokens 0 1 | 2 | --tokens must be 1 or more; got 0
 topr_exp.losses topr --plot x.foo | 2 | --plot must be a .png, .pdf or .svg file; got x.foo
 topr_exp.sweeps status nowhere | 1 | no sweep in nowhere
 topr_exp.sweeps resume SWEEP seed=3 | 2 | only cluster settings can change

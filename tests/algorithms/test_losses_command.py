@@ -49,5 +49,7 @@ def test_the_table_and_the_picture_have_every_loss(tmp_path: Path, capsys: pytes
     for name in ("topr", "vespo", "kl_pg", "trust_region_mask", "dpo", "agro_on_policy"):
         assert sum(line.split()[:1] == [name] for line in lines) == 3
     assert [line for line in lines if line.startswith("topr") and "2503.14286" in line]
+    assert main(["topr", "--tokens", "0"]) == 2
+    assert capsys.readouterr() == ("", "error: --tokens must be 1 or more; got 0\n")
     assert main(["topr", "dpo", "--plot", str(tmp_path / "weights.png")]) == 0
     assert (tmp_path / "weights.png").stat().st_size > 10_000

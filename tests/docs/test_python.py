@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import topr_exp
+import topr_exp.api  # named, so that planted faults find these tests
 from tests.conftest import ROOT
 from topr_exp.training.logprobs import Inputs, score_tokens
 

@@ -276,3 +276,13 @@ def test_the_later_of_two_records_of_an_update_counts_and_others_are_left_out() 
     updates, tests = on_one_axis(metrics, [{"iteration": 5}, {}])
     assert [record["loss"] for record in updates] == [2.0]
     assert [record["optimizer_step"] for record in tests] == [1]  # after all iterations that logged anything
+
+
+def test_the_checkpoints_of_a_later_iteration_stay_to_go_on_from(tmp_path: Path) -> None:
+    with RunFolder(config_of(f"output_dir={tmp_path}", "iterations=3")) as folder:
+        for iteration in (1, 2):
+            (folder.path / "checkpoints" / str(iteration) / "step-00000001").mkdir(parents=True)
+        folder.remove_leftovers(1)
+        assert [path.name for path in (folder.path / "checkpoints").iterdir()] == ["2"]
+        folder.remove_leftovers(3)
+        assert not any((folder.path / "checkpoints").iterdir())

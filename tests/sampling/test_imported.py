@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, config_of, overrides, write_lines
-from topr_exp import read_completions
+from topr_exp.api import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.models.policy import load_policy
