@@ -36,7 +36,8 @@ class Claim:
     def word(self) -> str:
         if self.equal:
             return "equal"
-        return {True: "shown", False: "reversed", None: "undecided"}[self.holds] + " alone" * self.alone
+        failed = "not shown" if self.p is None else "reversed"
+        return {True: "shown", False: failed, None: "undecided"}[self.holds] + " alone" * self.alone
 
 
 PARTS = ("text", "evidence")  # of a claim, for people

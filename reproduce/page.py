@@ -13,7 +13,7 @@ from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import write_text
 
 BASE_BY = ("data_sets", "lengths", "top_ks")  # groupings that decide what the base scores
-WORDS = ("shown", "shown alone", "reversed", "reversed alone", "equal", "undecided")
+WORDS = ("shown", "shown alone", "reversed", "reversed alone", "not shown", "equal", "undecided")
 ENVIRONMENT = ("python", "platform", "processor", "cores", "device")
 
 

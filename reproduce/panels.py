@@ -89,7 +89,7 @@ def in_turn(ax: Axes, groups: Groups, name: str) -> None:
     """The mean after each iteration with its interval over seeds and problems, every seed thin."""
     for i, (label, runs) in enumerate(groups.items()):
         values = np.stack([[of_problems(each, name) for each in record["iterations"]] for record in runs])
-        found = [crossed_interval(values[:, step]) for step in range(values.shape[1])]
+        found = [crossed_interval(values[:, step], share=True) for step in range(values.shape[1])]
         steps, style = range(len(found)), series_style(i)
         for line in 100 * values.mean(axis=2):
             ax.plot(steps, line, color=style["color"], lw=0.5, alpha=0.5)

@@ -93,6 +93,8 @@ def extract(folder: Path, names: Collection[str]) -> Record:
     run = read_run(folder)
     if run.status != "done":
         raise TOPRError(f"{folder}: not finished")
+    if any(each.get(name) is None for each in run.evaluations for name in SHARES):
+        raise TOPRError(f"{folder}: an evaluation lacks one of {', '.join(SHARES)}")
     evaluations = [{name: rounded(each[name]) for name in SHARES} | results(run, each) for each in run.evaluations]
     record: Record = {
         "run": run.name,

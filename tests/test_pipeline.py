@@ -80,7 +80,7 @@ def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path
 
 def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
     """Its weights are kept if they were to be, what they sampled is this run's alone, the last one is the result."""
-    more = ["iterations=3", "compose=anna_karenina", "checkpoint.keep_iterations=[1]"]
+    more = ["iterations=3", "compose=anna_karenina", "checkpoint.keep_iterations=[1]", "data.eval_n=3"]
     config = config_of(*overrides(tmp_path, *more))
     summary = run(config)
     assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == [1]
@@ -89,8 +89,12 @@ def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
     assert shared == [base] * 2, "to train on and to test"
     assert sorted(Counter(own).values()) == [1, 2, 2], "the last one is tested alone"
     assert base not in own
-    seeds = [seed for folder in (tmp_path, config.folder) for seed in keys_of(folder / "store", "seed")]
-    assert len({*seeds}) == 3, "a policy was trained on what the earlier numbers drew"
+    counts, seeds = (
+        [value for folder in (tmp_path, config.folder) for value in keys_of(folder / "store", name)]
+        for name in ("n", "seed")
+    )
+    drawn = [seed for seed, count in zip(seeds, counts, strict=True) if count == config.data.n]
+    assert len(drawn) == len({*drawn}) == 3, "a policy was trained on what the earlier numbers drew"
     recorded = lines_of(config.folder / "eval.jsonl")
     assert [record["iteration"] for record in recorded] == [0, 1, 2, 3]
     for part, iteration in (("base", 0), ("final", 3)):

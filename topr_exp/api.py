@@ -133,7 +133,7 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
     kinds, parts = [kind for kind in ("", "imported_") if f"{kind}rollouts" in sources], []
     home, table = Path(run).resolve(), sources[f"{kinds[0]}rollouts"].split(" ")[0]
-    places = home / "store", home.parents[1] / "store", Path(sources["store"])  # wherever these are now
+    places = home / "store", home.parent.parent / "store", Path(sources["store"])  # wherever these are now
     store = Store(next((place for place in places if (place / table).is_dir()), places[-1]))
     for kind in kinds:
         names = (sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts"))  # then how it was read

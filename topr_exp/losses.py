@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: argparse.Namespace) -> int:
     if min(options.tokens) < 1:
         raise ConfigError(f"--tokens must be 1 or more; got {min(options.tokens)}")
-    if options.plot is not None and options.plot.suffix not in (".png", ".pdf", ".svg"):
+    if options.plot is not None and options.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
     names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
     losses = {name: named_loss(name) for name in names}

@@ -119,11 +119,13 @@ class Experiment:
         with self.folder.stage("sampling"):
             asked = self.tasks.sets.train, self.tasks.prompter
             found, self.log_report = load_log(self.config, *asked, self.policies.trained, self.shared)
-            return found
+        if self.config.compose.mix is None:  # nothing is sampled, for which a prompt may be too long
+            self.train = dataclasses.replace(self.train, too_long=0)
+        return found
 
     def describe_training_problems(self) -> TrainedOn:
         """Count the problems to train on, and print the header."""
-        found = trained_on(self.config, self.train.problems, self.imported)
+        found = trained_on(self.config, self.tasks.sets.train, self.train.problems, self.imported)
         self.header = header(
             self.config, self.policies.trained, self.tasks.sets, self.train, self.test, found, self.log_report
         )
@@ -273,8 +275,8 @@ class Experiment:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
         (self.sampler.rest if self.config.schedule.in_rounds else self.sampler.close)()
 
-    def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
-        """Compose a training set; the first one of a run says of which sign R is."""
+    def training_set_of(self, pool: CompletionPool, iteration: int, round_number: int | None = None) -> TrainingSet:
+        """Compose a training set, or that of a round; the first one of a run says of which sign R is."""
         config = self.config
         found = build_training_set(
             build_candidates(pool, config.compose),
@@ -285,7 +287,7 @@ class Experiment:
             iteration=iteration,
             baseline=config.baseline,
             effective=config.effective_positive,
-            in_rounds=config.schedule.in_rounds,
+            round_number=round_number,
         )
         if not self.told_signs:
             tell_signs(found, config.algo)

@@ -23,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def track(options: argparse.Namespace) -> int:
     from topr_exp.api import compose
+    from topr_exp.config.settings import is_name
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
@@ -30,7 +31,8 @@ def track(options: argparse.Namespace) -> int:
         raise ConfigError(f"{others[0]}: only tracking.KEY=VALUE is read here")
     if not (folder / "DONE").exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
-    words = [f"tracking={options.tracker}", f"name={folder.parent.name}", "dry_run=true", *options.settings]
+    group = folder.parent.name if is_name(folder.parent.name) else "runs"
+    words = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
     say(send_finished(compose(words).tracking, folder))
     return 0
 

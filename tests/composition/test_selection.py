@@ -101,6 +101,10 @@ def test_whole_groups_only():
         assert found.description["n_train"] == len(found.examples.ravel()) <= 5
         seen.add(frozenset(taken))
     assert seen == {frozenset(s) for s in ([9, 4], [9, 2], [4, 2])}
+    rounds = [select_groups(candidates, compose(n_examples=5), 0, 1, f" of round {number}") for number in range(20)]
+    assert len({tuple(found.examples.ravel()) for found in rounds}) > 1, "each round draws anew"
+    rounds = [select_examples(candidates, compose(n_examples=5), 0, 1, f" of round {number}") for number in range(20)]
+    assert len({tuple(found.examples.ravel()) for found in rounds}) > 10
     assert len(select_groups(candidates, compose(), 0, 0).examples.ravel()) == 7
     fewer = select_groups(Candidates(np.repeat(range(4), 4), np.repeat(True, 16)), compose(n_examples=10), 0, 0)
     assert fewer.description["note"] == "compose.n_examples=10: 8 completions are used, the whole groups that fit"

@@ -213,7 +213,8 @@ def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path: P
     assert [int(one.answer) for one in sets.train] == [*range(3, 20)]
     with refused("no problem is left; every training question is also a test question"):
         load(folder)
-    assert trained_on(config_of("data=jsonl", f"data.path={folder}", template), sets.train, None).count == 17
+    config = config_of("data=jsonl", f"data.path={folder}", template)
+    assert trained_on(config, sets.train, sets.train, None).count == 17
 
 
 def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> None:

@@ -73,10 +73,11 @@ def test_a_mean_reward_is_no_share() -> None:
 
 def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> None:
     """It is asked of all first solutions, then of all second ones: three problems, two solutions, four verdicts."""
-    counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1"}
+    counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1", "maj": "1000 0 500 0 250 1000"}
     found = {"n": 4, "solutions": 2, "of_problems": counts}
     assert of_problems(found, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
     assert of_problems(found, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
+    assert of_problems(found, "maj").tolist() == [0.5, 0.125, 0.75]
 
 
 def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.estimates import best_first
-from topr_exp.report.figures import Line, Plot, band, draw, plots, thin
+from topr_exp.report.figures import Line, Plot, band, by_age, draw, plots, thin
 from topr_exp.report.groups import group_runs
 from topr_exp.report.runs import Run, to_frame
 
@@ -77,6 +77,7 @@ def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_by_age(
                    for i in range(1, 5)]  # fmt: skip
         curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
         late.append(made_run(f"late{seed}", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates, seed=seed))
+    assert by_age(made_run("begun", evaluation(20, 30, 5), evaluation(50, 60, 5), {}, [])).empty
     found = plotted(late)
     (by_time,), (by_tokens,) = (found[f"curve_pass_1_{axis}"].values() for axis in ("virtual_time", "tokens"))
     assert points(by_time) == ([0, 2, 4], [20, 27.5, 40])  # the slower seed's between its places

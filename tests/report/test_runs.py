@@ -75,6 +75,8 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
     make_run(tmp_path / "b", "name=third")
     names = [run.name.split("/") for run in find_runs([tmp_path])]
     assert [each[0] for each in names] == ["first", names[1][0], "third"], "of one name: told apart by their folders"
+    make_run(tmp_path / "c", "name=third")
+    assert len({run.name for run in find_runs([tmp_path])}) == 4, "by more of them where sweeps have one name"
 
 
 def test_runs_that_may_not_be_read_are_left_out_with_a_warning(ordinary_user, capsys):

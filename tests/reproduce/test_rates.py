@@ -172,7 +172,7 @@ def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tu
     assert schedule.prompts * schedule.rounds <= config.data.train_problems, "none comes twice"
     problem = np.repeat(np.arange(schedule.prompts), n)
     found = build_training_set(Candidates(problem, problem % 3 == 0), "pm1", config.compose, "examples",
-                               seed=0, iteration=1, baseline=None, effective=None, in_rounds=True)  # fmt: skip
+                               seed=0, iteration=1, baseline=None, effective=None, round_number=0)  # fmt: skip
     order = found.order(0, 1, 1_000_000, config.optim.whole_groups)
     assert sorted(order) == list(range(32 * updates))
     for start in range(0, len(order), size):

@@ -188,7 +188,8 @@ class World:
             held = {part for part in (*self.but, *self.effects) if part in f"^{claim.text}"}
             unused -= held
             words = {self.but[part] for part in held if part in self.but} or {self.rest}
-            assert words == {claim.word}, f"{self.what}\n{claim.text}: {claim.word} ({claim.evidence})"
+            word = claim.word.replace("not shown", "reversed")
+            assert words == {word}, f"{self.what}\n{claim.text}: {claim.word} ({claim.evidence})"
             for part in held & {*self.effects}:
                 number = re.search(r"[-+]\d+\.\d", claim.evidence)
                 assert number is not None, claim.evidence

@@ -54,7 +54,7 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next_and_overwrite_starts_
 def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="overwrite=true: under torchrun each process would move"):
-        start(parse_arguments(["experiment=smoke", "overwrite=true"]))
+        start(parse_arguments(overrides(tmp_path, "overwrite=true")))
     monkeypatch.delenv("WORLD_SIZE")
     config = config_of(*overrides(tmp_path, "overwrite=true"))
     assert attempt.start_anew(config).overwrite is False  # no folder: nothing to move

@@ -278,6 +278,13 @@ def test_the_later_of_two_records_of_an_update_counts_and_others_are_left_out() 
     assert [record["optimizer_step"] for record in tests] == [1]  # after all iterations that logged anything
 
 
+def test_the_clock_of_asynchronous_rounds_goes_on_through_the_iterations() -> None:
+    places = [(1, 1, 1.0), (1, 2, 2.5), (2, 1, 1.0), (2, 2, 2.0)]
+    metrics = [{"iteration": i, "step": s, "samples": s, "virtual_time": now} for i, s, now in places]
+    updates, _ = on_one_axis(metrics, [])
+    assert [record["virtual_time"] for record in updates] == [1.0, 2.5, 3.5, 4.5]
+
+
 def test_the_checkpoints_of_a_later_iteration_stay_to_go_on_from(tmp_path: Path) -> None:
     with RunFolder(config_of(f"output_dir={tmp_path}", "iterations=3")) as folder:
         for iteration in (1, 2):

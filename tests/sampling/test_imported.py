@@ -49,8 +49,9 @@ def test_a_prompt_that_leaves_too_little_room_to_sample_may_be_imported(tmp_path
     room = policy.context - max(map(len, asked.prompts)) + 1
     words = (f"data.completions={write_lines(tmp_path / 'all.jsonl', rows)}", f"sampler.max_new_tokens={room}")
     summary = run(config_of(*overrides(tmp_path, *words, "data.test_problems=1", "data.eval_n=1")))
-    assert summary["too_long"]["train"] > 0
-    assert summary["n_train"] == len(rows)
+    assert tokenize_prompts(problems(), prompter, policy, room).too_long > 0
+    assert (summary["n_train"], summary["too_long"]["train"]) == (len(rows), 0)
+    assert summary["trained_on"] == f"{len(rows)} problems generated in the form of gsm8k"
 
 
 def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke: Any, tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, capsys
 
 
 def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TOPRError, match=r"data\.completions=imported/abc: neither a file nor a table of"):
+    with pytest.raises(TOPRError, match=r"data\.completions=imported/abc: neither a file nor an imported table of"):
         run(config_of(*overrides(tmp_path, "data.completions=imported/abc")))
 
 
@@ -262,7 +263,6 @@ def test_completions_of_whole_groups_are_read_beside_their_own_verdicts(tmp_path
     whole = run(config_of(*overrides(tmp_path, "algo=grpo", "optim.whole_groups=true", *given)))
     assert whole["n_train"] == 56
     run(config := config_of(*overrides(tmp_path, "algo=agro", *given)))
-    (tmp_path / "else").mkdir()
     (tmp_path / "moved").mkdir()
     for part in (config.store, config.folder.parent):
         part.rename(tmp_path / "moved" / part.name)

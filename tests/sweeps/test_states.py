@@ -247,6 +247,9 @@ def test_a_launch_leaves_the_settings_of_runs_at_work_as_they_are(tmp_path, monk
     launch.launch(plan(parse_arguments(given)), given)
     now = sweep.read_runs(tmp_path / "sweep")
     assert [run.settings["cluster"]["processes"] for run in now] == [1, 2]
+    (waiting.folder / "launch.json").unlink()  # as of a single run, that is none of a sweep yet
+    launch.launch(plan(parse_arguments(given)), given)
+    assert len(sweep.read_runs(tmp_path / "sweep")) == 2
 
 
 def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:

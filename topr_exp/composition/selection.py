@@ -26,8 +26,10 @@ class Selection:
     description: dict[str, Any]  # in numbers, ready for JSON: see `describe`
 
 
-def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
-    """The training set of single completions that `config` asks for.
+def select_examples(
+    candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = ""
+) -> Selection:
+    """The training set of single completions that `config` asks for; of: the round that it is of, else nothing.
 
     uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
     without `n_examples` as many as there are for that share. anna_karenina: the first correct completion, in sample
@@ -39,7 +41,7 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
     """
     rows = usable_rows(candidates, config)
     positive = candidates.positive[rows]
-    rng = random_generator(seed, iteration, "compose examples")
+    rng = random_generator(seed, iteration, f"compose examples{of}")
     n, note = config.n_examples, None
     if config.mix is not None:
         chosen, available, note = select_mix(rng, candidates, rows, config)
@@ -81,7 +83,7 @@ def select_mix(
     return chosen, largest, note
 
 
-def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
+def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = "") -> Selection:
     """Whole problems with all their completions, drawn at random until no other would fit into N completions.
 
     A problem with a single completion is left out: group baselines need two.
@@ -92,7 +94,7 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     usable = np.flatnonzero((size >= 2) & np.isin(index, candidates.problem[rows]))
     if not len(usable):
         raise TOPRError(f"no problem has two or more completions ({len(index)} problems, {len(group)} completions)")
-    order = random_generator(seed, iteration, "compose groups").permutation(usable)
+    order = random_generator(seed, iteration, f"compose groups{of}").permutation(usable)
     total = np.cumsum(size[order])
     limit = config.n_examples if config.n_examples is not None else int(total[-1])
     # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.

@@ -91,20 +91,21 @@ def build_training_set(
     iteration: int,
     baseline: float | None,
     effective: float | None,
-    in_rounds: bool = False,
+    round_number: int | None = None,
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
     rewards: what gives R0; where it is graded or given, the candidates have it.
-    in_rounds: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
+    round_number: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
     Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
     """
     wrong = INCORRECT_REWARD[rewards]
     select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
-    selection = select(candidates, config, seed, iteration)
+    of = "" if round_number is None else f" of round {round_number}"
+    selection = select(candidates, config, seed, iteration, of)
     p = selection.description["positive_share"]
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
-    eq_12 = unit == "examples" and wrong == -1.0 and not in_rounds  # it is of single completions and these rewards
+    eq_12 = unit == "examples" and wrong == -1.0 and not of  # it is of single completions and these rewards
     reached = effective_positive(p, c) if eq_12 else None
     if wrong is None:
         assert candidates.reward is not None, "graded rewards come with the candidates"
@@ -149,7 +150,7 @@ def baseline_for(positive_share: float, effective_positive: float) -> float:
     return min(1.0, max(-1.0, (positive_share - effective_positive) / denominator))
 
 
-def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
+def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = "") -> Selection:
     """min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
     Sorted by problem. Each set of that many of a problem's n+ n- pairs is equally likely.
@@ -163,7 +164,7 @@ def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, itera
     wrong = rows[~positive][np.argsort(group[~positive], kind="stable")]
     n_correct = np.bincount(group[positive], minlength=len(index))
     n_wrong = np.bincount(group[~positive], minlength=len(index))
-    rng = random_generator(seed, iteration, "compose pairs")
+    rng = random_generator(seed, iteration, f"compose pairs{of}")
     owner, code = sample_distinct(rng, n_correct * n_wrong, config.pairs_per_problem)
     available = len(owner)
     if not available:

@@ -24,9 +24,10 @@ def is_name(given: str) -> bool:
 
 
 SOLVE = groups.TaskConfig()
-TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
+# Folders of output_dir, or of a run, that are no sweep's.
+TAKEN = ("store", "check", "model", "wandb", "tensorboard", "checkpoints", "report", "replaced")
 NAME = Range(
-    "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and neither store nor check", is_name
+    f"1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and none of {', '.join(TAKEN)}", is_name
 )
 
 

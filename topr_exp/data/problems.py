@@ -136,8 +136,10 @@ def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
 def refuse_no_number(where: str, gold: str) -> None:
     """Raise TOPRError for a gold that no answer can equal: NaN, or beyond all numbers of a computer (1e999)."""
     for part in re.split(r"[\[\](){},;\s]+", gold):
+        # infinity is an answer and Nan a name, but for JSON's spelling of numbers
+        number = part.lstrip("-") in ("NaN", "Infinity") or any(map(str.isdigit, part))
         with contextlib.suppress(ValueError):
-            if not math.isfinite(float(part)):
+            if number and not math.isfinite(float(part)):
                 raise TOPRError(f"{where}: the gold answer {gold} is no finite number")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, DataConfig
+from topr_exp.data.problems import as_text
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -105,7 +106,7 @@ def load_shots(path: Path) -> tuple[Problem, ...]:
         question, solution = row.get("question"), row.get("solution")
         if not (isinstance(question, str) and isinstance(solution, str)):
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
-        fields = {key: str(value) for key, value in row.items() if key not in ("question", "solution")}
+        fields = {key: as_text(value) for key, value in row.items() if key not in ("question", "solution")}
         shots.append(Problem("", question, solution, fields=fields))
     return tuple(shots)
 

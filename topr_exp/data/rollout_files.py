@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HUB = "hub:"
+IMPORTED = "imported/"  # of a store's tables
+NO_LOG = "neither a file nor an imported table of {}; `python -m topr_exp.store export` writes another table to a file"
 ROWS_PER_SHARD = 10_000
 # Ours first, then those of TRL, veRL, prime-rl, verifiers and OpenAI's messages.
 NAMES = {
@@ -128,9 +130,12 @@ class RolloutReader:
                 row.setdefault(ids, row.pop(role))
             elif isinstance(value, dict):
                 row[role] = [value]
-        for name in ("problem_id", "gold"):
-            if type(row.get(name)) in (int, float):
-                row[name] = as_text(row[name])
+        if type(row.get("problem_id")) in (int, float):
+            row["problem_id"] = as_text(row["problem_id"])
+        if row.get("gold") is not None:
+            row["gold"] = as_text(row["gold"])  # lists and objects as JSON
+        if isinstance(row.get("reward"), bool):
+            row["reward"] = float(row["reward"])
         if isinstance(row.get("finish"), bool):
             row["finish"] = "length" if row["finish"] else "stop"
         step, row = row.pop("step", None), take_turns(row)
@@ -193,7 +198,7 @@ def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | 
 def added_up(row: Mapping[str, Any], names: str) -> float | None:
     """The sum of several columns of rewards; what is missing or NaN counts nothing, as in TRL."""
     values = [row[name] for name in names.split("+") if row[name] is not None]
-    if bad := [value for value in values if type(value) not in (int, float)]:
+    if bad := [value for value in values if not isinstance(value, (int, float))]:
         raise ValueError(f"data.columns.reward={names}: {bad[0]!r:.80} is no number")
     known = [value for value in values if not math.isnan(value)]
     return sum(known) if known else None

@@ -119,7 +119,8 @@ def bootstrap_intervals(
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     count = len(values) if clusters is None else int(clusters.max()) + 1
     return [
-        (extreme(column, count) if share else None) or Interval(float(mean[i]), float(low[i]), float(high[i]))
+        (extreme(column, count) if share else None)
+        or Interval(float(mean[i]), float(min(low[i], mean[i])), float(max(high[i], mean[i])))
         for i, column in enumerate(values.T)
     ]
 
@@ -238,7 +239,7 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     half = float(t_95(freedom)) * error
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
-        low, high = max(low, 0.0 if values.min() >= 0 else -1.0), min(high, 1.0)
+        low, high = max(low, 0.0 if share else -1.0), min(high, 1.0)
     return Interval(mean, low, high, seeds, True, error, freedom)
 
 

@@ -21,7 +21,7 @@ from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "5"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "6"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds

@@ -76,6 +76,9 @@ _MATRICES = frozenset(("matrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
 _OPEN = frozenset(("(", "[", r"\{", r"\langle"))
 _CLOSE = frozenset((")", "]", r"\}", r"\rangle"))
 _QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z .]*)")  # \text{5 cm}
+_ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII)  # of the whole number, unlike \sqrt13
+_ROW_SPACE = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in)\s*\]")  # of a matrix: \\[4pt]
+_SHORT_UNIT = re.compile(r"[mgshLlNJWVCF]|[A-Za-z]{1,5}/[A-Za-z]{1,5}")  # \text{m} behind a value
 _WORDY = re.compile(r"[A-Za-z](?:[A-Za-z]|\.)|:")  # \text{A, C} and \text{13} are mathematics, \text{4:30 p.m.} is not
 
 
@@ -86,7 +89,7 @@ def tokenize(text: str) -> Tokens:
     """
     if len(text) > MAX_CHARS or _CONTROL.search(text):
         raise TooComplex
-    text = text.translate(_UNICODE)
+    text = _ROW_SPACE.sub(r"\\\\", _ROOT.sub(r"\\sqrt{\1}", text)).translate(_UNICODE)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMA_GROUPS.sub("", text)
@@ -94,7 +97,8 @@ def tokenize(text: str) -> Tokens:
     before, *rest = _TEXT.split(text)
     tokens = _plain(before)
     for command, content, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-        tokens += _text_tokens(command, content) + _plain(after)
+        value = next((token for token in reversed(tokens) if token != " "), "")
+        tokens += _text_tokens(command, content, value) + _plain(after)
     return tuple(_merge_letters(_Canonical(_join_thousands(tokens)).until(" ", 0)))
 
 
@@ -118,8 +122,11 @@ def _plain(text: str) -> list[str]:
     return out
 
 
-def _text_tokens(command: str, content: str) -> list[str]:
-    r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token."""
+def _text_tokens(command: str, content: str, value: str) -> list[str]:
+    r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token.
+
+    value: the token before it, behind which \text{m} is a unit.
+    """
     word = content.strip()
     if command == "mathbb":
         return [r"\mathbb", "{", *([word] if word else []), "}"]
@@ -128,8 +135,12 @@ def _text_tokens(command: str, content: str) -> list[str]:
     stripped = word.strip(" ,")
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
-    if (command.startswith("math") and "\\" in word) or not _WORDY.search(word):
-        return [" ", *_plain(word), " "]
+    after_value = bool(value) and (number_like(value) or value in ("}", r"\pi", r"\circ"))
+    if after_value and command != "mathbb" and _SHORT_UNIT.fullmatch(word):
+        return ['"' + word]
+    listed = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
+    if (command.startswith("math") and "\\" in word) or not _WORDY.search(listed):
+        return [" ", *_plain(listed), " "]
     if quantity := _QUANTITY.fullmatch(word):
         return [*_plain(quantity.group(1)), '"' + quantity.group(2)]
     return ['"' + " ".join(word.split())]

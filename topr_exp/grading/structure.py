@@ -317,10 +317,14 @@ def _leaf(tokens: Tokens) -> Leaf:
 
 
 def _is_unit(before: Tokens, token: str) -> bool:
-    """A text behind a value, a known unit or a word of three letters behind a number."""
+    """A text behind a value, a known unit or a word of three letters behind a number.
+
+    A product of letters is none: 6abc, and what follows other letters.
+    """
     if token[0] == '"':
         return textual(before) is None and any(char.isalpha() for char in token)
     if not (token.isalpha() and token.isascii() and len(token) > 1):
         return False
     after_number = number_like(before[-1]) or (before[-1] == "}" and r"\frac" in before)
-    return after_number and (len(token) > 2 or token.lower() in _UNITS)
+    algebra = token.lower() in "abcdefghijklmnopqrstuvwxyz" or any(each.isalpha() for each in before)
+    return after_number and (token.lower() in _UNITS or (len(token) > 2 and not algebra))

@@ -138,7 +138,8 @@ def latex_to_sympy(tokens: Tokens) -> Any:
     if any(token.isalpha() and len(token) > 4 for token in tokens if token not in _MATRIX_NAMES):
         return None  # a word, not a product of letters
     try:
-        return _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION).parse(to_latex(tokens))
+        found = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION).parse(to_latex(tokens))
+        return found.as_explicit() if isinstance(found, sympy.MatrixExpr) else found  # 2 times a matrix
     except Exception:  # the parser raises bare Exceptions of many kinds; each means that it cannot read the tokens
         return None
 

@@ -26,6 +26,13 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja", "*.py")
 
 
+def refuse_scaled_logits(model: Any) -> None:
+    """Raise TOPRError for a model whose logits are more than a linear map of its last states, as scoring takes them."""
+    for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(model.config, setting, None) not in (None, 1.0):
+            raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
+
+
 def model_folder(path_or_name: str, revision: str | None = None) -> Path:
     """The folder of a shipped model, a local one or a download from the hub; TOPRError where it is incomplete."""
     if (folder := find_folder(path_or_name)) is not None:

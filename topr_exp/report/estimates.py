@@ -85,6 +85,8 @@ def best_first(groups: Groups, name: str = "pass@1") -> Groups:
 def minus(runs: Sequence[Run], reference: Sequence[Run], name: str) -> Interval | str:
     """The final figure of some runs minus that of others, paired by seed and problem; else why there is none."""
     try:
+        if any(run.figure("final", name) is None for run in (*reference, *runs)):
+            return f"no {name} of both"
         if len({gold_answers(run) for run in (*reference, *runs)}) > 1:
             return "other test problems"
         found = difference(records(reference, "final"), records(runs, "final"), name)
@@ -134,6 +136,8 @@ def standing(groups: Groups, name: str) -> str:
     known: dict[str, Runs] = {}
     tests: dict[str, str] = {}
     for label, runs in groups.items():
+        if any(run.figure("final", name) is None for run in runs):
+            continue
         with contextlib.suppress(TOPRError, ValueError):  # the verdicts are gone; several tests in a group
             (tests[label],) = {gold_answers(run) for run in runs}
             known[label] = records(runs, "final")

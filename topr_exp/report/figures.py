@@ -149,6 +149,8 @@ def age_plot(groups: Groups) -> Plot:
 
 def by_age(run: Run) -> pd.Series[float]:
     means = run.curves["training"].filter(regex=r"^ess_age\d+$").mean()
+    if means.empty:  # no update yet
+        return pd.Series(dtype=float)
     return means.set_axis(means.index.str.removeprefix("ess_age").astype(float)).sort_index()
 
 

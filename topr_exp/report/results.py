@@ -43,12 +43,11 @@ def of_problems(results: Record, name: str) -> NDArray[np.float64]:
     """
     kinds = results["of_problems"]
     if name.startswith("maj"):
-        return unpacked(kinds["maj"]) / 1000
-    if name == "incorrect":
-        counts = results["n"] - unpacked(kinds["correct"]) - unpacked(kinds["invalid"])
+        shares = unpacked(kinds["maj"]) / 1000
+    elif name == "incorrect":
+        shares = (results["n"] - unpacked(kinds["correct"]) - unpacked(kinds["invalid"])) / results["n"]
     else:
-        counts = unpacked(kinds[{"pass@1": "correct"}.get(name, name)])
-    shares = counts / results["n"]
+        shares = unpacked(kinds[{"pass@1": "correct"}.get(name, name)]) / results["n"]
     return np.asarray(shares.reshape(results.get("solutions", 1), -1).mean(axis=0))
 
 

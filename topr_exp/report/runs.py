@@ -1,5 +1,6 @@
 """Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,10 +76,11 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     if not found:
         raise TOPRError(f"no runs below {', '.join(map(str, given))} (folders with {' or '.join(MARKS)})")
     runs = sorted(found.values(), key=lambda run: str(run.path))
-    names = [run.name for run in runs]
-    for run in runs:
-        if names.count(run.name) > 1:
-            run.name = f"{run.path.parent.name}/{run.name}"
+    for depth in range(2, 8):  # parts of the path, until no two are called alike
+        names = Counter(run.name for run in runs)
+        for run in runs:
+            if names[run.name] > 1:
+                run.name = printable("/".join(run.path.resolve().parts[-depth:]), keep="")
     return runs
 
 

@@ -22,7 +22,7 @@ from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
-from topr_exp.schema import plain
+from topr_exp.schema import literal, plain
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class RunFolder:
     """
 
     def __init__(self, config: Config, stop: StopFlag | None = None) -> None:
-        self.path, self._config, self._stop = config.folder, config, stop or StopFlag()
+        self.path, self._config, self.stop_flag = config.folder, config, stop or StopFlag()
         self.metrics, self.evaluations = Metrics(self.path), Evaluations(self.path)
         self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self.counts: dict[str, int] = {}
@@ -91,7 +91,7 @@ class RunFolder:
         if not self.read("environment.json"):
             write_json(self.path / "environment.json", attempt.environment(config.seed, config.sampler.seed))
         if not self.read("config.json"):
-            write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
+            write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(literal(plain(config)))))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
         state = self.read("state.json")
         self.seconds |= state.get("seconds", {})
@@ -220,11 +220,11 @@ class RunFolder:
     def stage(self, name: str) -> Iterator[None]:
         """Time the block under `name`; a stop signal ends every stage at once but training, whose loops save first."""
         assert name in STAGES, name
-        self._stop.check()
+        self.stop_flag.check()
         self.stage_name, self._began, self._progress = name, time.monotonic(), None
         self.save_state()
         try:
-            with self._stop.immediate() if name != "training" else contextlib.nullcontext():
+            with self.stop_flag.immediate() if name != "training" else contextlib.nullcontext():
                 yield
         finally:
             self._flush_timer()

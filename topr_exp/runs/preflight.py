@@ -20,7 +20,7 @@ from topr_exp.config.groups import SlurmCluster, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.rollout_files import HUB, RolloutReader, kind_of_prompt, source_files
+from topr_exp.data.rollout_files import HUB, IMPORTED, NO_LOG, RolloutReader, kind_of_prompt, source_files
 from topr_exp.grading.grader import check_name, source_file
 from topr_exp.models import loading
 from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
@@ -47,11 +47,9 @@ def check_files(config: Config, trains: bool = True) -> None:
     if trains and config.model.lora is not None:
         check_package("peft", "model.lora", "lora")
     if data.completions is not None:
-        table = config.store / data.completions / "key.json"
-        if not (Path(data.completions).exists() or table.is_file() or data.completions.startswith(HUB)):
-            raise ConfigError(
-                f"data.completions={data.completions}: neither a file nor a table of {config.store} (kind/hash)"
-            )
+        stored = data.completions.startswith(IMPORTED) and (config.store / data.completions / "key.json").is_file()
+        if not (Path(data.completions).exists() or stored or data.completions.startswith(HUB)):
+            raise ConfigError(f"data.completions={data.completions}: {NO_LOG.format(config.store)}")
     check_models(config)
     build_prompter(data)  # refuses worked examples that are not there
     if data.grader is not None:

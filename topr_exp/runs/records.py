@@ -12,7 +12,7 @@ from typing import Any
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import check_guards, disk_errors, read_lines, sync_folder, write_text
+from topr_exp.runtime.files import check_guards, disk_errors, number, read_lines, sync_folder, write_text
 
 Record = dict[str, Any]
 
@@ -137,7 +137,8 @@ def is_evaluation(record: Record) -> bool:
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:
     """Copies of the records with `optimizer_step` and `samples` counted from the run's first update.
 
-    In the files `step` and `samples` start anew in each iteration. An evaluation without `step` closes its iteration.
+    In the files `step`, `samples` and `virtual_time` start anew in each iteration. An evaluation without `step` closes
+    its iteration.
     Records without the numbers that this needs are left out; of two for the same update the later one counts.
     """
     ends: dict[int, tuple[int, int]] = {}  # iteration -> its last step and samples so far
@@ -149,13 +150,16 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
 
     @cache
     def start(iteration: int) -> tuple[int, int]:
-        before = [end for number, end in ends.items() if number < iteration]
+        before = [end for earlier, end in ends.items() if earlier < iteration]
         return sum(step for step, _ in before), sum(samples for _, samples in before)
 
-    updates = []
+    updates, clocks = [], dict[int, float]()  # the clock's last time in each iteration
     for (iteration, step), record in sorted(by_update.items()):
         first, seen = start(iteration)
         updates.append({**record, "optimizer_step": first + step, "samples": seen + samples_of(record)})
+        if (now := number(record.get("virtual_time"))) is not None:
+            updates[-1]["virtual_time"] = now + sum(end for earlier, end in clocks.items() if earlier != iteration)
+            clocks[iteration] = now
     tests = []
     for record in filter(is_evaluation, evaluations):
         (first, seen), last = start(record["iteration"]), ends.get(record["iteration"], (0, 0))

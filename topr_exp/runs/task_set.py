@@ -41,15 +41,18 @@ class TrainedOn:
     text: str  # how many are which
 
 
-def trained_on(config: Config, train: Sequence[Problem], imported: Completions | None) -> TrainedOn:
-    """Count the problems of the data set (train) to sample for, those that imported completions answer, or both."""
-    brought_along = imported.questions.problems if imported is not None else ()
-    known, answered = ({asked(problem, config.data) for problem in some} for some in (train, brought_along))
-    sampled = known if imported is None or config.compose.mix is not None else set()
+def trained_on(
+    config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
+) -> TrainedOn:
+    """Count the problems of the data set (train) to sample for, as far as their prompts fit, those that imported
+    completions answer, or both."""
+    parts = train, fitting, imported.questions.problems if imported is not None else ()
+    known, sampled, answered = ({asked(problem, config.data) for problem in part} for part in parts)
+    sampled = sampled if imported is None or config.compose.mix is not None else set()
     ours, brought = (sampled | answered) & known, answered - known
-    parts = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
-    parts += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
-    return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(parts))
+    told = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
+    told += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
+    return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(told))
 
 
 class TaskSet:

@@ -14,7 +14,16 @@ from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig
 from topr_exp.data.prompts import Prompter, tokenize_prompts
-from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
+from topr_exp.data.rollout_files import (
+    HUB,
+    IMPORTED,
+    NO_LOG,
+    ROWS_PER_SHARD,
+    RolloutReader,
+    import_rows,
+    kind_of_prompt,
+    source_files,
+)
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
@@ -44,10 +53,10 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
         read = [role if role == name else f"{role} from {name}" for role, name in reader.found.items()]
         read += [f"not read: {', '.join(sorted(reader.unread))}"] if reader.unread else []
         read += [f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}"] if reader.skipped else []
-    elif source.startswith("imported/") and (store.root / source / "key.json").is_file():
+    elif source.startswith(IMPORTED) and (store.root / source / "key.json").is_file():
         table, read = store.open(store.root / source), []
     else:
-        raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (imported/HASH)")
+        raise TOPRError(f"data.completions={source}: {NO_LOG.format(store.root)}")
     columns = table.read()
     if data.reward == "given" and "reward" not in columns.column_names:
         named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"

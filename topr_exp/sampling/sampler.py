@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
 from topr_exp.config.model import Mismatch, SamplerConfig
+from topr_exp.models.loading import refuse_scaled_logits
 from topr_exp.models.policy import Policy, memory_for
 from topr_exp.sampling.mismatch import rounded_weights
 
@@ -92,6 +93,7 @@ class HFSampler(Sampler):
         self.keeps = keeps
 
     def prepare(self, policy: Policy, length: int) -> None:
+        refuse_scaled_logits(policy.model)
         self.device = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
 
     def sample(

@@ -171,7 +171,7 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
         with contextlib.suppress(RuntimeError):  # expandable segments can't be shared
             shared = reduce_tensor(tensor)[1]
     if shared is None:
-        content = bytearray(tensor.cpu().view(-1).view(torch.uint8).numpy())
+        content = tensor.cpu().view(-1).view(torch.uint8).numpy().tobytes()
     engine.ask("take", content=content, shared=shared, **kind)
 
 

@@ -133,7 +133,8 @@ class Worker:
         import torch
 
         if asked["shared"] is None:
-            return torch.frombuffer(asked["content"], dtype=getattr(torch, asked["dtype"])).reshape(asked["shape"])
+            content, dtype = bytearray(asked["content"]), getattr(torch, asked["dtype"])
+            return torch.frombuffer(content, dtype=dtype).reshape(asked["shape"])
         from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
         arguments = list(asked["shared"])
@@ -157,7 +158,7 @@ def completion(one: Any) -> tuple[array[int], array[float], str]:
     if one.finish_reason not in ("stop", "length"):
         raise Refused(f"a completion ended by {one.finish_reason}")
     logprobs = (step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True))
-    finish = "stop_string" if isinstance(one.stop_reason, str) else one.finish_reason
+    finish = "stop_string" if isinstance(one.stop_reason, str) else str(one.finish_reason)
     return array("i", one.token_ids), array("f", logprobs), finish
 
 

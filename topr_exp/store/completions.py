@@ -156,7 +156,10 @@ def verdicts_on(table: Table) -> pa.Table | None:
     """The newest whole verdicts on all rows of these completions."""
     store, found = Store(table.folder.parents[1]), []
     for key in (store.root / "verdicts").glob("*/key.json"):
-        verdicts = store.open(key.parent)
+        try:
+            verdicts = store.open(key.parent)
+        except TOPRError:  # damaged, of whatever table
+            continue
         of = str(verdicts.key.get("rollouts")).split(" ")[0]
         if of == table.name and not verdicts.missing() and verdicts.bounds()[-1] == table.bounds()[-1]:
             found.append((key.stat().st_mtime, verdicts))

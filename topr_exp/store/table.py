@@ -52,7 +52,7 @@ class Store:
     def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
 
-        `shards` must follow from the key. Raises TOPRError when the key is no JSON.
+        `shards` must follow from the key.
         """
         key = json.loads(canonical(key))
         return Table(self.root / kind / key_hash(key), key, shards, stop=self.stop)

@@ -46,12 +46,14 @@ def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
         slurm.require()
     folder = Path(config.output_dir) / config.name
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
-        runs = sweep.runs_of(plan.jobs, arguments, sweep.read_runs(folder))
+        known = sweep.read_runs(folder)
+        runs = sweep.runs_of(plan.jobs, arguments, known)
         if config.overwrite:
             start_all_anew(runs)
-        statuses, queue = read_statuses(runs)
+        described, (statuses, queue) = {run.folder for run in known}, read_statuses(runs)
         for each in statuses:
-            if each.state not in ACTIVE and not (queue.note and each.run.job):  # jobs read these settings
+            at_work = each.state in ACTIVE or bool(queue.note and each.run.job)  # with the settings that are there
+            if not at_work or each.run.folder not in described:
                 each.run.save()
         return run_unfinished(runs, config.cluster, reports=reports)
 

@@ -13,6 +13,7 @@ import queue
 import shlex
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,9 +89,12 @@ class Tracker:
         self._queue.put(None)
         uploads = self._tracking.model_artifact and self._writer.shown  # and the client did answer
         seconds = STOP_SECONDS if error is not None else FINISH_SECONDS + MODEL_SECONDS * bool(uploads)
-        self._thread.join(seconds)
+        began, asked = time.monotonic(), self._folder.stop_flag.requested
+        while self._thread.is_alive() and time.monotonic() - began < (STOP_SECONDS if asked() else seconds):
+            self._thread.join(min(seconds, 1.0))
         if self._thread.is_alive():
-            self._give_up(f"it did not finish within {seconds:.0f} s of the run's end and was ended")
+            waited = time.monotonic() - began
+            self._give_up(f"it did not finish within {waited:.0f} s of the run's end and was ended")
             self._writer.kill()
             self._thread.join(1.0)
         if self._writer.shown:

@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from topr_exp.models.loading import refuse_scaled_logits
 from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
 from topr_exp.training.packing import Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, row_width, tree_rows, use_tree_attention
-from topr_exp.types import TOPRError
 
 VERSION = 2  # of what is stored; part of the key
 # Logits at a time, whatever the batch, length and vocabulary: 64 MiB in float32, on a GPU 256. A GPU needs the larger
@@ -168,9 +168,7 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     Sequences are laid out as a tree where that is exact and costs less than padding; which of the two it is changes
     values by rounding only. Refuses models whose logits are more than a linear map of these states.
     """
-    for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(model.config, setting, None) not in (None, 1.0):
-            raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
+    refuse_scaled_logits(model)
     _, tree = layout_for(model, inputs.sequences)
     ids, places, options = padded_inputs(inputs) if tree is None else packed_inputs(tree, inputs, model.dtype)
 

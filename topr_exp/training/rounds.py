@@ -50,7 +50,7 @@ class Rounds:
     sampler: Sampler
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
-    build_training_set: Callable[[CompletionPool], TrainingSet]  # of a round
+    build_training_set: Callable[..., TrainingSet]  # of a round's completions, with its number
     schedule: ScheduleConfig
     compose: ComposeConfig
     n: int  # completions a problem
@@ -82,7 +82,7 @@ class Rounds:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
                 # Within a round of the checkpoint, no update that is left is the first.
                 replayed = not begun and self.sample_round(number)
-                examples = self.examples_of_round()
+                examples = self.examples_of_round(number)
                 for position in range(begun, self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
                     ours = position == 0 and not replayed and not self.from_sampler
@@ -126,7 +126,7 @@ class Rounds:
         self.drawn, self.kept = [], 0
         self.columns = pa.concat_tables(groups).combine_chunks()
 
-    def examples_of_round(self) -> Examples:
+    def examples_of_round(self, number: int) -> Examples:
         """Compose a round's training set out of what it sampled or replayed."""
         columns, problems = self.columns, self.columns["question"].to_numpy()[:: self.n].tolist()
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
@@ -135,7 +135,7 @@ class Rounds:
         rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
         verdicts = Verdicts("", columns)
         training_set = self.build_training_set(
-            CompletionPool(rollouts, [self.train.problems[i] for i in problems], verdicts)
+            CompletionPool(rollouts, [self.train.problems[i] for i in problems], verdicts), round_number=number
         )
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
