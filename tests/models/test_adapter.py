@@ -1,6 +1,7 @@
 """An adapter beside frozen weights: what it changes, what it leaves, and what of it others can load."""
 
 import copy
+from array import array
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -132,9 +133,8 @@ class Merged:
         inputs = torch.tensor([[*prompt, *tokens] for prompt in prompts])
         found = self.model(input_ids=inputs).logits[:, 2:-1].float().log_softmax(-1)
         logp = found.gather(-1, inputs[:, 3:, None]).repeat_interleave(n, 0).numpy()
-        count = n * len(prompts)
-        arrays = [np.tile(np.array(tokens, np.int32), count).tobytes(), logp.astype(np.float32).tobytes()]
-        return {"lengths": [3] * count, "finishes": [True] * count, "arrays": arrays}
+        each = iter(logp.astype(np.float32)[..., 0])
+        return {"completions": [[(array("i", tokens), next(each), "length") for _ in range(n)] for _ in prompts]}
 
 
 @pytest.mark.parametrize("dtype", BOTH)

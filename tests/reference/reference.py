@@ -194,7 +194,7 @@ class Reference:
             groups = [*(buffer[i] for i in old), *new]
             buffer += new
             candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
-            chosen = self.compose(candidates, iteration)
+            chosen = self.compose(candidates, iteration, f" of round {number}")
             seen = {"round": number, "sampled_correct": share, "sampled_length": length, "sampler_gap": gap}
             seen |= more if self.settings["data"]["reward"] == "graded" else {}
             if self.settings["compose"]["pass_rate"] is not None:
@@ -275,7 +275,7 @@ class Reference:
             logits[logits < logits.topk(sampler["top_k"]).values[:, -1:]] = -math.inf
         return at(logits.log_softmax(-1), one.tokens)
 
-    def compose(self, candidates: list[Completion], iteration: int) -> TrainingSet:
+    def compose(self, candidates: list[Completion], iteration: int, of: str = "") -> TrainingSet:
         """Which of the candidates are trained on, and the c that the set's own p asks for."""
         compose, seed = self.settings["compose"], self.settings["seed"]
         name, n, p = compose["name"], compose["n_examples"], compose["positive_share"]
@@ -291,13 +291,13 @@ class Reference:
         problems = sorted(
             {candidates[i].problem for i in usable} if self.whole_groups else {c.problem for c in candidates}
         )
-        rng = random_generator(seed, iteration, "compose examples")
+        rng = random_generator(seed, iteration, f"compose examples{of}")
         if self.name == "dpo":
             rows = pairs(candidates, right, wrong, compose, random_generator(seed, iteration, "compose pairs"))
         else:
             if self.whole_groups:
                 kept: list[int] = []
-                for problem in random_generator(seed, iteration, "compose groups").permutation(problems):
+                for problem in random_generator(seed, iteration, f"compose groups{of}").permutation(problems):
                     group = [i for i in usable if candidates[i].problem == problem]
                     if n is not None and len(kept) + len(group) > n:
                         break
