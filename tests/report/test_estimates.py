@@ -10,7 +10,7 @@ from tests.report.made_up import evaluation, made_run
 from tests.reproduce.worlds import group
 from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.report import estimates as module
-from topr_exp.report.estimates import best_first, estimate, headlines, printed, ranking
+from topr_exp.report.estimates import best_first, estimate, headlines, minus, printed, ranking
 from topr_exp.report.groups import group_runs
 from topr_exp.report.results import Runs, difference, of_problems, packed
 from topr_exp.report.runs import Run
@@ -51,6 +51,13 @@ def test_a_run_that_is_not_finished_has_no_final_figure() -> None:
     assert ends(estimate(made, "pass@1"))[0] == pytest.approx(0.55)
     assert estimate(made[2:], "pass@1") is None
     assert ends(estimate(made[2:], "pass@1", "base"))[0] == 0.3
+
+
+def test_votes_of_several_numbers_of_completions_are_not_compared() -> None:
+    """Records hold maj@K of the most completions of each run."""
+    eight, four = runs_of((60, 70, 5), (50, 60, 5))
+    four.summary["final"]["maj@4"] = four.summary["final"].pop("maj@8")
+    assert minus([eight], [four], "maj@8") == minus([four], [eight], "maj@8") == "no maj@8 of both"
 
 
 def test_a_mean_reward_is_no_share() -> None:
