@@ -261,6 +261,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int,
     assert "trained                  50.0         50.0" in text
     assert "\nthe header\n" in text
     assert "python -m topr_exp --config-dir 'a b'" in text
+    assert "commit" not in text  # of an installed package
 
 
 @pytest.mark.parametrize("mixed", [False, True])

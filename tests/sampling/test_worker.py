@@ -306,7 +306,7 @@ TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (
         (sys.executable, f"no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
         (
             None,
-            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install -e '.[vllm]' (on a GPU), "
+            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install 'topr-exp[vllm]' (on a GPU), "
             f"set sampler.python=PYTHON of an environment that has it{TAIL}",
         ),
     ],

@@ -54,7 +54,7 @@ Licence: to be filled in by whoever publishes it. That of the base model holds f
 
 ## Made by
 
-topr_exp {version}, commit {commit}:
+topr_exp {version}{commit}:
 
 ```
 python -m topr_exp {command}
@@ -292,7 +292,7 @@ def write_card(
         header=shown,
         results=results_table(summary),
         version=environment.get("versions", {}).get("topr-exp"),
-        commit=environment.get("git_commit"),
+        commit=f", commit {commit}" if (commit := environment.get("git_commit")) else "",
         command=shlex.join(command_of(config.folder, environment)),
     )
     write_text(model / CARD_FILE, text)

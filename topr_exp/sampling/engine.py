@@ -117,7 +117,7 @@ def check_python(python: str | None) -> str:
     if minor(found) >= minor(least):
         return path
     wrong = "no vLLM in that environment" if not found else f"vLLM {found} is too old, {least} or newer is needed"
-    own = "pip install -e '.[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
+    own = "pip install 'topr-exp[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
     install = own if python is None else f"{path} -m pip install vllm"
     raise ConfigError(
         f"sampler=vllm with {path}: {wrong}; {install}, or take sampler=hf, which samples an 8B model many times more "
