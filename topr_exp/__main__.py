@@ -15,7 +15,7 @@ def main() -> int:
     try:
         from topr_exp.config.compose_overrides import parse_arguments
     except ModuleNotFoundError as error:
-        print_error(f"{error.name} is not installed for {sys.executable}; activate the environment in which topr_exp is")
+        print_error(f"{error.name} is not installed for {sys.executable}; activate its environment")
         return 2
     return exit_status(lambda: answer(parse_arguments(sys.argv[1:])), resumes=True)
 

@@ -306,8 +306,8 @@ TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (
         (sys.executable, f"no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
         (
             None,
-            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install 'topr-exp[vllm]' (on a GPU), "
-            f"set sampler.python=PYTHON of an environment that has it{TAIL}",
+            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install 'topr-exp[vllm]' (on a "
+            f"GPU), set sampler.python=PYTHON of an environment that has it{TAIL}",
         ),
     ],
 )

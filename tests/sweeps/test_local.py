@@ -67,6 +67,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
     reason = f"cannot enter {sweep / 'gone'}, where the sweep was launched: No such file or directory"
     assert f"run 3 failed ({moved.parent.name}): {reason}" in done.stdout
     assert reason in (moved.parent / "log.txt").read_text()
+    assert (moved.parent / "error.txt").read_text().startswith(reason)
     again = launched(sweep)[3]["folder"].name
     assert attempts(sweep) == {name: 2 if name == again else 1 for name in before}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import become_ordinary, config_of
+from tests.conftest import ROOT, become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs import attempt
@@ -55,7 +55,7 @@ def test_what_slurm_answers(squeue, found, note, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("files", "entry", "state", "error"),
     [
-        ({}, None, NEW, ""),
+        ({}, None, NEW, "its job is over, or was never there: see logs"),
         ({}, sweep.Entry("17", "PENDING", "Resources"), QUEUED, "Resources"),
         ({}, sweep.Entry("17", "RUNNING", "None"), RUNNING, ""),
         ({"state.json": "running"}, None, STOPPED, "its process is gone (killed?)"),
@@ -183,6 +183,41 @@ def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.Monke
     assert attempt.last_error(run.folder).startswith("out of time")
 
 
+@pytest.mark.parametrize("refusals", [0, 2, 9])
+def test_a_job_that_slurm_does_not_take_back_at_once_asks_again(refusals, tmp_path, monkeypatch):
+    run, asked = run_in(tmp_path, job="array_0"), list[str]()
+
+    def answer(program: str, *words: str) -> tuple[list[list[str]], str]:
+        asked.append(program)
+        return [], "busy" if len(asked) <= refusals else ""
+
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setattr(slurm, "run_slurm", answer)
+    monkeypatch.setattr(slurm.time, "sleep", lambda seconds: None)
+    slurm.queue_again(signal.SIGUSR1, run)
+    assert asked == ["scontrol"] * min(refusals + 1, 5)
+    lost = "saved, but not queued again (busy): resume the sweep"
+    assert attempt.last_error(tmp_path) == (lost if refusals == 9 else "")
+
+
+def test_a_task_whose_neighbour_failed_does_not_queue_the_job_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setattr(slurm, "run_slurm", lambda *words: pytest.fail("asked"))
+    attempt.record_error(tmp_path, TOPRError("out of memory"))
+    slurm.queue_again(signal.SIGTERM, run_in(tmp_path, job="array_0"))
+    assert attempt.last_error(tmp_path) == "out of memory"
+
+
+def test_the_output_of_a_job_is_its_own_or_of_a_job_alone(tmp_path: Path) -> None:
+    logs = tmp_path / sweep.SCRIPTS / "array"
+    logs.mkdir(parents=True)
+    (logs / "11_0_0_log.out").touch()
+    assert slurm.log_of_job(tmp_path, "array_0") == logs / "11_0_0_log.out"
+    assert slurm.log_of_job(tmp_path, "array_2") is None
+    (logs / "12_0_log.out").touch()
+    assert slurm.log_of_job(tmp_path, "array_2") == logs / "12_0_log.out"
+
+
 # ---- progress of a sweep on this machine
 
 
@@ -248,6 +283,35 @@ def test_a_launch_leaves_the_settings_of_runs_at_work_as_they_are(tmp_path, monk
     assert len(sweep.read_runs(tmp_path / "sweep")) == 2
 
 
+def test_a_dry_run_and_status_tell_what_slurm_has_of_a_run(tmp_path, monkeypatch, capsys):
+    make_sweep_of_two(tmp_path / "sweep")
+    waiting, over = sweep.read_runs(tmp_path / "sweep")
+    given = ["-m", "algo=topr,tis", f"output_dir={tmp_path}", "name=sweep"]
+    for run in (waiting, over):
+        run.job = f"array_{run.number}"
+        run.save()
+        for name in ("DONE", "state.json"):
+            (run.folder / name).unlink(missing_ok=True)
+    queue = Queue({waiting.job: sweep.Entry("17_1", "PENDING", "Resources")})
+    monkeypatch.setattr(sweep, "query", lambda jobs: queue)
+    assert [line.split()[1] for line in launch.preview(plan(parse_arguments(given))).splitlines()[:2]] == [QUEUED, NEW]
+    found, _ = sweep.read_statuses([over])
+    assert (found[0].state, found[0].error) == (NEW, "its job is over, or was never there: see logs")
+    queue = Queue({}, "silent")
+    found, _ = sweep.read_statuses([over])
+    assert (found[0].state, found[0].error) == (NEW, "")
+    launch.preview(plan(parse_arguments(given)))
+    assert capsys.readouterr().err == "warning: silent\n"
+
+
+def test_a_cluster_of_ones_own_is_submitted_to(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    text = (ROOT / "conf" / "cluster" / "slurm.yaml").read_text()
+    (tmp_path / "cluster" / "mine.yaml").write_text(text.partition("\nhydra:")[0])
+    assert plan(parse_arguments(["--config-dir", str(tmp_path), "cluster=mine"])).sweep
+    assert not plan(parse_arguments([])).sweep
+
+
 def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ncluster:\n  jobs: 7\n")
@@ -258,6 +322,10 @@ def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
     assert plain(recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]))["name"] == "local"
     with pytest.raises(ConfigError, match="only cluster settings can change"):
         recompose(["-m", "seed=0,1"], ["optim.lr=1"])
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text("defaults: [local, _self_]\njobs: 5\n")
+    elsewhere = f"hydra.searchpath=[{tmp_path}]"
+    assert plain(recompose(["-m", elsewhere, "cluster=mine", "seed=0,1"], []))["jobs"] == 5
     cluster = plain(recompose(["cluster=slurm"], ["cluster.additional_parameters={mail-type: END, nice: 5}"]))
     assert cluster["additional_parameters"] == {"mail-type": "END", "nice": 5}
     for given in ("[END]", "END"):
@@ -266,6 +334,30 @@ def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
 
 
 # ---- the command line
+
+
+def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monkeypatch, capsys):
+    make_sweep_of_two(tmp_path / "sweep")
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given: pytest.fail("started"))
+    assert main(["resume", str(tmp_path / "sweep"), "cluster.processes=3"]) == 2
+    assert "cluster.processes must divide optim.batch_size=32" in capsys.readouterr().err
+
+
+def test_cancel_ends_what_it_can_and_tells_the_rest(tmp_path, monkeypatch, capsys):
+    """The launcher of a sweep of which some runs are in Slurm would start the next ones."""
+    make_sweep_of_two(tmp_path / "sweep")
+    one, other = sweep.read_runs(tmp_path / "sweep")
+    statuses, asked = [Status(one, QUEUED, slurm="17_0"), Status(other, RUNNING)], list[Any]()
+    monkeypatch.setattr("topr_exp.sweeps.__main__.read_statuses", lambda runs: (statuses, Queue({}, "silent")))
+    monkeypatch.setattr(sweep, "run_slurm", lambda *words: asked.append(words) or ([], ""))
+    monkeypatch.setattr("topr_exp.sweeps.__main__.terminate", lambda claim: asked.append(claim) or f"{claim.name} left")
+    assert main(["cancel", str(tmp_path / "sweep")]) == 1
+    assert asked == [("scancel", "17_0"), tmp_path / "sweep" / "sweep.claim", other.folder / "run.claim"]
+    said = capsys.readouterr()
+    assert said.out == "cancelled: run 1 (17_0), run 2\n"
+    assert (
+        said.err == "error: sweep.claim left; run.claim left; silent; jobs may be queued: try again when it answers\n"
+    )
 
 
 def test_runs_of_another_user_that_may_not_be_read_are_named(ordinary_user, capsys):

@@ -87,6 +87,7 @@ class Composer:
         self.multirun = bool(args.multirun)
         self.groups = {*self.loader.list_groups("")}
         self.compositions: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}  # by the choices of groups
+        self.elsewhere = any(text.startswith("hydra.searchpath=") for text in args.overrides)  # choices not seen here
         self.overrides = [self.parse(text) for text in args.overrides]
 
     def parse(self, text: str) -> Override:
@@ -112,7 +113,7 @@ class Composer:
             if key == "experiment" and override.is_sweep_override():
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
             choice, allowed = override.value(), self.loader.get_group_options(key)
-            single = not override.is_sweep_override() and (key, choice) != ("experiment", None)
+            single = not override.is_sweep_override() and (key, choice) != ("experiment", None) and not self.elsewhere
             if single and choice not in allowed:
                 other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
                 near = difflib.get_close_matches(str(choice), allowed, n=1)

@@ -95,7 +95,7 @@ def move_aside(folder: Path) -> None:
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
         (target / CLAIM).unlink(missing_ok=True)
-    say(f"overwrite=true: what was in {folder} is now in {target}")
+    say(f"overwrite=true: what was in {folder} is now in {target}; without overwrite=true the command goes on")
 
 
 def description(number: int) -> dict[str, str | int | None]:

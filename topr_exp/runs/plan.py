@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from topr_exp.config.compose_overrides import Composer, parse_arguments
-from topr_exp.config.groups import ClusterConfig
+from topr_exp.config.groups import ClusterConfig, SlurmCluster
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import asks_too_much, check_files
@@ -52,7 +52,7 @@ def plan(args: Namespace) -> Plan:
             warn(text)
     if sweep:
         check_sweep(jobs)
-    return Plan(jobs, sweep)
+    return Plan(jobs, sweep or isinstance(jobs[0].config.cluster, SlurmCluster))
 
 
 def named_after_path(config: Config, overrides: list[str]) -> Config:
@@ -73,7 +73,8 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
             raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
     args = parse_arguments(arguments)
     another = any(text.startswith("cluster=") for text in settings)
-    kept = [text for text in args.overrides if text.startswith("experiment=") or belongs_to_cluster(text)]
+    others = ("experiment=", "hydra.searchpath=")
+    kept = [text for text in args.overrides if text.startswith(others) or belongs_to_cluster(text)]
     args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
     base = Composer(args).base()
     checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))

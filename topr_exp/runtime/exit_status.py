@@ -14,7 +14,8 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
-USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC}  # for the user to mend
+FULL = {errno.ENOSPC, errno.EDQUOT}
+USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, *FULL}  # for the user to mend
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -52,7 +53,7 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         discard(sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in USERS or (error.filename is None and error.errno != errno.ENOSPC):
+        if error.errno not in USERS or (error.filename is None and error.errno not in FULL):
             raise
         if error.filename is None and isinstance(sys.stdout, Output):  # it may be standard output's file
             discard(sys.stdout.fileno())
@@ -95,7 +96,10 @@ class Output(io.TextIOWrapper):
 
 
 class Lasting(io.FileIO):
-    """A stream that goes on into nothing once its reader or terminal is gone; what is written is kept in `log`, too."""
+    """A stream that goes on into nothing once its reader or terminal is gone; what is written is kept in `log`, too.
+
+    What finds no room in its file is lost: the runs go on.
+    """
 
     log: ClassVar[io.FileIO | None] = None
 
@@ -106,9 +110,10 @@ class Lasting(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
+            if error.errno in (errno.EPIPE, errno.EIO):
+                discard(self.fileno())
+            elif error.errno not in FULL:
                 raise
-            discard(self.fileno())
             return len(data)
 
 

@@ -53,6 +53,7 @@ def status(folder: Path) -> int:
 
 def resume(folder: Path, settings: Sequence[str]) -> int:
     from topr_exp.runs.plan import recompose
+    from topr_exp.runs.preflight import check_machine
     from topr_exp.schema import plain
     from topr_exp.sweeps.launch import run_unfinished
 
@@ -62,6 +63,9 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     newest = max(runs, key=lambda run: run.launched)
     with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
         cluster = recompose(newest.arguments, settings)
+        for run in runs:
+            run.settings["cluster"] = plain(cluster)
+        check_machine(run.config() for run in runs if not (run.folder / "DONE").exists())
     if isinstance(cluster, SlurmCluster):
         slurm.require()
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
@@ -74,29 +78,34 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
 def cancel(folder: Path, run: Sequence[str]) -> int:
     """Cancel Slurm's jobs by scancel; local runs, and the launcher when all are meant, by SIGTERM."""
     runs = open_sweep(folder)
-    statuses, _ = read_statuses([find(runs, name) for name in run] or runs)
+    statuses, queue = read_statuses([find(runs, name) for name in run] or runs)
     active = [each for each in statuses if each.state in sweep.ACTIVE]
     jobs = [each.slurm for each in active if each.slurm]
     if jobs and (problem := sweep.run_slurm("scancel", *jobs)[1]):
         raise TOPRError(f"scancel: {problem}")
     # The launcher of a local sweep first, or it would start the next run.
-    launcher = [] if run or jobs else [folder / sweep.CLAIM]
-    for claim in [*launcher, *(each.run.folder / attempt.CLAIM for each in active if not each.slurm)]:
-        terminate(claim)
+    launcher = [] if run else [folder / sweep.CLAIM]
+    claims = [*launcher, *(each.run.folder / attempt.CLAIM for each in active if not each.slurm)]
+    left = [text for claim in claims if (text := terminate(claim))]
     told = [f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "") for each in active]
     say(f"cancelled: {', '.join(told) or 'nothing, no run is active'}")
+    if queue.note:
+        left.append(f"{queue.note}; jobs may be queued: try again when it answers")
+    if left:
+        raise TOPRError("; ".join(left))
     return 0
 
 
-def terminate(claim: Path) -> None:
-    """SIGTERM to the process that holds a claim; TOPRError for one that can't be seen to hold it."""
+def terminate(claim: Path) -> str:
+    """SIGTERM to the process that holds a claim; returns why one is left alone that can't be seen to hold it."""
     process = locks.living_owner(claim)
     with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
         if process is not None and process.is_here() and process.has_open(claim):
             os.kill(process.pid, signal.SIGTERM)
-            return
-    if process is not None and locks.living_owner(claim) is not None:
-        raise TOPRError(f"{claim}: process {process} is left alone; it is not here, not yours, or at other work")
+            return ""
+    if process is None or locks.living_owner(claim) is None:
+        return ""
+    return f"{claim}: process {process} is left alone; it is not here, not yours, or at other work"
 
 
 def logs(folder: Path, run: str) -> int:

@@ -21,14 +21,17 @@ from topr_exp.types import TOPRError
 
 def preview(plan: Plan) -> str:
     """List every run's overrides, folder and state (`dry_run=true`). Nothing is written."""
-    rows = []
-    for number, job in enumerate(plan.jobs, 1):
-        words = " ".join(text for text in job.overrides if not text.startswith("dry_run="))
+    config, rows = plan.jobs[0].config, []
+    for job in plan.jobs:
         refuse_changed_inputs(job)
-        state = read_status(Run(job.config.folder, number, [], {}, "", [], 0.0)).state
-        rows.append([str(number), state, str(job.config.folder), printable(words, keep="")])
-    where = plan.jobs[0].config.cluster.name
-    return "\n".join([*sweep.aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
+    statuses, queue = read_statuses(sweep.runs_of(plan.jobs, [], sweep.read_runs(config.folder.parent)))
+    if queue.note:
+        warn(queue.note)
+    for number, each in enumerate(statuses, 1):
+        words = " ".join(text for text in each.run.overrides if not text.startswith("dry_run="))
+        rows.append([str(number), each.state, str(each.run.folder), printable(words, keep="")])
+    count = f"{plural(len(rows), 'run')}, cluster={config.cluster.name}; nothing started"
+    return "\n".join([*sweep.aligned(rows), count])
 
 
 def refuse_changed_inputs(job: Job) -> None:
@@ -77,7 +80,10 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool
     before, queue = read_statuses(runs)
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]
     if todo and queue.note:
-        raise TOPRError(f"{queue.note}: some runs may be queued already; try again when Slurm answers")
+        raise TOPRError(
+            f"{queue.note}: some runs may be queued already; try again when Slurm answers, or where it never will set "
+            f'"job": null in their {sweep.FILE}'
+        )
     say(f"sweep {folder}: {sweep.count_states(before)}; {len(todo)} to start")
     if todo and isinstance(cluster, SlurmCluster):
         say(slurm.submit(folder, todo, cluster))

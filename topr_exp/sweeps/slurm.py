@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from topr_exp.runs import attempt
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
+
+REQUEUE_PAUSES = (2.0, 5.0, 10.0, 20.0, 0.0)  # seconds after tries that fail
 
 # ---- submitting
 
@@ -87,8 +90,8 @@ def log_of_job(sweep: Path, job: str) -> Path | None:
     """What a run's job printed, before the run had a log of its own."""
     array, _, place = job.rpartition("_")
     logs = sweep / SCRIPTS / array
-    found = sorted(logs.glob(f"*_{place}_0_log.out")) or sorted(logs.glob("*[0-9]_0_log.out"))
-    return found[0] if found else None
+    alone = (path for path in logs.glob("*_0_log.out") if path.name.count("_") == 2)  # a job that is no array
+    return next(iter((*logs.glob(f"*_{place}_0_log.out"), *alone)), None)
 
 
 # ---- in a job
@@ -130,8 +133,8 @@ class Task:
 def queue_again(reason: signal.Signals, run: Run) -> None:
     """Requeue this job, which a signal stopped with a checkpoint; TOPRError after too many time limits.
 
-    After SIGTERM a cancelled job must not come back, and one that is preempted at once Slurm queues again itself. But
-    one that still runs has been given notice (GraceTime).
+    After SIGTERM a cancelled job must not come back, nor one of which another task failed, and one that is preempted at
+    once Slurm queues again itself. But one that still runs has been given notice (GraceTime).
     """
     job = os.environ["SLURM_JOB_ID"]
     if reason == signal.SIGUSR2:
@@ -142,6 +145,12 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
                 attempt.record_error(run.folder, error)
                 raise error
     at_once = reason in (signal.SIGUSR1, signal.SIGUSR2)  # the cluster wants the node back, the time limit is near
-    if at_once or run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] == [["RUNNING"]]:
-        _, problem = run_slurm("scontrol", "requeue", job)
-        print(problem or "queued again", file=sys.stderr, flush=True)
+    failed = not at_once and attempt.last_error(run.folder)  # srun's SIGTERM
+    if at_once or (not failed and run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] == [["RUNNING"]]):
+        for pause in REQUEUE_PAUSES:  # many jobs of an array ask at once
+            _, problem = run_slurm("scontrol", "requeue", job)
+            print(problem or "queued again", file=sys.stderr, flush=True)
+            if not problem:
+                return
+            time.sleep(pause)
+        attempt.record_error(run.folder, TOPRError(f"saved, but not queued again ({problem}): resume the sweep"))

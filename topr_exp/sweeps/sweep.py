@@ -56,18 +56,30 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / FILE, {key: value for key, value in vars(self).items() if key != "folder"})
 
-    def enter(self) -> Config:
-        """Change to the folder that relative paths count from; returns the settings, checked once more."""
+    def config(self) -> Config:
+        """The settings, checked."""
         from omegaconf import OmegaConf
 
         from topr_exp.config.load import load
-        from topr_exp.runs.preflight import check_files
         from topr_exp.schema import literal
 
-        with disk_errors(f"enter {self.cwd}, where the sweep was launched"):
-            os.chdir(self.cwd)
-        config = load(OmegaConf.create(literal(self.settings)))
-        check_files(config)
+        return load(OmegaConf.create(literal(self.settings)))
+
+    def enter(self) -> Config:
+        """Change to the folder that relative paths count from; returns the settings, checked once more.
+
+        What goes wrong is the run's error, which no attempt would write down.
+        """
+        from topr_exp.runs.preflight import check_files
+
+        folder = self.folder.resolve()
+        try:
+            with disk_errors(f"enter {self.cwd}, where the sweep was launched"):
+                os.chdir(self.cwd)
+            check_files(config := self.config())
+        except Exception as error:
+            attempt.record_error(folder, error)
+            raise
         return config
 
 
@@ -212,6 +224,8 @@ def read_status(run: Run, queue: Queue | None = None) -> Status:
             error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
         elif fault != MISSING:
             found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
+        elif run.job and queue and not queue.note:
+            error = "its job is over, or was never there: see logs"
         measured = accuracy(run.folder, found == DONE)
     except (OSError, TOPRError) as denied:  # a folder that this user may not read
         return Status(run, UNREADABLE, str(denied))
