@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from topr_exp.training.logprobs import CHUNK
+from topr_exp.training.logprobs import CHUNK, SplitLinear, on_tensor_cores, split
 
 VOCABULARIES = (413, 4_096, 32_768, 128_256)
 
@@ -87,10 +87,16 @@ def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """What `score_tokens` does without entropy and KL."""
     size = max(1, CHUNK[weight.device.type] // len(weight))
+    halves = split(weight.detach()) if on_tensor_cores(weight) else None
+
+    def score(part: Tensor, wanted: Tensor) -> Tensor:
+        logits = functional.linear(part, weight) if halves is None else SplitLinear.apply(part, weight, *halves)
+        return -functional.cross_entropy(logits, wanted, reduction="none")
+
     if size >= len(hidden):
-        return plain(hidden, weight, targets)
+        return score(hidden, targets)
     parts = zip(hidden.split(size), targets.split(size), strict=True)
-    return torch.cat([checkpoint(plain, h, weight, t, use_reentrant=False) for h, t in parts])
+    return torch.cat([checkpoint(score, *part, use_reentrant=False) for part in parts])
 
 
 def torchs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

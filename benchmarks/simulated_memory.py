@@ -47,7 +47,7 @@ from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.training import parallel
+from topr_exp.training import logprobs, parallel
 from topr_exp.training.logprobs import Inputs, TokenScores
 from topr_exp.training.optimizers import make_optimizer
 
@@ -201,6 +201,7 @@ def allocate(model: Any) -> None:
 
 def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
     """The peak of each part of an update, and what one of its processes sends in it, in GiB."""
+    as_on_tensor_cores()
     draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(case.model, case.lora)
     with processes(case), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
         allocate(policy.model)
@@ -225,6 +226,12 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
         found["clip"] = alive.peak_of(lambda: clip(1.0))
         found["step"] = alive.peak_of(optimizer.step)
     return found, dict(sent.gib)
+
+
+def as_on_tensor_cores() -> None:
+    """Have the output layer compute as on a GPU: by products of halves, whose results have these shapes."""
+    logprobs.on_tensor_cores = lambda weight: weight.dtype is torch.float32
+    logprobs.multiply = lambda left, right: left.new_empty((len(left), right.shape[1]), dtype=torch.float32)
 
 
 def options(case: Case) -> OptimConfig:

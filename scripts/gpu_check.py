@@ -163,7 +163,7 @@ def run_of(name: str, settings: list[str]) -> Callable[[Place], dict[str, Any]]:
 
 
 def several(place: Place) -> dict[str, Any]:
-    count = max(2, place.gpus)
+    count = max(power for power in (2, 4, 8) if power <= max(2, place.gpus))  # a divisor of the batch
     figures = child(place, "gathers", str(count), str(place.out)) | {"processes": count}
     seeds, began = ",".join(map(str, range(count))), time.monotonic()
     small = ["-m", "experiment=smoke", f"seed={seeds}", f"cluster.jobs={count}"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.gpu_check_model import write_model
+from topr_exp.runtime import distributed
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -210,7 +211,8 @@ class Utilization:
     """The share of time that kernels run on the first GPU, by nvidia-smi, while the block runs."""
 
     def __enter__(self) -> Utilization:
-        query = ["nvidia-smi", "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
+        gpu = next(iter(distributed.visible_gpus()), "0")
+        query = ["nvidia-smi", "-i", gpu, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
         self.log = tempfile.TemporaryFile("w+")
         with contextlib.suppress(FileNotFoundError):
             self.process = subprocess.Popen(query, stdout=self.log, stderr=subprocess.DEVNULL)

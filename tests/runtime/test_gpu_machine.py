@@ -94,8 +94,13 @@ def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_no_driver_and_no_cuda_are_nothing_to_say(machine: Path) -> None:
+def test_no_driver_and_no_cuda_are_nothing_to_say(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert old_driver(None) is None
+    (machine / "version").write_text(OLD_DRIVER)
+    monkeypatch.setattr(gpu_machine, "supported_cuda", lambda: 13)  # by compatibility libraries
+    assert old_driver("13.0") is None
+    monkeypatch.setattr(gpu_machine, "supported_cuda", lambda: 12)
+    assert "driver is 550" in str(old_driver("13.0"))
     (machine / "version").unlink()
     assert old_driver("13.0") is None
 

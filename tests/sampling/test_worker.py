@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 import venv
+from array import array
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -26,8 +28,9 @@ from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import END_SECONDS, Engine, check_python
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
-from topr_exp.sampling.vllm import VLLM, completions_of, free_share
+from topr_exp.sampling.vllm import VLLM, check_log_probabilities, completions_of, free_share
 from topr_exp.schema import plain
+from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.types import ConfigError, TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
@@ -270,26 +273,60 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
         def close(self) -> None:
             asked.append("close")
 
-    for name, value in {"check_python": str, "check_log_probabilities": lambda *given: None, "Engine": Fake}.items():
+    fakes = {"check_python": str, "check_log_probabilities": lambda *given: None, "Engine": Fake}
+    for name, value in {**fakes, "release_gpu_memory": lambda: asked.append("free")}.items():
         monkeypatch.setattr(vllm_module, name, value)
     sampler = VLLM(config_of("sampler=vllm", "sampler.sleep=true").sampler, tmp_path, False, beside_training=True)
     weights = len(list(stored(policy.model)))
 
-    def sample() -> list[str]:
+    def sample(policy: Policy = policy) -> list[str]:
         asked.clear()
         sampler.prepare(policy, 20)
         sampler.sample(policy, [[0, 3]], 1, (0,), [])
         return asked[:]
 
-    assert sample() == ["start", "generate"]
+    assert sample() == ["free", "start", "generate"]
     assert sample() == ["generate"]
     sampler.rest()
-    assert sample() == ["wake", "reload", *["take"] * weights, "done", "generate"]  # it kept none
+    assert sample() == ["free", "wake", "reload", *["take"] * weights, "done", "generate"]  # it kept none
+    assert sample(later(policy, "later")) == ["free", "reload", *["take"] * weights, "done", "generate"]
     sampler.rest()
     full.append(True)  # AdamW's state came meanwhile
-    assert sample() == ["wake", "close", "start", "generate"]
+    assert sample() == ["free", "wake", "close", "free", "start", "generate"]
     sampler.length = 2048
-    assert sample() == ["close", "start", "generate"]
+    assert sample() == ["close", "free", "start", "generate"]
+
+
+@pytest.mark.parametrize("conf", ["", "garbage_collection_threshold:0.6,expandable_segments:True"])
+def test_gpu_memory_that_no_other_process_can_open_is_sent_instead(conf, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(vllm_module, "reduce_tensor", lambda tensor: (None, "handle"))
+    taken: list[dict[str, Any]] = []
+    engine = Mock(ask=lambda do, **values: taken.append(values))
+    vllm_module.send_weight(engine, "name", torch.ones(2), torch.float32)
+    assert [(one["shared"], one["content"]) for one in taken] == [
+        (None, torch.ones(2).numpy().tobytes()) if conf else ("handle", None)
+    ]
+
+
+def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy, monkeypatch):
+    """In bfloat16 logits of 16 to 32 are 0.125 apart, and the engine's output layer is float32."""
+    policy = dataclasses.replace(policy, model=make_model(11), compute=torch.bfloat16)
+    policy.model.lm_head.weight.data *= 100
+
+    def ask(do: str, *, prompts: list[list[int]], n: int, **settings: Any) -> dict[str, Any]:
+        tokens = np.array([3, 4, 5, 6])
+        sequences = [(np.array(prompt), tokens) for prompt in prompts for _ in range(n)]
+        with policy.autocast(), torch.no_grad():
+            logp = score_tokens(policy.model, Inputs(sequences, policy.device)).logp.numpy()
+        each = iter([(array("i", tokens.tolist()), one, "length") for one in logp])
+        return {"completions": [[next(each) for _ in range(n)] for _ in prompts]}
+
+    monkeypatch.setitem(vllm_module.TOLERANCE, "bfloat16", 1e-3)
+    check_log_probabilities(Mock(ask=ask), policy, [[0, 5, 3], [0, 4, 4]])
+    with pytest.raises(TOPRError, match="another model"):
+        check_log_probabilities(Mock(ask=ask), dataclasses.replace(policy, float32_head=False), [[0, 5, 3]])
 
 
 # ---- which program an engine runs, with which settings, and how much of a GPU it takes

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import make_model
@@ -90,16 +91,36 @@ def test_every_layout_equals_the_sequences_one_by_one(monkeypatch, case, layout,
     assert_same(outcome(model, CASES[case]), one_by_one(model, CASES[case]))
 
 
-@pytest.mark.parametrize(("dtype", "copied"), [(torch.bfloat16, 0), (torch.float32, 2)])
-def test_a_gpu_copies_grouped_keys_and_values_in_float32_alone(monkeypatch, dtype: torch.dtype, copied: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "mask", "version", "capability", "copied"),
+    [
+        (torch.bfloat16, None, "2.13.0", 8, 0),
+        (torch.float32, None, "2.14.0", 9, 2),
+        (torch.bfloat16, True, "2.13.0", 8, 2),
+        (torch.bfloat16, True, "2.13.0", 9, 0),
+        (torch.bfloat16, True, "2.14.0", 8, 0),
+    ],
+)
+def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
+    monkeypatch, dtype, mask, version, capability, copied
+):
     """Of Llama 3's 32 heads of queries and 8 of keys; stand-ins for tensors on a GPU."""
     seen = Mock()
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    tree_attention.takes_grouped_heads.cache_clear()
     query, key, value = (
-        Mock(shape=(2, heads, 64, 128), is_cuda=True, dtype=dtype, **{"repeat_interleave.return_value": "copied"})
+        Mock(
+            shape=(2, heads, 64, 128),
+            is_cuda=True,
+            device="cuda:0",
+            dtype=dtype,
+            **{"repeat_interleave.return_value": "copied"},
+        )
         for heads in (32, 8, 8)
     )
-    tree_attention.attend(query, key, value, None, None)
+    tree_attention.attend(query, key, value, mask, None)
     assert seen.call_args.args[1:].count("copied") == copied
     assert seen.call_args.kwargs["enable_gqa"] is (not copied)
 

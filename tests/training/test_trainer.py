@@ -252,7 +252,16 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(made, micro, 
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
 
-def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(made, capsys):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory"),
+    ],
+    ids=["allocator", "cublas", "driver"],
+)
+def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(error, made, capsys):
     def train_on_gpu(setting: bool | None) -> Trainer:
         """As on one GPU that has no room for what layers keep."""
         trainer, examples = made(folder=str(setting), gradient_checkpointing=setting)
@@ -261,7 +270,7 @@ def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_
 
         def full(*_: Any) -> None:
             if not layer.gradient_checkpointing:
-                raise torch.OutOfMemoryError("CUDA out of memory")
+                raise error
 
         layer.register_forward_hook(full)
         train(trainer, examples, 2)

@@ -22,6 +22,10 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
 from topr_exp.types import TOPRError
 
+# How else torch says that there is no memory: on a CPU, and on a GPU outside its allocator.
+NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+             "CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED")  # fmt: skip
+
 
 @dataclass
 class Policy:
@@ -201,7 +205,7 @@ def memory_for(work: str, way_out: str) -> Iterator[None]:
 
 def ran_out(error: RuntimeError) -> bool:
     """True for an allocation that failed, on a GPU or by torch's CPU allocator."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def release_gpu_memory() -> None:

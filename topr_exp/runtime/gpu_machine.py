@@ -1,5 +1,7 @@
 """What vLLM needs of a machine beside its GPU, looked at in seconds: each lack is one line with its remedy."""
 
+import contextlib
+import ctypes
 import json
 import os
 import re
@@ -30,10 +32,19 @@ def driver_version() -> int | None:
     return int(found[1]) if found else None
 
 
+def supported_cuda() -> int:
+    """The major version of CUDA that the driver's library has, which may be newer than the driver (cuda-compat)."""
+    version = ctypes.c_int()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value // 1000
+
+
 def old_driver(cuda: str | None) -> str | None:
     """The line for a driver that is older than this CUDA needs; None where there is nothing to say."""
-    found, least = driver_version(), OLDEST_DRIVER.get(int((cuda or "0").partition(".")[0]), 0)
-    if found is None or found >= least:
+    major = int((cuda or "0").partition(".")[0])
+    found, least = driver_version(), OLDEST_DRIVER.get(major, 0)
+    if found is None or found >= least or supported_cuda() >= major:
         return None
     remedy = "update it, install a torch for its CUDA, or set cluster.device=cpu"
     return f"NVIDIA's driver is {found}, CUDA {cuda} needs {least} or newer: {remedy}"

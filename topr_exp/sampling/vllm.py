@@ -6,8 +6,8 @@ no folder from this process's memory. After every load its log-probabilities are
 
 from __future__ import annotations
 
-import contextlib
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from topr_exp.types import TOPRError
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 MARGIN = 3 << 30  # bytes: the engine's CUDA context and what grows in this process
 MOST = 0.9  # of a GPU's memory
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # whose expandable segments no other process can open
 SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
 
 
@@ -79,8 +80,9 @@ class VLLM(Sampler):
         """The engine: running, awake, long enough and with the policy's weights."""
         if self.serves < self.length:
             self.end()
+        if self.engine is not None and self.loaded != policy.fingerprint:
+            release_gpu_memory()  # what an update left in the cache: the engine needs room for new weights
         if self.engine is not None and self.asleep:
-            release_gpu_memory()
             try:
                 self.engine.ask("wake")
                 self.asleep = False
@@ -168,7 +170,7 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
     if tensor.is_cuda:
         if tensor.data_ptr() == weight.data_ptr():
             tensor = tensor.clone()  # torch marks what is shared for good
-        with contextlib.suppress(RuntimeError):  # expandable segments can't be shared
+        if not any("expandable_segments:true" in os.environ.get(name, "").lower() for name in ALLOCATOR):
             shared = reduce_tensor(tensor)[1]
     if shared is None:
         content = tensor.cpu().view(-1).view(torch.uint8).numpy().tobytes()
@@ -182,13 +184,17 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     ids = [list(map(int, prompt)) for prompt in prompts]
     answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
     pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer), strict=True) for one in two]
-    gaps = []
-    with merged_in(policy.model), policy.autocast():
+    gaps, head = [], policy.model.get_output_embeddings()
+    with merged_in(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
         for prompt, one in pairs:
             inputs = torch.tensor([[*prompt, *one.tokens]], device=policy.device)
-            with memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
-                logits = policy.model(input_ids=inputs, use_cache=False).logits[0, len(prompt) - 1 : -1]
-            own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
+            with policy.autocast():
+                hidden = policy.model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
+                logits = head(hidden := hidden[0, len(prompt) - 1 : -1]).float()
+            if policy.float32_head:  # as the engine has it
+                bias = None if head.bias is None else head.bias.float()
+                logits = torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
+            own = logits.log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
             gaps.append((own.cpu() - torch.tensor(one.logprobs)).abs())
     gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
     if not gap <= most:

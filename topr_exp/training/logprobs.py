@@ -284,7 +284,10 @@ def split(matrix: Tensor) -> Halves:
 
 def product(left: Halves, right: Halves) -> Tensor:
     """left @ right in float32, without the product of the two low halves (2^-16 of the whole)."""
-    return multiply(left[0], right[0]) + (multiply(left[0], right[1]) + multiply(left[1], right[0]))
+    total = multiply(left[0], right[1])
+    total += multiply(left[1], right[0])
+    total += multiply(left[0], right[0])
+    return total
 
 
 def multiply(left: Tensor, right: Tensor) -> Tensor:

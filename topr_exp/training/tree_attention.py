@@ -5,6 +5,7 @@ from them; without a tree it calls transformers' own. So a model keeps working i
 cache, padded batches, gradient checkpointing (which calls a layer again with the same arguments).
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,13 +124,20 @@ def attention(
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """torch's attention, plainly causal without a mask; all are [R, heads, tokens, size]."""
     grouped = query.shape[1] != key.shape[1]
-    # On a GPU cuDNN and the memory-efficient kernel take grouped heads with a mask, but none does in float32.
-    if grouped and query.is_cuda and query.dtype is torch.float32:
+    masked = mask is not None and query.is_cuda and not takes_grouped_heads(query.device)
+    if grouped and query.is_cuda and (masked or query.dtype is torch.float32):
         times = query.shape[1] // key.shape[1]
         key, value, grouped = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1), False
     return torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
+
+
+@functools.cache
+def takes_grouped_heads(device: torch.device) -> bool:
+    """True where a fused kernel takes grouped heads with a mask, below float32: torch 2.14's memory-efficient one, or
+    cuDNN's, which is asked first on GPUs of compute capability 9 and 10."""
+    return torch.__version__ >= (2, 14) or torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def with_segments_above(states: list[Tensor], rows: Rows) -> Tensor:
