@@ -30,7 +30,7 @@ from reproduce.panels import distances
 from reproduce.records import LENGTHS
 from reproduce.selection import Runs, collapsed, mean_of, pick
 from reproduce.variance import LIMITS
-from topr_exp.evaluation.intervals import crossed_interval
+from topr_exp.evaluation.intervals import FEWEST_SEEDS, crossed_interval
 from topr_exp.report.results import contrast, difference, of_problems
 from topr_exp.runs.records import Record
 
@@ -130,8 +130,10 @@ def over_the_map(runs: Runs, extra: Extra) -> list[Claim]:
     flat = [group for pair in pairs for group in pair]
     mean = contrast(lambda *m: sum(b - a for a, b in zip(m[::2], m[1::2], strict=True)) / len(pairs), *flat)
     tis, topr = (min(column, key=mean_of) for column in zip(*pairs, strict=True))
+    everywhere = [Runs(one for group in column for one in group) for column in zip(*pairs, strict=True)]
+    over = above("averaged over the map TOPR is above TIS", mean)
     return [
-        above("averaged over the map TOPR is above TIS", mean),
+        sound(over, *everywhere[::-1], mean.value if mean is not None else 0.0),
         versus("the worst cell of TOPR is above the worst of TIS", tis, topr),
     ]
 
@@ -175,7 +177,9 @@ def holding(runs: Runs, extra: Extra) -> Claim:
         bears[name] = (sum(gain > 0 for gain in gains), len(gains))
     evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
     whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
-    known = others | {"topr"} <= bears.keys()
+    fewest = min((len(cell) for group in algorithms(runs).values() for cell in group.split(RATE).values()), default=0)
+    known = others | {"topr"} <= bears.keys() and fewest >= FEWEST_SEEDS
+    evidence += f"; fewer than {FEWEST_SEEDS} seeds" * (fewest < FEWEST_SEEDS)
     return Claim(text, "topr" in whole and not others & whole if known else None, evidence)
 
 

@@ -57,6 +57,20 @@ def crossed_interval(table: Sequence[Sequence[float]]) -> tuple[float, float, fl
     return whole, whole - half, whole + half
 
 
+def cautious_freedom(table: Sequence[Sequence[float]]) -> float:
+    """Satterthwaite's degrees of freedom of the same, in which the spread over seeds always has only S − 1."""
+    seeds, problems = len(table), len(table[0])
+    rows, columns = [mean(row) for row in table], [mean([row[p] for row in table]) for p in range(problems)]
+    errors = [table[s][p] - rows[s] - columns[p] + mean(rows) for s in range(seeds) for p in range(problems)]
+    of_rest = sum(error**2 for error in errors) / ((seeds - 1) * (problems - 1))
+    of_seeds, of_problems = max(problems * spread(rows), of_rest), seeds * spread(columns)
+    variance, parts = of_seeds, of_seeds**2 / (seeds - 1)
+    if of_problems > of_rest:
+        variance += of_problems - of_rest
+        parts += of_problems**2 / (problems - 1) + of_rest**2 / ((seeds - 1) * (problems - 1))
+    return variance**2 / parts
+
+
 # ---- pass@K and maj@K by listing every set of K, of evaluations from a known distribution
 
 CORRECT, INCORRECT, INVALID = range(3)

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from tests import by_hand
 from tests.by_hand import evaluation
@@ -82,12 +83,25 @@ def test_the_interval_over_seeds_is_students():
     assert t_half_width(np.array([[0.0, 5.0], [2.0, 5.0]])) == pytest.approx([12.7062, 0.0], abs=1e-4)
 
 
-@pytest.mark.parametrize("table", [[[0.0, 0.5, 1.0], [0.25, 0.5, 0.0]], [[0.0, 0.1, 0.1], [0.9, 1.0, 0.8]]])
+TABLES = [[[0.0, 0.5, 1.0], [0.25, 0.5, 0.0]], [[0.0, 0.1, 0.1], [0.9, 1.0, 0.8]], [[0.0, 0.6, 0.9], [0.1, 0.5, 1.0]]]
+
+
+@pytest.mark.parametrize("table", TABLES)
 def test_the_interval_over_seeds_and_problems_by_hand(table):
-    """Of the first table only the rest is left; in the second the seeds differ by far the most."""
+    """Of the first table only the rest is left; in the second the seeds, in the third the problems differ the most."""
     found = crossed_interval(np.array(table) - 5)
     expected = by_hand.crossed_interval([[each - 5 for each in row] for row in table])
     assert (found.value, found.low, found.high) == pytest.approx(expected)
+    assert found.freedom == pytest.approx(by_hand.cautious_freedom(table))
+
+
+def test_one_of_many_claims_between_equals_is_hardly_ever_far_out_in_the_tail():
+    """200 problems, 3 seeds that differ by 2 points: by the interval's own freedom a hundredth has p ≤ 0.0025."""
+    rng = np.random.default_rng(5)
+    found = [crossed_interval(0.02 * rng.normal(size=(3, 1)) + 0.2 * rng.normal(size=(3, 200))) for _ in range(1000)]
+    p = np.array([2 * scipy.stats.t.sf(abs(one.value) / one.error, one.freedom) for one in found])
+    assert np.mean(p <= 0.0025) <= 0.002
+    assert np.mean([one.low > 0 or one.high < 0 for one in found]) <= 0.09
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Interval:
     seeds: int = 1  # whose spread it holds; 1: it is over problems alone
     problems: bool = True  # whether it holds the spread of problems
     error: float = field(default=math.nan, compare=False)  # of t intervals: the standard error
-    freedom: float = field(default=math.nan, compare=False)  # and its degrees of freedom
+    freedom: float = field(default=math.nan, compare=False)  # degrees of freedom of a test of one among many claims
 
     def as_dict(self) -> dict[str, float | None]:
         """value, low and high for JSON, None where there is none."""
@@ -207,16 +207,20 @@ def freedoms_of(seeds: int, problems: int) -> tuple[int, int, int]:
     return seeds - 1, problems - 1, (seeds - 1) * (problems - 1)
 
 
-def crossed_error(squares: Sequence[Values], seeds: int, problems: int, pooled: int = 1) -> tuple[Values, Values]:
+def crossed_error(
+    squares: Sequence[Values], seeds: int, problems: int, pooled: int = 1, *, cautious: bool = False
+) -> tuple[Values, Values]:
     """Standard error of a mean over seeds and problems with its degrees of freedom, elementwise.
 
     (MS_seed + MS_problem − MS_rest) / (seeds problems), no component below 0; freedom: Satterthwaite's (1946).
     squares: of seeds, problems and the rest, each the mean of so many that are `pooled`.
+    cautious: that seeds seem not to differ counts as little as their number allows, for tests far out in the tail.
     """
     of_seeds, of_problems, rest = squares
-    by_seed, by_problem = of_seeds > rest, of_problems > rest
-    variance = np.maximum(of_seeds, rest) + np.maximum(of_problems, rest) - rest
-    used = zip((by_seed, by_problem, by_seed == by_problem), squares, freedoms_of(seeds, problems), strict=True)
+    by_seed, by_problem = (of_seeds > rest) | cautious, of_problems > rest
+    parts = np.maximum(of_seeds, rest), of_problems, rest
+    variance = parts[0] + np.maximum(of_problems, rest) - rest
+    used = zip((by_seed, by_problem, by_seed == by_problem), parts, freedoms_of(seeds, problems), strict=True)
     spread = sum(part * square**2 / max(pooled * freedom, 1) for part, square, freedom in used)
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.where(variance > 0, variance**2 / spread, 1.0)
@@ -234,13 +238,15 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     seeds, problems = values.shape
     if share and (counted := extreme(values, problems, seeds)) is not None:
         return counted
-    mean = float(values.mean())
-    error, freedom = map(float, crossed_error(mean_squares(values), seeds, problems))
+    mean, squares = float(values.mean()), mean_squares(values)
+    error, freedom = map(float, crossed_error(squares, seeds, problems))
     half = float(t_95(freedom)) * error
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if share else -1.0), min(high, 1.0)
-    return Interval(mean, low, high, seeds, True, error, freedom)
+    return Interval(
+        mean, low, high, seeds, True, error, float(crossed_error(squares, seeds, problems, cautious=True)[1])
+    )
 
 
 # ---- the best of several
