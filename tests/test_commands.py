@@ -16,7 +16,6 @@ from tests.sweep_tools import answer
 MISTAKES = """
 topr_exp basline=-0.3 | 2 | nothing reads basline; did you mean baseline?
 topr_exp -m seed=0,1 optim.lr=-1 | 2 | optim.lr must be above 0; got -1
-topr_exp --cfg job -m | 2 | Only one of --run, --multirun, --cfg
 topr_exp --cfg job data.id=1 | 2 | Key 'id' is not in struct
 topr_exp.evaluate model=nowhere | 2 | model=nowhere: neither a folder nor one of
 topr_exp.evaluate model=tiny baseline=0.1 | 2 | baseline=0.1: an evaluation does not read baseline
@@ -67,7 +66,6 @@ def test_in_a_process_of_its_own_too_and_help_names_groups_and_examples() -> Non
     for group in (ROOT / "conf").iterdir():
         assert not group.is_dir() or f"\n{group.name}: " in done.stdout
     assert done.stdout.count("  python -m topr_exp") == 5
-    assert "hydra_bash_completion" in answer("topr_exp", "--shell-completion", "install=bash").stdout
 
 
 def test_a_dry_run_of_fifty_runs(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`python -m topr_exp`: Hydra composes, every run is checked, then one goes to `pipeline.run`, many to a launcher."""
 
-import os
 import sys
 from argparse import Namespace
 
@@ -22,10 +21,10 @@ def main() -> int:
 
 def answer(args: Namespace) -> int:
     """Start what the arguments stand for, or show what they ask for."""
-    for option in ("experimental_rerun", "config_path", "config_name"):
-        if getattr(args, option) is not None:
+    for option in ("experimental_rerun", "config_path", "config_name", "hydra_help", "info", "shell_completion"):
+        if getattr(args, option):
             raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
-    return show(args) if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion else start(args)
+    return show(args) if args.help or args.cfg else start(args)
 
 
 def start(args: Namespace) -> int:
@@ -58,25 +57,18 @@ def start(args: Namespace) -> int:
 
 
 def show(args: Namespace) -> int:
-    """Help, the composed settings, completion."""
-    import hydra
+    """Help, or the composed settings."""
+    from hydra._internal.hydra import Hydra
 
     from topr_exp.config.compose_overrides import Composer
-    from topr_exp.config.load import CONF
 
-    if args.shell_completion:
-        args.overrides = []  # install=bash and the like are words for Hydra
     composer = Composer(args)
     if args.help:
         print(composer.help())
-        return 0
-    if args.cfg:
-        composer.base()  # refuses in one line what Hydra would refuse in seventy
-        words = dict(zip(args.overrides, (str(read.input_line) for read in composer.overrides), strict=True))
-        sys.argv[1:] = [words.get(word, word) for word in sys.argv[1:]]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported by `main`
-    app = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)
-    composer.call(app)
+    else:
+        words = [str(read.input_line) for read in composer.overrides]
+        show_cfg = Hydra("topr_exp", composer.loader).show_cfg
+        composer.call(lambda: show_cfg("config", words, args.cfg, args.package, args.resolve))
     return 0
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
-from pandas import DataFrame
 
 from topr_exp.algorithms.base import Loss
 from topr_exp.compare import compare
@@ -81,7 +80,7 @@ def loss(name: str, **hyper: Any) -> Loss[Any]:
     return built
 
 
-def read_runs(*folders: str | Path) -> DataFrame:
+def read_runs(*folders: str | Path) -> pd.DataFrame:
     """Tabulate the runs in and below some folders, one a row by its name.
 
     Columns: folder, status, notes, group (runs of one group are repetitions); every setting by its dotted key; what was
@@ -92,7 +91,7 @@ def read_runs(*folders: str | Path) -> DataFrame:
     return runs_frame(group_runs(find_runs(map(Path, folders))).runs)
 
 
-def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
+def read_curves(*folders: str | Path, kind: str = "training") -> pd.DataFrame:
     """Tabulate every number that the runs logged, a row for each run and optimizer step.
 
     kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
@@ -100,7 +99,7 @@ def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
     return pd.concat({run.name: run.curves[kind] for run in find_runs(map(Path, folders))}, names=["run", "step"])
 
 
-def compare_runs(*folders: str | Path, against: str | None = None, figure: str = "pass@1") -> DataFrame:
+def compare_runs(*folders: str | Path, against: str | None = None, figure: str = "pass@1") -> pd.DataFrame:
     """Compare groups of finished runs, one a row, as `python -m topr_exp.compare` does; the numbers are its numbers.
 
         found = topr_exp.compare_runs("outputs/three", against="topr")
@@ -119,7 +118,7 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
     return compare([*map(Path, folders)], against, figure).frame()
 
 
-def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
+def read_completions(run: str | Path, iteration: int = 1) -> pd.DataFrame:
     """Tabulate the completions that an offline iteration of a run drew, one a row.
 
     Columns: problem (an index into the training problems) and sample, or what an imported file has; text, tokens,

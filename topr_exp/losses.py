@@ -5,8 +5,6 @@ relative to π = μ: 1 is full weight, 0 none, below 0 the wrong direction. Δ =
 evenly over its tokens. The group has one more answer, with the other verdict and Δ = 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import re
@@ -14,16 +12,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topr_exp.api import loss as named_loss
 from topr_exp.config.load import CONF
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import disk_errors
-from topr_exp.types import Batch, ConfigError, PairBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from topr_exp.types import Batch, ConfigError, PairBatch, Tensor
 
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
 LENGTHS = (1, 10, 100)
@@ -33,14 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
-    parser.add_argument("--tokens", nargs="+", type=int, default=LENGTHS, metavar="T", help="default: 1 10 100")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
     return exit_status(partial(show, parser.parse_args(arguments)))
 
 
 def show(options: argparse.Namespace) -> int:
-    if min(options.tokens) < 1:
-        raise ConfigError(f"--tokens must be 1 or more; got {min(options.tokens)}")
     if options.plot is not None and options.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
     names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
@@ -49,7 +41,7 @@ def show(options: argparse.Namespace) -> int:
         drops = "drops tokens" if drops_tokens(loss) else ""
         print(f"{name:<18}{paper(name):<18}{drops:<14}{', '.join(sorted(loss.needs))}")
     for right in (True, False):
-        for tokens in options.tokens:
+        for tokens in LENGTHS:
             print(f"\n{'right' if right else 'wrong'} answers of {tokens} tokens, by Δ")
             print(f"{'':<18}" + "".join(f"{delta:>9g}" for delta in DELTAS))
             for name, loss in losses.items():
@@ -124,12 +116,10 @@ def draw(losses: dict[str, Any], path: Path) -> None:
     for axis in axes.flat[len(losses) :]:
         axis.axis("off")
     for axis, (name, loss) in zip(axes.flat, losses.items(), strict=False):
-        for right, look in (
-            (True, {"color": "tab:blue", "linewidth": 2.4, "alpha": 0.5}),
-            (False, {"color": "tab:red"}),
-        ):
+        for right, color, width, alpha in ((True, "tab:blue", 2.4, 0.5), (False, "tab:red", 1.0, 1.0)):
             for tokens, style in zip(LENGTHS, (":", "--", "-"), strict=True):
-                axis.plot(deltas, weights(loss, right, tokens, deltas), style, **{"linewidth": 1, **look})
+                points = weights(loss, right, tokens, deltas)
+                axis.plot(deltas, points, style, color=color, linewidth=width, alpha=alpha)
         axis.set_title(name, fontsize=8)
         axis.set_ylim(-0.5, 3)
         axis.tick_params(labelsize=6)

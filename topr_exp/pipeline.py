@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from topr_exp.composition.candidates import CompletionPool, merge_sources
-from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
+from topr_exp.composition.candidates import CompletionPool, build_candidates, merge_sources
+from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
@@ -37,10 +37,9 @@ from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.asynchronous import AsyncRounds
 from topr_exp.training.examples import Examples
-from topr_exp.training.offline import train_offline
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.rounds import Rounds
-from topr_exp.training.trainer import Trainer
+from topr_exp.training.trainer import Trainer, train_offline
 
 
 def run(config: Config) -> dict[str, Any]:

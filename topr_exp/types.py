@@ -1,16 +1,16 @@
 """The values that flow through a run, in the order in which they appear: problem, completion, batch, loss.
 
-Nothing here computes. torch is imported for annotations only, so that config checks stay fast.
+Nothing here computes. torch's Tensor is a name for annotations only, so that config checks stay fast.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
+else:
+    Tensor = Any
 
 Verdict = Literal["correct", "incorrect", "invalid"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

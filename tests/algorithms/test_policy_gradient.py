@@ -11,8 +11,7 @@ import torch
 from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
 from tests.algorithms.test_loss_propositions import whole_language
 from tests.conftest import refused
-from topr_exp.algorithms.masks import Mask
-from topr_exp.algorithms.policy_gradient import Tapered
+from topr_exp.algorithms.policy_gradient import Mask, Tapered
 from topr_exp.config.load import build_section
 from topr_exp.types import Batch, ConfigError
 

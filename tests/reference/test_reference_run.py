@@ -152,7 +152,7 @@ def float64(monkeypatch: pytest.MonkeyPatch) -> None:
         model, tokenizer = load_model(*arguments)
         return model.double(), tokenizer
 
-    monkeypatch.setattr("topr_exp.models.policy.load_model", load)
+    monkeypatch.setattr("topr_exp.models.loading.load_model", load)
 
 
 @pytest.fixture

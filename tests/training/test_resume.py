@@ -16,9 +16,8 @@ from tests.training.broken_runs import break_off, record_engine
 from tests.training.test_trainer import make_examples, new_trainer, optim, weights
 from topr_exp.pipeline import run
 from topr_exp.runs.task_set import Policies
-from topr_exp.training.offline import train_offline
 from topr_exp.training.optimizers import learning_rate
-from topr_exp.training.trainer import Trainer
+from topr_exp.training.trainer import Trainer, train_offline
 from topr_exp.types import TOPRError
 
 # By hand: a warm-up of 3 and five updates after it.

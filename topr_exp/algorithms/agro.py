@@ -6,18 +6,12 @@ are minus the ascent directions. None is divided by length by default: E_π[∇l
 breaks the group baselines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from topr_exp.algorithms import base
-from topr_exp.types import Batch, LossOutput, TOPRError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from topr_exp.types import Batch, LossOutput, Tensor, TOPRError
 
 # Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ. vanilla: Σ_t Σ_t' δ_t' ∇logπ_t;
 # future_only: only t' ≥ t; exact_one_step: for t' > t the token KL of step t' in place of δ_t', for t' = t the gradient

@@ -6,17 +6,12 @@ batch to per-example losses without side effects; the trainer alone reduces, by 
 padding, accumulation and world size can't change a result.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
-from topr_exp.types import Batch, ConfigError, LossOutput, TOPRError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from topr_exp.types import Batch, ConfigError, LossOutput, Tensor, TOPRError
 
 Example = TypeVar("Example", contravariant=True)
 

@@ -4,20 +4,14 @@
 all n responses to the prompt, before any subsampling.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from topr_exp.algorithms import base
-from topr_exp.algorithms.base import Advantage, OfGroup
 from topr_exp.schema import Range
-from topr_exp.types import Batch, LossOutput
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from topr_exp.types import Batch, LossOutput, Tensor
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class PPO(Clipped):
 
 
 @dataclass(frozen=True)
-class GRPO(OfGroup, Clipped):
+class GRPO(base.OfGroup, Clipped):
     """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
@@ -95,7 +89,7 @@ class GRPO(OfGroup, Clipped):
     off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        kind: Advantage = "group_std" if self.normalize_std else "group"
+        kind: base.Advantage = "group_std" if self.normalize_std else "group"
         advantage = base.advantage_of(batch, kind, self.name)
         total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch, self.off_policy_mask)
         loss = base.reduce_tokens(-total, batch, self.length_normalize)
@@ -103,7 +97,7 @@ class GRPO(OfGroup, Clipped):
 
 
 @dataclass(frozen=True)
-class GSPO(OfGroup, Clipped):
+class GSPO(base.OfGroup, Clipped):
     """GSPO: PPO's clipping of the ratio's geometric mean over the response, far nearer to 1 than GRPO's.
 
     loss = − min(s A, clip(s, 1 − ε_low, 1 + ε_high) A),   s = exp(Δ/T),   A = (r − r̄) / (std + 1e-4)
@@ -123,7 +117,7 @@ class GSPO(OfGroup, Clipped):
 
 
 @dataclass(frozen=True)
-class GMPO(OfGroup, Clipped):
+class GMPO(base.OfGroup, Clipped):
     """GMPO: the geometric mean of the token ratios, of which each is clipped by PPO's rule, in log space.
 
     loss = − A exp((1/T) Σ_t δ'_t),   δ' = min(δ, ε_high) where A > 0, max(δ, −ε_low) where A < 0,   A as in GSPO

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.config.groups import ComposeConfig
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.imported import index_in_group
 from topr_exp.sampling.rollouts import Completions, Rollouts
@@ -103,6 +104,19 @@ def merge_sources(parts: Sequence[Completions], verdicts: Sequence[Verdicts]) ->
     origin = np.repeat(np.arange(len(parts)), [part.rollouts.rows for part in parts])
     graded = Verdicts("", pa.concat_tables([each.columns for each in verdicts]))
     return CompletionPool(sampled, problems, graded, origin > 0)
+
+
+def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
+    """The columns that a training set is composed from; repetitions are looked for only where they are dropped."""
+    rollouts = pool.rollouts
+    return Candidates(
+        problem=rollouts.problem,
+        positive=pool.verdicts.positive,
+        truncated=rollouts.truncated,
+        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates == "drop" else None,
+        reward=pool.verdicts.reward,
+        imported=pool.imported,
+    )
 
 
 def concat_rows(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:

@@ -6,14 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import (
-    Candidates,
-    CompletionPool,
-    GroupStatistics,
-    group_statistics,
-    random_generator,
-    repeated,
-)
+from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator
 from topr_exp.composition.selection import Selection, describe, select_examples, select_groups, usable_rows
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
@@ -66,19 +59,6 @@ class TrainingSet:
         if self.candidates.imported is not None:
             found["imported_share"] = float(self.candidates.imported[self.examples].mean())
         return found | {"baseline": self.baseline, "effective_positive": self.effective_positive}
-
-
-def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
-    """The columns that a training set is composed from; repetitions are looked for only where they are dropped."""
-    rollouts = pool.rollouts
-    return Candidates(
-        problem=rollouts.problem,
-        positive=pool.verdicts.positive,
-        truncated=rollouts.truncated,
-        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates == "drop" else None,
-        reward=pool.verdicts.reward,
-        imported=pool.imported,
-    )
 
 
 def build_training_set(

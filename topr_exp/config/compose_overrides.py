@@ -2,17 +2,17 @@
 
 import copy
 import difflib
-import itertools
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from string import Template
 from typing import Any, ClassVar
 
 from hydra import initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
@@ -156,10 +156,16 @@ class Composer:
         given = {override.key_or_group for override in self.overrides}
         params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
         swept = [self.parse(f"{key}={value}") for key, value in params.items()]
-        choices = dict(map(choices_of, [*swept, *self.overrides]))  # of a key given twice the last
-        # Parsed anew: Hydra's functions (choice, sort, range) lose the quotes.
-        parsed = ([self.parse(text) for text in each] for each in choices.values())
-        return [list(job) for job in itertools.product(*parsed)]
+        swept += self.overrides
+        words = " ".join(str(each.input_line) for each in swept if each.is_sweep_override())
+        try:
+            (jobs,) = BasicSweeper.split_arguments(swept, None)  # of a key given twice the last
+        except (HydraException, TypeError, ValueError, ArithmeticError) as error:
+            raise ConfigError(f"{words}: no list of values ({first_line(error)})") from None
+        if not jobs:
+            raise ConfigError(f"{words}: there is no such value")
+        parse = cache(self.parse)  # anew: Hydra's functions (choice, sort, range) lose the quotes
+        return [[parse(text) for text in job] for job in jobs]
 
     def compose(self, overrides: list[Override], with_hydra: bool = False) -> DictConfig:
         """One config: Hydra composes the choices of groups, then values take their places."""
@@ -197,17 +203,3 @@ def quote_numbers(override: str) -> str:
     """An override with quotes around each element that Hydra reads as a number, true or false."""
     key, equals, value = override.partition("=")
     return key + equals + ELEMENT.sub(lambda found: found[1] or f"{found[2]}'{found[3]}'", value)
-
-
-def choices_of(override: Override) -> tuple[str, list[str]]:
-    """The key of an override, and an override of it for each of its values; ConfigError for no list of values."""
-    key = override.get_key_element()
-    if not override.is_sweep_override():
-        return key, [f"{key}={override.get_value_element_as_str()}"]
-    try:
-        texts = [f"{key}={value}" for value in override.sweep_string_iterator()]
-    except (HydraException, TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"{override.input_line}: no list of values ({first_line(error)})") from None
-    if not texts:
-        raise ConfigError(f"{override.input_line}: there is no such value")
-    return key, texts

@@ -1,8 +1,7 @@
 """Settings of the model and of sampling from it (groups `model` and `sampler`)."""
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from topr_exp.schema import Count, Range, Rule, Section, Seed, above, at_least, identity, within
@@ -90,7 +89,7 @@ class SamplerConfig(Section):
 
     def distribution(self, vocabulary: int) -> dict[str, Any]:
         """Key of the distribution of a completion in the store; top_k at most the vocabulary."""
-        decides = identity(dataclasses.replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
+        decides = identity(replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
         return {key: value for key, value in decides.items() if key not in ("seed", "prompts_per_shard")}
 
 

@@ -3,9 +3,8 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,7 +12,6 @@ from typing import Annotated, Any, Literal, get_args
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
-from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig, SamplerConfig
 from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity, run_name, show, within
 
@@ -78,13 +76,13 @@ class Config(Section):
         """The model that π_ref is: the one that model.reference names, else the model in training as it was."""
         path = self.model.reference or self.model.path
         revision = None if self.model.reference else self.model.revision
-        return dataclasses.replace(self.model, path=path, revision=revision)
+        return replace(self.model, path=path, revision=revision)
 
     @property
     def solver(self) -> ModelConfig:
         """The model that writes the solutions which a verifier reads."""
         assert self.task.solver is not None
-        return dataclasses.replace(self.model, path=self.task.solver, revision=None, lora=None)
+        return replace(self.model, path=self.task.solver, revision=None, lora=None)
 
     @property
     def grading(self) -> Grading:
@@ -159,7 +157,7 @@ def weighting(config: Config) -> Iterator[Rule]:
 def units(config: Config) -> Iterator[Rule]:
     """Pairs and groups stay whole, and the number of tokens divides once, a single response."""
     algo, n = config.algo, config.data.n
-    unit = unit_of(algo.needs)
+    unit = groups.unit_of(algo.needs)
     why = f"for algo={algo.name}, which trains on {unit}"
     whole = unit == "groups"
     if unit != "examples":
@@ -188,7 +186,7 @@ def imported(config: Config) -> Iterator[Rule]:
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
     yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
-    needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
+    needs_mu = getattr(config.algo, "needs_mu", True) and groups.unit_of(config.algo.needs) != "pairs"
     yield "mu", not needs_mu or config.mu != "none", f"scored or sampler for algo={config.algo.name}, which reads μ"
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
     yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
@@ -206,7 +204,7 @@ def rounds(config: Config) -> Iterator[Rule]:
     few = data.train_problems is not None and schedule.prompts > data.train_problems
     yield "schedule.prompts", not few, f"at most data.train_problems={data.train_problems}"
     paired = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
-    yield "schedule.prompts", unit_of(config.algo.needs) != "pairs", paired
+    yield "schedule.prompts", groups.unit_of(config.algo.needs) != "pairs", paired
     why = "where schedule.prompts is set: a round has few completions"
     yield from fixed(config, {"compose.name": "uniform", **WHOLE}, why)
     sampled = schedule.prompts * data.n
@@ -256,7 +254,7 @@ def unread(config: Config) -> list[str]:
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": config.data.completions is not None,
         "compose.max_draws": rounds and config.compose.pass_rate is not None and config.schedule.concurrency is None,
-        "compose.pairs_per_problem": unit_of(config.algo.needs) == "pairs",
+        "compose.pairs_per_problem": groups.unit_of(config.algo.needs) == "pairs",
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not rounds,

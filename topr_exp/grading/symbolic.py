@@ -14,7 +14,6 @@ import sympy.core.evalf
 import sympy.parsing.sympy_parser
 import sympy.utilities.lambdify
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from sympy import Integer, Rational
 from sympy.core.relational import Relational
 from sympy.polys.rings import PolyRing
 
@@ -107,7 +106,7 @@ def to_sympy(tree: Tree) -> Any:
     kind, *parts = (to_sympy(part) if isinstance(part, tuple) else part for part in tree)
     match kind:
         case "number":
-            return Rational(*Fraction(parts[0]).as_integer_ratio())
+            return sympy.Rational(*Fraction(parts[0]).as_integer_ratio())
         case "name":
             return sympy.Symbol(parts[0].lstrip("\\"), real=True)
         case "root" if parts[1].is_odd and parts[0].is_negative:
@@ -125,11 +124,11 @@ _OPERATORS: dict[str, Any] = {
 class _Parser(_Latex2Sympy):
     """latex2sympy2's converter, whose own `parse_number` hands every literal to sympify, which evaluates it as code."""
 
-    def parse_number(self, text: str) -> Integer:
+    def parse_number(self, text: str) -> sympy.Integer:
         digits = text.replace(",", "")
         if not integer_like(digits):
             raise ValueError("decimals reach the parser as fractions")
-        return Integer(int(digits))
+        return sympy.Integer(int(digits))
 
 
 @lru_cache(maxsize=256)

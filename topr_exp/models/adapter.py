@@ -4,8 +4,6 @@ The model stays the class that it is, so that all else computes with it as with 
 adapter's product added are what is on disk and what engines load (`merged`); the adapter alone lies beside them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -119,7 +117,7 @@ class WithoutAdapter:
         return getattr(self._module(), name)
 
     @property
-    def base_model(self) -> WithoutAdapter:
+    def base_model(self) -> "WithoutAdapter":
         return WithoutAdapter(lambda: self._module().base_model)
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:

@@ -1,7 +1,5 @@
 """A model with its tokenizer, device and precision: what samples, is scored and is trained."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter, loading
-from topr_exp.models.loading import ADAPTER, load_model, model_folder, weights_fingerprint, with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
 from topr_exp.types import TOPRError
@@ -94,11 +91,11 @@ class Policy:
         self.base = path, self.fingerprint
         adapter.add_adapter(self.model, lora, seed)
         if folder is not None:
-            there = folder / ADAPTER
+            there = folder / loading.ADAPTER
             adapter.load_adapter(self.model, there)
             self.folder, self.fingerprint = None, adapter.fingerprint(self.fingerprint, there)
 
-    def without_adapter(self) -> Policy:
+    def without_adapter(self) -> "Policy":
         """The policy that this one is with its adapter off, on the same weights."""
         assert self.base is not None
         model = adapter.WithoutAdapter(lambda: self.model)
@@ -118,7 +115,7 @@ class Policy:
     def encode(self, text: str) -> NDArray[np.int32]:
         """Token ids of a prompt, with one beginning-of-sequence token where the model has one."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return np.array(with_bos(ids, self.tokenizer.bos_token_id), dtype=np.int32)
+        return np.array(loading.with_bos(ids, self.tokenizer.bos_token_id), dtype=np.int32)
 
     def text_of(self, prompt: NDArray[np.integer]) -> str:
         """A prompt as text that `encode` gives back, special tokens included, but for the one at the beginning."""
@@ -151,12 +148,12 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     distributed.check_device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    source = folder if folder is not None else model_folder(config.path, config.revision)
-    compute, fingerprint = getattr(torch, config.dtype), weights_fingerprint(source)
+    source = folder if folder is not None else loading.model_folder(config.path, config.revision)
+    compute, fingerprint = getattr(torch, config.dtype), loading.weights_fingerprint(source)
     dtype = compute if config.lora is not None else torch.float32
     if config.lora is not None:
         loading.check_targets(config.lora, loading.linear_layers(source))
-    model, tokenizer = load_model(str(source), dtype, device, config.attention, config.trust_remote_code)
+    model, tokenizer = loading.load_model(str(source), dtype, device, config.attention, config.trust_remote_code)
     return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 
@@ -170,7 +167,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
         save_model(policy.model, target)
         policy.tokenizer.save_pretrained(target)
         if policy.base is not None:
-            adapter.save_adapter(policy.model, target / ADAPTER, policy.base[0])
+            adapter.save_adapter(policy.model, target / loading.ADAPTER, policy.base[0])
         write_checksums(target)
 
 

@@ -18,7 +18,6 @@ from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
 from topr_exp.runtime import distributed, progress
-from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
@@ -63,7 +62,7 @@ class RunFolder:
         self._finished_before, self._attempt = distributed.broadcast((self.done, self._attempt))
         return self
 
-    @main_process_only
+    @distributed.main_process_only
     def _open(self) -> None:
         if self.done:
             if "final" in read_object(self.path / "summary.json")[0]:
@@ -184,7 +183,7 @@ class RunFolder:
     def done(self) -> bool:
         return (self.path / "DONE").exists()
 
-    @main_process_only
+    @distributed.main_process_only
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, then the mark that everything is there."""
         write_json(self.path / "summary.json", summary)
@@ -203,7 +202,7 @@ class RunFolder:
         last = self._config.iterations
         return range(max((i for i in range(1, last + 1) if self.model_of(i).exists()), default=1), last + 1)
 
-    @main_process_only
+    @distributed.main_process_only
     def remove_leftovers(self, iteration: int) -> None:
         """Remove checkpoints up to a finished iteration, and the weights before it unless they are kept."""
         self.refuse_if_taken_over()
@@ -250,7 +249,7 @@ class RunFolder:
         """Add to a counter of what this run did (tokens sampled, tokens scored) what all its processes did."""
         self.counts[name] = self.counts.get(name, 0) + sum(distributed.all_gather(amount))
 
-    @main_process_only
+    @distributed.main_process_only
     def save_state(self, status: str = "running") -> None:
         """Write what `python -m topr_exp.sweeps status` shows, and what a later attempt needs of this one."""
         state = {"status": status, "stage": self.stage_name, "progress": self._progress, "attempt": self._attempt}
@@ -272,7 +271,7 @@ class RunFolder:
         self._flush_timer()
         self._save_progress({**(self._progress or {}), "done": step, "total": steps, "unit": "updates"})
 
-    @main_process_only
+    @distributed.main_process_only
     def save_training_set(
         self,
         iteration: int,
@@ -301,7 +300,7 @@ class RunFolder:
         write_json(target / "sources.json", sources)
         write_json(target / "training_set.json", summary if gap is None else {**summary, "sampler_mismatch": gap})
 
-    @main_process_only
+    @distributed.main_process_only
     def save_rounds(self, iteration: int, trained: int, sampled: int, baseline: float) -> None:
         """Summarize the training data of an iteration of rounds, from its metrics.
 

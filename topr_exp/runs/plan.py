@@ -1,10 +1,9 @@
 """From a command line to its runs, each composed and checked before the first one starts."""
 
-import dataclasses
 import os
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def named_after_path(config: Config, overrides: list[str]) -> Config:
     parts = Path(os.path.abspath(Path(config.model.path).expanduser())).parts
     while parts[-1] == "model" or parts[-1].startswith("iteration-"):  # of a run, which has the name
         parts = parts[:-1]
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, name=parts[-1]))
+    return replace(config, model=replace(config.model, name=parts[-1]))
 
 
 def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:

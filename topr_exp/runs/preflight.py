@@ -23,7 +23,6 @@ from topr_exp.data.prompts import build_prompter
 from topr_exp.data.rollout_files import HUB, IMPORTED, NO_LOG, RolloutReader, kind_of_prompt, source_files
 from topr_exp.grading.grader import check_name, source_file
 from topr_exp.models import loading
-from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, source_of, write_json
@@ -259,16 +258,16 @@ def inputs_of(config: Config) -> dict[str, dict[str, str]]:
     for key, path in named_files(config):
         with disk_errors(f"read {path}"):
             files[f"{key} ({path.name})"] = known_digest(path)
-    models = {key: weights_fingerprint(path) for key, path in model_folders(config).items()}
+    models = {key: loading.weights_fingerprint(path) for key, path in model_folders(config).items()}
     return {"files": files, "models": models, "packages": own_packages(config)}
 
 
 @main_process_only
 def refuse_damaged_model(folder: Path) -> None:
     """Raise TOPRError when the model of a finished run is not what it was."""
-    check_folder(folder, str(folder))
-    for part in (folder, folder / ADAPTER):
-        refuse_damage(part)
+    loading.check_folder(folder, str(folder))
+    for part in (folder, folder / loading.ADAPTER):
+        loading.refuse_damage(part)
 
 
 def keep_threads(run: RunFolder, config: Config) -> None:
@@ -292,7 +291,7 @@ def model_folders(config: Config) -> dict[str, Path]:
         "mu_model": config.mu_model,
         "task.solver": config.task.solver,
     }
-    found = {key: find_folder(name, key) for key, name in names.items() if name is not None}
+    found = {key: loading.find_folder(name, key) for key, name in names.items() if name is not None}
     return {key: path for key, path in found.items() if path is not None}
 
 

@@ -1,8 +1,7 @@
 """What a run works with: its problems as a model is asked them, and the models that train, are compared and score."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ class TaskSet:
         self.config = config
         self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
         if test_only:
-            self.sets = dataclasses.replace(self.sets, train=[])
+            self.sets = replace(self.sets, train=[])
         self.verification: Verification | None = None
 
     def generate_solutions(self, sampler: Sampler, store: Store) -> int:
@@ -180,7 +179,7 @@ class Policies:
         if config.mu == "sampler":
             return Ragged(part.rollouts.columns["sampler_logp"])
         if config.mu_model is not None and last:
-            named = dataclasses.replace(config.model, path=config.mu_model, revision=None, lora=None)
+            named = replace(config.model, path=config.mu_model, revision=None, lora=None)
             return self.scored(self.load(named), part, store, "scoring μ")
         given = part.log_mu if config.mu == "scored" else None
         return given if given is not None else self.scored(self.trained, part, store, "scoring μ")

@@ -4,20 +4,15 @@ Every process runs the same program; process 0 alone writes the run's folder and
 torchrun sets say who a process is. Without them a run is one process, and nothing here imports torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from topr_exp.runtime.gpu_machine import driver_version, old_driver
-from topr_exp.types import ConfigError, TOPRError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from topr_exp.types import ConfigError, Tensor, TOPRError
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -5,8 +5,6 @@ given back, its file is deleted. Correctness never rests on a lock: shards are r
 compares its attempt's number before it writes. (Not filelock: who may only read can't ask it for a lock's holder.)
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -66,7 +64,7 @@ class Lock:
         self._path, self._descriptor = path, descriptor
         _held.add(descriptor)
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> "Lock":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -1,7 +1,5 @@
 """A vLLM engine in a separate process, seen from the process that asks it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

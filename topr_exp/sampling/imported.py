@@ -1,7 +1,5 @@
 """Completions made elsewhere (any model, any framework) in the place of sampled ones."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +11,8 @@ from numpy.typing import NDArray
 from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig
+from topr_exp.data import rollout_files
 from topr_exp.data.prompts import Prompter, tokenize_prompts
-from topr_exp.data.rollout_files import (
-    HUB,
-    IMPORTED,
-    NO_LOG,
-    ROWS_PER_SHARD,
-    RolloutReader,
-    import_rows,
-    kind_of_prompt,
-    source_files,
-)
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
@@ -47,16 +36,16 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
     Raises TOPRError (one line) for a table that is not there, and for the first row that is malformed.
     """
     source = str(data.completions)
-    if source_files(source) or source.startswith(HUB) or Path(source).is_dir():
-        reader = RolloutReader(source, data.columns, data.skip_malformed)
-        table, _ = import_rows(store, reader)
+    if rollout_files.source_files(source) or source.startswith(rollout_files.HUB) or Path(source).is_dir():
+        reader = rollout_files.RolloutReader(source, data.columns, data.skip_malformed)
+        table, _ = rollout_files.import_rows(store, reader)
         read = [role if role == name else f"{role} from {name}" for role, name in reader.found.items()]
         read += [f"not read: {', '.join(sorted(reader.unread))}"] if reader.unread else []
         read += [f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}"] if reader.skipped else []
-    elif source.startswith(IMPORTED) and (store.root / source / "key.json").is_file():
+    elif source.startswith(rollout_files.IMPORTED) and (store.root / source / "key.json").is_file():
         table, read = store.open(store.root / source), []
     else:
-        raise TOPRError(f"data.completions={source}: {NO_LOG.format(store.root)}")
+        raise TOPRError(f"data.completions={source}: {rollout_files.NO_LOG.format(store.root)}")
     columns = table.read()
     if data.reward == "given" and "reward" not in columns.column_names:
         named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
@@ -111,7 +100,7 @@ def load_imported(
         if not len(columns):
             counts = ", ".join(map(str, np.unique(sizes)))
             raise TOPRError(f"data.n={whole}: no prompt of {source} has so many completions; they have {counts}")
-    bounds = [*range(0, len(columns), ROWS_PER_SHARD), len(columns)]
+    bounds = [*range(0, len(columns), rollout_files.ROWS_PER_SHARD), len(columns)]
     log_mu = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
     rewards = columns["reward"].to_numpy() if "reward" in columns.column_names else None
     return Completions(Rollouts(name, columns, questions.prompts, bounds, 0), questions, log_mu, rewards)
@@ -134,7 +123,7 @@ def match_problems(
     for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
         gold = one.get("gold")
-        kind = kind_of_prompt(f"data.completions={source}: completion {row + 1}", one, known, graded)
+        kind = rollout_files.kind_of_prompt(f"data.completions={source}: completion {row + 1}", one, known, graded)
         if kind not in (None, "question") and gold is None and name in known:
             gold = known[name].answer
         value: Any = one[kind] if kind is not None else None

@@ -1,7 +1,5 @@
 """How far the distribution that completions are drawn from is from the policy: put in on purpose, and measured."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Rollouts: n completions of each problem, sampled once and kept in the store for all runs that need the same."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

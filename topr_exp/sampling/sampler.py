@@ -3,13 +3,10 @@
 The reference is exact ancestral sampling, batched, finished rows dropped.
 """
 
-from __future__ import annotations
-
-import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -68,7 +65,7 @@ class Sampler(ABC):
     def made_by(self) -> dict[str, str]:
         """Program, versions and device that drew the completions. Kept with them; no part of their key."""
 
-    def of_policy(self) -> Sampler:
+    def of_policy(self) -> "Sampler":
         """Return the sampler without `sampler.mismatch` and `keeps`, for all that is not trained on."""
         return self
 
@@ -123,7 +120,7 @@ class HFSampler(Sampler):
         return {"sampler": "hf", **versions, "device": self.device}
 
     def of_policy(self) -> Sampler:
-        unchanged = dataclasses.replace(self.config, mismatch=Mismatch())
+        unchanged = replace(self.config, mismatch=Mismatch())
         return self if self.config.unchanged and not self.keeps else HFSampler(unchanged)
 
 

@@ -4,8 +4,6 @@ The engine starts from a folder of the model when the first completion is really
 no folder from this process's memory. After every load its log-probabilities are compared with transformers'.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

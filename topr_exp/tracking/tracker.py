@@ -4,8 +4,6 @@ The run's files hold every record: each attempt begins by forwarding what the tr
 clients of W&B and TensorBoard may block or raise: `Tracker` bounds that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging
@@ -51,7 +49,7 @@ class Tracker:
         self._exit_code, self._preempted, self._given_up = 0, False, False
         self._writer: Writer
 
-    def __enter__(self) -> Tracker:
+    def __enter__(self) -> "Tracker":
         if distributed.is_main_process() and self.name != "none" and not self._folder.done:
             metrics, evaluations = self._folder.metrics, self._folder.evaluations
             self._writer = writer_of(self._tracking, self._folder.path, self._warn)
@@ -117,7 +115,7 @@ def send_finished(tracking: TrackingConfig, folder: Path) -> str:
     return writer.shown
 
 
-def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> Writer:
+def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> "Writer":
     return (TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter)(tracking, folder, warn)
 
 

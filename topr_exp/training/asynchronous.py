@@ -8,8 +8,6 @@ how long, or their lengths do: `schedule.concurrency` groups are under way at on
 kept, and the rest is drawn again.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -24,15 +24,7 @@ from torch.distributed.tensor import DTensor
 from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import (
-    disk_errors,
-    file_digest,
-    find_damage,
-    new_folder,
-    sync_folder,
-    write_checksums,
-    write_json,
-)
+from topr_exp.runtime.files import disk_errors, file_digest, find_damage, new_folder, sync_folder, write_checksums
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
@@ -55,8 +47,7 @@ def save(
     with new_folder(path) if leads else disk_errors(f"write {path}") as target:
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
-            write_json(target / "state.json", state)
-            for name, content in extra.items():
+            for name, content in {**extra, "state.json": json.dumps(state).encode()}.items():
                 (target / name).write_bytes(content)
             write_checksums(target, checksums)
     if leads:

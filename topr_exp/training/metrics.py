@@ -1,7 +1,5 @@
 """Metrics of an update: statistics of the log-ratio by sign, and the loss's own metrics averaged by sign."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 
@@ -51,7 +49,7 @@ class MetricAccumulator:
         for name, value in out.metrics.items():
             self.values.setdefault(name, []).append(value)
 
-    def of_all_processes(self) -> MetricAccumulator:
+    def of_all_processes(self) -> "MetricAccumulator":
         """Gather metrics of all processes of the run, by rank."""
         if distributed.world_size() == 1:
             return self

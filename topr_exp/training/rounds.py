@@ -5,15 +5,11 @@ end of a round without having stored what it sampled; a checkpoint within a roun
 problem's completions come from an earlier round with probability q (AGRO, Figure 4); checkpoints hold the buffer.
 """
 
-from __future__ import annotations
-
 import contextlib
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 
@@ -56,7 +52,7 @@ class Rounds:
     n: int  # completions a problem
     seed: int
     iteration: int
-    timed: Callable[[str], AbstractContextManager[None]]  # under the name of a stage
+    timed: Callable[[str], contextlib.AbstractContextManager[None]]  # under the name of a stage
     from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
     # Of the newest completions: the share of correct ones, the mean length, mean |log μ − log q| a token, q the
     # sampler's, and the mean reward.
@@ -230,7 +226,7 @@ class Rounds:
         self.trainer.zero_grad()
         with self.trainer.layout.gathered_weights():
             name = f"iteration {self.iteration}, update {self.trainer.step}"
-            now = dataclasses.replace(self.trainer.policy, fingerprint=name, folder=None)
+            now = replace(self.trainer.policy, fingerprint=name, folder=None)
             self.sampler.prepare(now, max(map(len, self.train.prompts)) + self.sampler.config.max_new_tokens)
             yield now
 

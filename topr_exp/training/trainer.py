@@ -5,8 +5,6 @@ completion tokens (the last batch of an epoch by its own, smaller number), so th
 of processes can't change a result.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time
@@ -24,6 +22,7 @@ from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
+from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches
@@ -85,7 +84,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def checkpoint(
-        self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
+        self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
     ) -> None:
         """Save when it is time; save and stop when a signal asked for that."""
         stop, began = self.stop.share(), time.monotonic()
@@ -256,3 +255,38 @@ class Journal(Protocol):
 
     def before_checkpoint(self, step: int, steps: int) -> None:
         """Make everything logged durable: the checkpoint that follows counts on it."""
+
+
+def train_offline(
+    trainer: Trainer,
+    examples: Examples,
+    journal: Journal,
+    seed: int,
+    iteration: int,
+    save_every: float,
+    mu_is_start: bool,
+) -> None:
+    """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.
+
+    mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there.
+    Raises TOPRError after a pass in which no example had a gradient: positives only where nothing is correct, or a loss
+    relative to its group where all groups are of one kind.
+    """
+    batch = trainer.config.batch_size
+    per_epoch = math.ceil(len(examples) / batch)
+    steps = per_epoch * trainer.config.epochs
+    with Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens") as progress:
+        while trainer.step < steps:
+            epoch, position = divmod(trainer.step, per_epoch)
+            order = examples.training_set.order(seed, iteration, epoch, trainer.config.whole_groups)
+            chosen = order[position * batch : (position + 1) * batch]
+            record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
+            journal.log({"iteration": iteration, **record})
+            progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
+            if trainer.step == per_epoch and not trainer.moved:
+                share = 100 * examples.training_set.description["positive_share"]
+                raise TOPRError(
+                    f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
+                    "training set are correct, and none of them has a gradient"
+                )
+            trainer.checkpoint(journal, steps, save_every)
