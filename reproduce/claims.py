@@ -130,10 +130,10 @@ def over_the_map(runs: Runs, extra: Extra) -> list[Claim]:
     flat = [group for pair in pairs for group in pair]
     mean = contrast(lambda *m: sum(b - a for a, b in zip(m[::2], m[1::2], strict=True)) / len(pairs), *flat)
     tis, topr = (min(column, key=mean_of) for column in zip(*pairs, strict=True))
-    everywhere = [Runs(one for group in column for one in group) for column in zip(*pairs, strict=True)]
+    all_tis, all_topr = (Runs(one for group in column for one in group) for column in zip(*pairs, strict=True))
     over = above("averaged over the map TOPR is above TIS", mean)
     return [
-        sound(over, *everywhere[::-1], mean.value if mean is not None else 0.0),
+        sound(over, all_topr, all_tis, mean.value if mean is not None else 0.0),
         versus("the worst cell of TOPR is above the worst of TIS", tis, topr),
     ]
 

@@ -137,7 +137,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
 def takes_grouped_heads(device: torch.device) -> bool:
     """True where a fused kernel takes grouped heads with a mask, below float32: torch 2.14's memory-efficient one, or
     cuDNN's, which is asked first on GPUs of compute capability 9 and 10."""
-    return torch.__version__ >= (2, 14) or torch.cuda.get_device_capability(device)[0] in (9, 10)
+    return torch.__version__ >= "2.14" or torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def with_segments_above(states: list[Tensor], rows: Rows) -> Tensor:
