@@ -109,7 +109,7 @@ def counted(found: Interval) -> str:
 
 
 def p_value(found: Interval, limit: float = 0.0) -> float:
-    """Two-sided p of Student's t test that the mean is `limit`: below 0.05 where the interval leaves it out."""
+    """Two-sided p of Student's t test that the mean is `limit`: 0.05 or more at an interval's end (`cautious`)."""
     from scipy.special import stdtr
 
     assert not math.isnan(found.error), "of t intervals"

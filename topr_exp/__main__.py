@@ -62,6 +62,8 @@ def show(args: Namespace) -> int:
 
     from topr_exp.config.compose_overrides import Composer
 
+    if args.cfg and args.multirun:
+        raise ConfigError("--cfg shows the settings of one run; leave -m out")
     composer = Composer(args)
     if args.help:
         print(composer.help())

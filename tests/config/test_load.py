@@ -115,7 +115,7 @@ def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp
 def test_a_loss_declares_nothing_that_nobody_knows(declared, message, tmp_path, monkeypatch):
     """Of the package or in a folder of the user's own, and before anything starts."""
     (tmp_path / "wrong_loss.py").write_text(
-        f"from topr_exp.algorithms.group_relative import DPO\nclass Mine(DPO):\n    {declared}\n"
+        f"from topr_exp.algorithms.regressions import DPO\nclass Mine(DPO):\n    {declared}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wrong_loss", raising=False)

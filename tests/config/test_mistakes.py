@@ -199,7 +199,7 @@ def test_a_text_has_the_users_own_words(words: str, texts: list[Any]) -> None:
 
 def test_a_number_of_a_yaml_or_of_the_users_own_class_has_lost_its_words_and_is_refused(tmp_path, monkeypatch):
     (tmp_path / "words_loss.py").write_text(
-        "from dataclasses import dataclass\nfrom topr_exp.algorithms.group_relative import DPO\n"
+        "from dataclasses import dataclass\nfrom topr_exp.algorithms.regressions import DPO\n"
         "@dataclass(frozen=True)\nclass Mine(DPO):\n    kind: str = 'a'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -215,9 +215,7 @@ def test_a_number_of_a_yaml_or_of_the_users_own_class_has_lost_its_words_and_is_
 
 def test_a_yaml_of_the_users_hides_ours_in_the_run_and_in_what_is_shown(tmp_path, monkeypatch, capsys):
     (tmp_path / "algo").mkdir()
-    (tmp_path / "algo" / "dpo.yaml").write_text(
-        "_target_: topr_exp.algorithms.group_relative.DPO\nname: dpo\nbeta: 7.0\n"
-    )
+    (tmp_path / "algo" / "dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
     (tmp_path / "algo" / "1_0.yaml").write_text((ROOT / "conf" / "algo" / "dpo.yaml").read_text())
     words = ["--config-dir", str(tmp_path), "algo=dpo"]
     assert config_of(*words).algo.beta == 7.0

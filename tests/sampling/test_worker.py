@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import ROOT, config_of, lines_of, make_model, refused
 from tests.sweep_tools import wait_for
@@ -310,6 +310,21 @@ def test_gpu_memory_that_no_other_process_can_open_is_sent_instead(conf, monkeyp
     ]
 
 
+def test_an_engine_is_compared_with_logits_as_the_model_scales_them(policy, monkeypatch):
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = GraniteForCausalLM(GraniteConfig(vocab_size=11, num_key_value_heads=2, logits_scaling=8.0, **shape)).eval()
+    model.lm_head.weight.data *= 100
+
+    def ask(do: str, *, prompts: list[list[int]], n: int, **settings: Any) -> dict[str, Any]:
+        tokens = torch.tensor([3, 4])
+        with torch.no_grad():
+            found = [model(input_ids=torch.tensor([[*prompt, 3, 4]])).logits[0, -3:-1] for prompt in prompts]
+        logp = [one.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1).numpy() for one in found]
+        return {"completions": [[(array("i", [3, 4]), one, "length") for _ in range(n)] for one in logp]}
+
+    check_log_probabilities(Mock(ask=ask), dataclasses.replace(policy, model=model), [[0, 5, 3]])
+
+
 def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy, monkeypatch):
     """In bfloat16 logits of 16 to 32 are 0.125 apart, and the engine's output layer is float32."""
     policy = dataclasses.replace(policy, model=make_model(11), compute=torch.bfloat16)
@@ -324,6 +339,7 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy, monkeyp
         return {"completions": [[next(each) for _ in range(n)] for _ in prompts]}
 
     monkeypatch.setitem(vllm_module.TOLERANCE, "bfloat16", 1e-3)
+    monkeypatch.setattr(vllm_module, "SLICE", 4)
     check_log_probabilities(Mock(ask=ask), policy, [[0, 5, 3], [0, 4, 4]])
     with pytest.raises(TOPRError, match="another model"):
         check_log_probabilities(Mock(ask=ask), dataclasses.replace(policy, float32_head=False), [[0, 5, 3]])

@@ -338,9 +338,13 @@ def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
 
 def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monkeypatch, capsys):
     make_sweep_of_two(tmp_path / "sweep")
-    monkeypatch.setattr(launch, "run_unfinished", lambda *given: pytest.fail("started"))
-    assert main(["resume", str(tmp_path / "sweep"), "cluster.processes=3"]) == 2
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["resume", "sweep", "cluster.processes=3"]) == 2
     assert "cluster.processes must divide optim.batch_size=32" in capsys.readouterr().err
+    for folder in (tmp_path / "sweep").iterdir():
+        (folder / "DONE").touch()
+    assert main(["resume", "sweep", "cluster.processes=3"]) == 0  # none is to start
 
 
 def test_cancel_ends_what_it_can_and_tells_the_rest(tmp_path, monkeypatch, capsys):

@@ -13,8 +13,8 @@ import torch
 
 from tests.conftest import make_model, make_rollouts
 from topr_exp.algorithms.agro import AGRO
-from topr_exp.algorithms.group_relative import DPO
 from topr_exp.algorithms.policy_gradient import Tapered
+from topr_exp.algorithms.regressions import DPO
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of

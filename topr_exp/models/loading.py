@@ -26,11 +26,16 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja", "*.py")
 
 
+def scaling_of(model: Any) -> str | None:
+    """The setting by which a model's logits are more than a linear map of its last states; None where they are not."""
+    settings = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    return next((name for name in settings if getattr(model.config, name, None) not in (None, 1.0)), None)
+
+
 def refuse_scaled_logits(model: Any) -> None:
-    """Raise TOPRError for a model whose logits are more than a linear map of its last states, as scoring takes them."""
-    for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(model.config, setting, None) not in (None, 1.0):
-            raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
+    """Raise TOPRError for a model of which scoring can't take a linear map of its last states."""
+    if (setting := scaling_of(model)) is not None:
+        raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
 
 
 def model_folder(path_or_name: str, revision: str | None = None) -> Path:

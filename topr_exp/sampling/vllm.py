@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from topr_exp.config.model import VLLMConfig
+from topr_exp.models import loading
 from topr_exp.models.adapter import merged_in
 from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, stored
 from topr_exp.runtime import distributed
@@ -25,6 +26,7 @@ from topr_exp.types import TOPRError
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 MARGIN = 3 << 30  # bytes: the engine's CUDA context and what grows in this process
 MOST = 0.9  # of a GPU's memory
+SLICE = 1 << 14  # of the vocabulary that is computed at a time, since the engine has the memory
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # whose expandable segments no other process can open
 SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
 
@@ -182,17 +184,12 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     ids = [list(map(int, prompt)) for prompt in prompts]
     answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
     pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer), strict=True) for one in two]
-    gaps, head = [], policy.model.get_output_embeddings()
+    gaps = []
     with merged_in(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
         for prompt, one in pairs:
             inputs = torch.tensor([[*prompt, *one.tokens]], device=policy.device)
-            with policy.autocast():
-                hidden = policy.model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
-                logits = head(hidden := hidden[0, len(prompt) - 1 : -1]).float()
-            if policy.float32_head:  # as the engine has it
-                bias = None if head.bias is None else head.bias.float()
-                logits = torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
-            own = logits.log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
+            logp = logits_of(policy, inputs, len(prompt) - 1).log_softmax(-1)
+            own = logp.gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
             gaps.append((own.cpu() - torch.tensor(one.logprobs)).abs())
     gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
     if not gap <= most:
@@ -200,6 +197,18 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
             f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at "
             f"most {most:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
         )
+
+
+def logits_of(policy: Policy, inputs: torch.Tensor, start: int) -> torch.Tensor:
+    """Logits of the next tokens from a place on, [N, V] float32; by a float32 output layer where the engine has one."""
+    model, head = policy.model, policy.model.get_output_embeddings()
+    with policy.autocast():
+        if not policy.float32_head or loading.scaling_of(model) is not None:
+            logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits[0, start:-1].float()
+            return logits
+        hidden = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state[0, start:-1].float()
+    logits = torch.cat([hidden @ part.float().T for part in head.weight.split(SLICE)], -1)
+    return logits if head.bias is None else logits + head.bias.float()
 
 
 def free_share(*, stays: bool) -> float:

@@ -61,11 +61,12 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     for owner in {path.stat().st_uid for path in (folder, *(run.folder / sweep.FILE for run in runs))} - {os.getuid()}:
         warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
     newest = max(runs, key=lambda run: run.launched)
+    todo = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
     with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
         cluster = recompose(newest.arguments, settings)
-        for run in runs:
+        for run in todo:
             run.settings["cluster"] = plain(cluster)
-        check_machine(run.config() for run in runs if not (run.folder / "DONE").exists())
+        check_machine([run.config() for run in todo])
     if isinstance(cluster, SlurmCluster):
         slurm.require()
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):

@@ -24,7 +24,7 @@ from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
 
-REQUEUE_PAUSES = (2.0, 5.0, 10.0, 20.0, 0.0)  # seconds after tries that fail
+REQUEUE_PAUSES = (2.0, 5.0, 10.0, 10.0, 0.0)  # seconds after tries that fail
 
 # ---- submitting
 
@@ -151,6 +151,7 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
             _, problem = run_slurm("scontrol", "requeue", job)
             print(problem or "queued again", file=sys.stderr, flush=True)
             if not problem:
+                (run.folder / attempt.ERROR).unlink(missing_ok=True)
                 return
+            attempt.record_error(run.folder, TOPRError(f"saved, but not queued again ({problem}): resume the sweep"))
             time.sleep(pause)
-        attempt.record_error(run.folder, TOPRError(f"saved, but not queued again ({problem}): resume the sweep"))
