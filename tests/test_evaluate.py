@@ -16,7 +16,7 @@ from tests.conftest import config_of, lines_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.load import CONF
 from topr_exp.evaluate import main
-from topr_exp.models import policy as policies
+from topr_exp.models import loading
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
@@ -224,7 +224,7 @@ def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path: Path, monkeypa
         loaded.append((Path(path).name, weakref.ref(model)))
         return model, tokenizer
 
-    monkeypatch.setattr(policies, "load_model", load)
+    monkeypatch.setattr(loading, "load_model", load)
     verifier = ["task=verifier", "task.solver=tiny", "task.test_solutions=2"]
     gc.disable()  # so that no circle goes by chance
     try:
