@@ -7,6 +7,7 @@ import pytest
 
 from tests.sweeps.test_states import run_in
 from topr_exp.runs import attempt
+from topr_exp.runtime.files import write_json
 from topr_exp.sweeps import slurm, sweep
 from topr_exp.types import TOPRError
 
@@ -55,6 +56,21 @@ def test_a_task_whose_neighbour_failed_does_not_queue_the_job_again(tmp_path, mo
     attempt.record_error(tmp_path, TOPRError("out of memory"))
     slurm.queue_again(signal.SIGTERM, run_in(tmp_path, job="array_0"))
     assert attempt.last_error(tmp_path) == "out of memory"
+
+
+def test_a_job_that_sigterm_ends_at_one_place_again_and_again_is_given_up(tmp_path, monkeypatch):
+    """As where a task is killed without a word; a run that gets on is queued again each time."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setattr(slurm, "run_slurm", lambda *words: ([["RUNNING"]] if words[0] == "squeue" else [], ""))
+    run = run_in(tmp_path / "run", job="array_0")
+    for folder in (run.folder, tmp_path / sweep.SCRIPTS):
+        folder.mkdir()
+    for done in (*range(9), 8, 8, 8):
+        write_json(run.folder / "state.json", {"stage": "sampling", "progress": {"done": done}})
+        slurm.queue_again(signal.SIGTERM, run)
+    with pytest.raises(TOPRError, match="SIGTERM 5 times in a row at sampling 8"):
+        slurm.queue_again(signal.SIGTERM, run)
+    assert "in a row at sampling 8" in attempt.last_error(run.folder)
 
 
 def test_the_output_of_a_job_is_its_own_or_of_a_job_alone(tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
+from topr_exp.runtime.files import read_object
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
 
 REQUEUE_PAUSES = (2.0, 5.0, 10.0, 10.0, 0.0)  # seconds after tries that fail
+MOST_AT_ONE_PLACE = 5  # times in a row that SIGTERM may have a job queued again
 
 # ---- submitting
 
@@ -131,7 +133,7 @@ class Task:
 
 
 def queue_again(reason: signal.Signals, run: Run) -> None:
-    """Requeue this job, which a signal stopped with a checkpoint; TOPRError after too many time limits.
+    """Requeue this job, which a signal stopped with a checkpoint; TOPRError after too many time limits, or no progress.
 
     After SIGTERM a cancelled job must not come back, nor one of which another task failed, and one that is preempted at
     once Slurm queues again itself. But one that still runs has been given notice (GraceTime).
@@ -141,12 +143,12 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
         with (run.folder.parent / SCRIPTS / f"{run.job}.limits").open("a") as limits:
             limits.write("|")
             if limits.tell() > run.settings["cluster"]["max_num_timeout"]:
-                error = TOPRError("out of time, more often than cluster.max_num_timeout allows")
-                attempt.record_error(run.folder, error)
-                raise error
+                give_up(run, "out of time, more often than cluster.max_num_timeout allows")
     at_once = reason in (signal.SIGUSR1, signal.SIGUSR2)  # the cluster wants the node back, the time limit is near
     failed = not at_once and attempt.last_error(run.folder)  # srun's SIGTERM
     if at_once or (not failed and run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] == [["RUNNING"]]):
+        if not at_once:
+            refuse_standstill(run)
         for pause in REQUEUE_PAUSES:  # many jobs of an array ask at once
             _, problem = run_slurm("scontrol", "requeue", job)
             print(problem or "queued again", file=sys.stderr, flush=True)
@@ -155,3 +157,20 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
                 return
             attempt.record_error(run.folder, TOPRError(f"saved, but not queued again ({problem}): resume the sweep"))
             time.sleep(pause)
+
+
+def refuse_standstill(run: Run) -> None:
+    """Give up where SIGTERM came at one place again and again: srun's, of a task that was killed without a word."""
+    state, _ = read_object(run.folder / "state.json")
+    place = f"{state.get('stage')} {(state.get('progress') or {}).get('done', 0)}"
+    with (run.folder.parent / SCRIPTS / f"{run.job}.places").open("a+") as places:
+        places.write(f"{place}\n")
+        places.seek(0)
+        last = places.read().splitlines()[-MOST_AT_ONE_PLACE:]
+    if last == [place] * MOST_AT_ONE_PLACE:
+        give_up(run, f"stopped by SIGTERM {len(last)} times in a row at {place}: out of memory? the job's log may say")
+
+
+def give_up(run: Run, why: str) -> None:
+    attempt.record_error(run.folder, error := TOPRError(why))
+    raise error
