@@ -3,7 +3,7 @@
 A cell is a place and a loss of conf/learning_rates.yaml, and one run of FIGURE's experiments with another rate, two
 seeds and validation problems in the place of the test. Each cell begins with three rates of one grid and is extended
 until its choice, the higher mean, has a neighbour on both sides or is the grid's end; a rate that is plainly worse with
-the first seed is not tried with the second. FOLDER/rates.json has a record of each run, conf/learning_rates.yaml the
+the first seed is not tried with the second. FOLDER/rates.json has pass@1 of each run, conf/learning_rates.yaml the
 choice, docs/results/rates.yaml what was tried; all are written as runs end, and the same command goes on from them.
 """
 
@@ -107,6 +107,12 @@ class Cell:
         return {rate: values for rate, values in found.items() if values}
 
 
+def read_of(record: Record) -> Record:
+    """What a choice reads of a record, and where that comes from."""
+    kept = {name: record[name] for name in ("run", "settings", "environment")}
+    return kept | {"final": {"pass@1": record["final"]["pass@1"]}}
+
+
 def percent(record: Record) -> float:
     return round(100 * float(record["final"]["pass@1"]), 2)
 
@@ -179,7 +185,7 @@ def choose(options: argparse.Namespace) -> int:
         for key, job in jobs.items():
             folder = job.config.folder
             if (folder / "DONE").exists():
-                known[key] = records.extract(folder, ())
+                known[key] = read_of(records.extract(folder, ()))
             elif "not finite" in (why := last_error(folder)):
                 failed[key] = {"final": {"pass@1": FAILED}}
             elif code <= 2:

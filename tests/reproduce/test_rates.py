@@ -93,7 +93,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
         config = records_of[folder]
         settings = records.chosen(plain(config))
         return {"run": folder.name, "settings": yaml.safe_load(yaml.safe_dump(settings)), "environment": {},
-                "final": {"pass@1": 0.5 + 30 * config.optim.lr}}  # fmt: skip
+                "final": {"pass@1": 0.5 + 30 * config.optim.lr, "invalid": 0.1}, "metrics": {}}  # fmt: skip
 
     records_of, why = dict[Path, Any](), "the loss or its gradient is not finite at step 7"
     monkeypatch.setattr("topr_exp.sweeps.launch.launch", launch)
@@ -110,7 +110,11 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     assert read_rates(tried) == {
         "tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 3e-3: [59.0, 59.0]}}
     }
-    assert len(runs_of(records.read(tmp_path / "rates.json"))) == 5
+    kept = runs_of(records.read(tmp_path / "rates.json"))
+    assert len(kept) == 5
+    assert {name for one in kept for name in (*one, *one["final"])} == {
+        "run", "settings", "environment", "final", "pass@1"
+    }, "what a choice reads"  # fmt: skip
     again = len(started)
     assert rates.main(command) == 1
     assert started[again:] == [(1e-3, 101)], "what is recorded is not run again"

@@ -26,7 +26,7 @@ from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
 
 REQUEUE_PAUSES = (2.0, 5.0, 10.0, 10.0, 0.0)  # seconds after tries that fail
-MOST_AT_ONE_PLACE = 5  # times in a row that SIGTERM may have a job queued again
+MOST_AT_ONE_PLACE = 5  # SIGTERMs in a row, after which a job is not queued again
 
 # ---- submitting
 
