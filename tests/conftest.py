@@ -34,9 +34,10 @@ needs_peft = pytest.mark.skipif(
 
 # In the order in which they begin, so that no process waits for another's at the end: the files that take longest.
 LONGEST = [f"tests/{name}.py" for name in (
-    "sweeps/test_slurm", "reference/test_reference_run", "sweeps/test_local", "sweeps/test_group", "test_pipeline",
-    "scripts/test_io_faults", "training/test_parallel", "tracking/test_tracker_command", "runs/test_attempt",
-    "test_evaluate", "grading/test_processes",
+    "training/test_asynchronous", "sweeps/test_slurm", "reference/test_reference_run", "grading/test_processes",
+    "training/test_parallel", "report/test_page", "tracking/test_tracker_command", "sweeps/test_group",
+    "sweeps/test_local", "grading/test_own_grader", "runtime/test_console", "evaluation/test_journal", "test_pipeline",
+    "scripts/test_io_faults", "report/test_runs", "runs/test_attempt", "test_evaluate",
 )]  # fmt: skip
 
 

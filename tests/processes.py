@@ -4,9 +4,14 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import shutil
+import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +43,49 @@ def run_command(module: str, words: tuple[str, ...], environment: dict[str, str]
     os.environ.update(environment)
     os.chdir(Path(__file__).parents[1])
     sys.argv = [module, *words]
+    util.spawnv_passfds = fork_server  # type: ignore[attr-defined]
     found = importlib.import_module(module)
     sys.exit((found if hasattr(found, "main") else importlib.import_module(f"{module}.__main__")).main())
+
+
+def fork_server(path: bytes, arguments: list[str], descriptors: list[int]) -> int:
+    """What multiprocessing asks a new interpreter to be, in a fork of this process, which has the imports done."""
+    sys.stdout.flush()
+    if (pid := os.fork()) == 0:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        for descriptor in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *descriptors}:
+            with suppress(OSError):  # that of the list
+                os.close(descriptor)
+        try:
+            exec(arguments[-1], {})
+        finally:
+            os._exit(0)
+    return pid
+
+
+class Command:
+    """What `subprocess.Popen` offers, of a command that is forked from the server."""
+
+    def __init__(self, module: str, *words: str, **more: Any) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.process = start_command(*words, module=module, output=self.folder, **more)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    @property
+    def returncode(self) -> int:
+        return self.process.exitcode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, "it did not end"
+        out, err = ((self.folder / name).read_text() for name in ("out", "err"))
+        shutil.rmtree(self.folder)
+        return out, err
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, lines_of
-from tests.processes import start_command
+from tests.processes import Command
 
 # A run of a second or two, with a checkpoint after every update.
 TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
@@ -36,26 +35,16 @@ def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-def start(module: str, *arguments: object, **more: str) -> subprocess.Popen[str]:
+def start(module: str, *arguments: object, **more: str) -> Command:
     """A command line of the package in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env=environment(more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Command(module, *map(str, arguments), environment=environment(more))
 
 
 def command(module: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-    """The same, waited for; forked from a server that has the imports done."""
-    with tempfile.TemporaryDirectory() as folder:
-        output, words = Path(folder), list(map(str, arguments))
-        process = start_command(*words, module=module, output=output, environment=environment(more))
-        process.join(1500)
-        out, err = ((output / name).read_text() for name in ("out", "err"))
-    return subprocess.CompletedProcess(words, process.exitcode, out, err)
+    """The same, waited for."""
+    process = start(module, *arguments, **more)
+    out, err = process.communicate(1500)
+    return subprocess.CompletedProcess([module, *arguments], process.returncode, out, err)
 
 
 def answer(name: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:

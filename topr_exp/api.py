@@ -105,13 +105,11 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
         found = topr_exp.compare_runs("outputs/three", against="topr")
         print(found[["final_pass@1", "difference"]], *found.attrs["remarks"], sep="\\n")
 
-    against: a group's name or a value of a setting, by default the first group; figure: pass@1, maj (of the most
-    completions) or invalid.
+    against: a group's name or a setting's value (default: the first group); figure: pass@1, maj (largest K), invalid.
 
-    Columns: runs; final_FIGURE, and for a group that is not its own reference: against, difference. Both are shares
-    between 0 and 1, with _low and _high of their 95 % intervals and what these are over (_interval_over); not_compared
-    says why there is no difference. attrs["remarks"] says who is above the others as far as all comparisons together
-    allow, and what else differs.
+    Columns: runs, final_FIGURE; unless a group is its own reference, against and difference. Shares lie between 0 and
+    1, with _low, _high and _interval_over of their 95 % intervals; not_compared says why there is no difference.
+    attrs["remarks"] says who is above the others at 95 % for all comparisons together, and what else differs.
 
     TOPRError where no finished run has the figure; ConfigError for a group that there is not.
     """

@@ -1,10 +1,9 @@
 """`python -m topr_exp.compare FOLDER... [--against GROUP]`: is one group of runs better than another?
 
-Groups are formed, as in the report, by the settings that differ, except seeds. For each group this prints the mean with
-its 95 % interval, and the difference to a reference group, paired by seed and test problem, with its interval; "over"
-says whether an interval is over seeds and problems or over problems only. If several settings differ, --against topr
-compares each group with the one that has topr and is otherwise equal. What can't be compared gives the reason: other
-test problems, no common seed, missing verdicts.
+Groups runs, as the report does, by the settings that differ, except seeds. For each group this prints the mean and the
+difference to a reference group, paired by seed and test problem, with 95 % intervals; "over" says whether these are
+over seeds and problems or over problems alone. If several settings differ, --against topr compares each group with the
+one that has topr and is otherwise equal. What can't be compared (other test problems, no common seed) gives the reason.
 """
 
 import argparse
@@ -94,8 +93,7 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
 def references(groups: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
     """Map each group to its reference: one group, or where `against` is a value of a setting, its own at that value.
 
-    groups: the values of the settings that tell them apart, by name. None where there is no such group. ConfigError
-    where `against` is neither.
+    groups: name -> the values that tell it apart. None: no such group. ConfigError where `against` is neither.
     """
     if against is None or against in groups:
         return dict.fromkeys(groups, against or next(iter(groups)))

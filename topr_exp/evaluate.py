@@ -1,9 +1,8 @@
 """`python -m topr_exp.evaluate model=FOLDER_OR_NAME data=...`: pass@K and maj@K of a model on the test problems.
 
-Takes the main command's overrides for the groups that an evaluation reads. A folder written by a run (its `model/` or
-the run folder itself) is evaluated with that run's settings, any other folder with those of the paper's model. Code and
-interpreters come only from the command line. Samples are kept in the store: repeating the command computes the figures
-without sampling.
+Takes the main command's overrides for the groups that an evaluation reads. A run's folder (or its `model/`) is
+evaluated with that run's settings, any other folder with those of the paper's model. Code and interpreters come only
+from the command line. Samples stay in the store: the same command again only computes the figures.
 """
 
 import sys
@@ -31,9 +30,8 @@ from topr_exp.types import VERDICTS, ConfigError
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-# All that is taken from the settings beside a model, with those of `data` that the package's sources have: what decides
-# the question, and where an engine computes. Whoever packed the folder wrote them, so no key here names code or an
-# interpreter.
+# Taken from the settings beside a model, with those of `data` that the package's sources have: what decides the
+# question, and where an engine computes. Whoever packed the folder wrote them, so none names code or an interpreter.
 TAKEN = {
     "model": {"name", "dtype", "attention", "float32_head", "lora"},
     "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},

@@ -232,9 +232,8 @@ def first_line(error: BaseException) -> str:
 def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
     """The settings that decide a result, as plain values: of a run, or of its group whose keys begin with `prefix`.
 
-    A neutral value, null or the default of the dataclass field, is no part of it. THE RULE FOR A NEW KEY, a whole new
-    group included: its field has a default that changes no result, so that runs keep their folders and go on. Classes
-    of the package are known by name, so that their modules may move.
+    A neutral value, null or the field's default, is no part of it. THE RULE FOR A NEW KEY or group: its default changes
+    no result, so that runs keep their folders and go on. The package's classes go by name: their modules may move.
     """
     target = class_path(settings)
     values: dict[str, Any] = {"_target_": re.sub(r"^topr_exp\..*\.", "", target)} if target else {}

@@ -46,8 +46,7 @@ class Problem:
 class Batch:
     """Input of a loss: B sampled responses, padded on the right to T completion tokens.
 
-    Log-probabilities are float32 or float64 whatever the model's dtype, and 0 where `mask` is False.
-    Only `logp` (and `vocab_kl`) carry gradients.
+    Log-probabilities: float32 or float64, 0 where `mask` is False. Only `logp` (and `vocab_kl`) carry gradients.
     """
 
     logp: Tensor  # [B, T] log π(y_t | x, y_<t)

@@ -8,12 +8,13 @@ import pytest
 
 from tests.conftest import ROOT
 
-# Each kind of call with each fault, then a point again against a whole run of whose files one is said to differ.
+# Each kind of call with each fault in one iteration, then a point again against a run of whose files one is to differ.
 POINTS = """
 import sys
 from pathlib import Path
 from scripts import io_faults
 root = Path(sys.argv[1])
+io_faults.SETTINGS = [each for each in io_faults.SETTINGS if not each.startswith("iterations")]
 for point, wrong in io_faults.faults_found(root, 12):
     print(*point, wrong)
 whole = io_faults.contents(root / "out")

@@ -22,7 +22,7 @@ ON_POLICY = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.r
 LATE = ["schedule=async", "schedule.lag=1", "schedule.rounds=3", "schedule.prompts=8", "optim.batch_size=32"]
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str) -> sweep_tools.Command:
     return sweep_tools.start("topr_exp", *overrides(folder, *arguments))
 
 

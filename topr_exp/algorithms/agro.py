@@ -1,9 +1,8 @@
 """AGRO (arXiv 2503.19612) off- and on-policy, and the two baselines that it is compared with: RLOO and KL-PG.
 
-All compare the n responses to a prompt. With S_i = r_i − β Δ_i, Δ_i = log π(y_i)/π_ref(y_i), the optimal policy makes
-S the same for every response; AGRO minimises the variance of S. Lemma 3 and Equations 4 to 6 of the paper; losses here
-are minus the ascent directions. None is divided by length by default: E_π[∇logπ / T] is not 0, so a division by T
-breaks the group baselines.
+All compare the n responses to a prompt. With S_i = r_i − β Δ_i, Δ_i = log π(y_i)/π_ref(y_i), the optimal policy makes S
+the same for all; AGRO minimises its variance (Lemma 3, Equations 4 to 6). Losses are minus the ascent directions. None
+is divided by length by default: E_π[∇logπ / T] is not 0, so dividing by T breaks the group baselines.
 """
 
 from collections.abc import Callable
@@ -18,9 +17,8 @@ from topr_exp.types import Batch, LossOutput, Tensor, TOPRError
 # of the token KL. All three agree in expectation on-policy; off-policy the last two are biased.
 Estimator = Literal["vanilla", "future_only", "exact_one_step"]
 
-# Baseline subtracted from (S_i − S̄_−i)² in on-policy AGRO. others_variance: n/(n−1) times the unbiased variance of the
-# other responses, n ≥ 3, which leaves the gradient unbiased; leave_one_out: the mean of the others' squares, biased: it
-# shrinks the term by 1 − 1/(n−1)² (to 0 for n = 2).
+# Baseline of (S_i − S̄_−i)² in on-policy AGRO. others_variance: n/(n−1) times the others' unbiased variance, n ≥ 3: the
+# gradient stays unbiased; leave_one_out: the others' mean square, biased: the term times 1 − 1/(n−1)² (n = 2: 0).
 SquareBaseline = Literal["none", "others_variance", "leave_one_out"]
 
 
@@ -119,9 +117,8 @@ class RLOO(base.ZeroOne):
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S_i = r_i − β log μ(y_i)/π_ref(y_i)
 
     Ahmadian et al. (arXiv 2402.14740); AGRO (arXiv 2503.19612), Section 5.2. The reward, penalty included, is that of
-    the policy that sampled the response, so it stays as it was while π moves (with π in the penalty it would be AGRO).
-    On-policy, π = μ, it is the same as AGRO and in expectation the gradient of E[r] − β KL(π‖π_ref). β = 0 is plain
-    RLOO: it needs no reference and takes r̄_−i from all n responses.
+    the policy that sampled, so it is fixed while π moves (with π in the penalty it would be AGRO). On-policy, π = μ, g
+    equals AGRO's: in expectation the gradient of E[r] − β KL(π‖π_ref). β = 0: plain RLOO, no reference, r̄_−i of all n.
 
     Signals (β > 0): advantage S_i − S̄_−i. Metrics: advantage.
     """
@@ -158,8 +155,7 @@ class KLPG(base.ZeroOne):
 
     g = (1/n) Σ_i [(r_i − r̄_−i) ∇logπ(y_i) − β ∇ Σ_t KL(π(·|x, y_<t) ‖ π_ref(·|x, y_<t))]
 
-    AGRO (arXiv 2503.19612), Section 8.2. The KL is summed over the vocabulary, prefixes are constants; so it is not
-    the gradient of the sequence KL, not even on-policy.
+    AGRO (arXiv 2503.19612), Section 8.2. Prefixes are constants, so not the sequence KL's gradient, even on-policy.
 
     Metrics: advantage, vocab_kl Σ_t KL.
     """

@@ -1,9 +1,8 @@
 """Shared parts of every loss: the protocol that the trainer knows, shape checks, log-ratios, group statistics.
 
-A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types and ranges by
-annotation, the rest in `check`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a
-batch to per-example losses without side effects; the trainer alone reduces, by the global count of examples, so that
-padding, accumulation and world size can't change a result.
+A loss is a frozen dataclass of its `name` and its hyper-parameters (types and ranges by annotation, the rest in
+`check`), whose values stand in `conf/algo/<name>.yaml` alone. Calling it maps a batch to per-example losses; the
+trainer alone reduces, by the global count, so that padding, accumulation and world size can't change a result.
 """
 
 import math
@@ -53,11 +52,10 @@ class Loss(Protocol[Example]):
     class may also name the rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1. With
     `needs_mu = False` its gradient does not depend on `Batch.mu_logp`, so that it can be trained with mu=none.
 
-    A loss of a Batch whose coefficients depend on the whole global batch, of which `__call__` may see only a part, has
-    a method `signals` from a Batch to tensors [B] by name. The trainer calls it over the global batch, scored by the
-    current policy, without gradients, and `__call__` finds its part in `Batch.signals`. Where the global batch has to
-    hold all responses to a prompt, `needs` says so by "groups". None in the place of the method: with these
-    hyper-parameters there is nothing to compute.
+    A loss whose coefficients depend on the whole global batch, of which `__call__` may see a part, has a method
+    `signals` from a Batch to tensors [B] by name. The trainer calls it over the global batch, scored by the current
+    policy, without gradients, and `__call__` finds its part in `Batch.signals`. `signals` itself is None where these
+    hyper-parameters need none. Where the global batch has to hold all responses to a prompt, `needs` has "groups".
     """
 
     @property

@@ -1,7 +1,6 @@
 """Clipping by PPO's rule: PPO, GRPO, GSPO and GMPO, which differ in the ratio that it clips, and the one-sided REC.
 
-Δ = log π/μ of the response, δ_t that of a token, r_t = e^δ_t. PPO's advantage is R = R0 − c, the others' is relative to
-all n responses to the prompt, before any subsampling.
+Δ = log π/μ of a response, δ_t of a token, r_t = e^δ_t. A is R0 − c (PPO), or relative to all n responses to the prompt.
 """
 
 import math
@@ -26,8 +25,7 @@ class Clipped(base.Named):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """PPO's objective [B] of the ratios e^Δ, Δ [B] or by token [B, T], whose objectives are summed; its metrics.
 
-        A response with A < 0 whose mean −δ_t is above `threshold` is left out: a wrong answer that π hardly gives any
-        more (DeepSeek-V3.2, arXiv 2512.02556).
+        A response with A < 0 whose mean −δ_t is above `threshold` is left out (DeepSeek-V3.2, arXiv 2512.02556).
         """
         by_token = delta.ndim == 2
         weight = advantage[:, None] if by_token else advantage
@@ -50,8 +48,7 @@ class PPO(Clipped):
 
     objective = min(r R, clip(r, 1 − ε_low, 1 + ε_high) R) / T,   r = π(y|x)/μ(y|x),   R = R0 − c
 
-    TOPR (arXiv 2503.14286), Equation 6; `ratio=token` is (1/T) Σ_t of the same with r_t. With ε_low = 1 and
-    ε_high = ∞ nothing is clipped and the gradient is that of `is`.
+    TOPR (arXiv 2503.14286), Equation 6; `ratio=token`: (1/T) Σ_t with r_t. ε_low = 1, ε_high = ∞: the gradient of `is`.
 
     Gradient: r R ∇logπ / T, zero where clipped.
     """
@@ -76,10 +73,9 @@ class GRPO(base.OfGroup, Clipped):
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
 
-    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1 in the denominator. Dr. GRPO
-    (arXiv 2503.20783) leaves out the division (`normalize_std=false`) and the paper's 1/|y| (`length_normalize=false`,
-    which the YAML sets). `off_policy_mask=0.5` leaves out responses with A < 0 whose mean of −δ_t is above 0.5
-    (DeepSeek-V3.2, arXiv 2512.02556).
+    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not divide by
+    std (`normalize_std=false`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves out
+    responses with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
     Metrics: advantage, clipped; with a mask also masked.
     """

@@ -1,8 +1,7 @@
 """Policy gradients relative to a prompt's responses that clip nothing: OPMD, AsymRE, CISPO, VESPO, M2PO and SAPO.
 
-Advantages are relative to r̄, the mean reward over all n responses to the prompt, before any subsampling. Δ = log π/μ of
-the response, δ_t that of a token, r_t = e^δ_t. At π = μ each has the gradient of REINFORCE with its advantage (SAPO's
-divided by T).
+Advantages are relative to r̄, the mean reward of all n responses to the prompt, before any subsampling. Δ = log π/μ of
+the response, δ_t of a token, r_t = e^δ_t. At π = μ each gradient is REINFORCE's with that advantage (SAPO's over T).
 """
 
 import math
@@ -41,8 +40,7 @@ class AsymRE(base.OfGroup):
 
     loss = − (r − (r̄ + δV)) logπ(y|x)
 
-    Arnal et al. (arXiv 2506.20520); as a regularised loss in arXiv 2509.24203. δV < 0 leans on the positives; unlike
-    the constant baseline c it is relative to each prompt's mean.
+    Arnal et al. (arXiv 2506.20520), also in arXiv 2509.24203. δV < 0 leans on positives; unlike c it is relative to r̄.
     """
 
     delta_v: base.Finite
@@ -83,9 +81,8 @@ class VESPO(base.OfGroup):
 
     loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
 
-    arXiv 2602.10693; the released recipe has `advantage=group_std`. c1 and c2 by the sign of A, those of positives
-    also at A = 0. Not divided by T (the authors' runs with that collapsed) but by the tokens of the batch, as in TRL,
-    which also clamps Δ to [−18.4, 20].
+    arXiv 2602.10693; the released recipe has `advantage=group_std`. c1 and c2 by the sign of A, positives' also at 0.
+    Divided by the batch's tokens as in TRL, which also clamps Δ to [−18.4, 20], not by T: the authors' runs collapsed.
 
     Metrics: advantage, weight φ.
     """
@@ -124,12 +121,10 @@ class M2PO(base.OfGroup):
     Zheng et al. (arXiv 2510.01161). M = 0 for the tokens of the global batch with the largest δ_t², as few as leave the
     rest a mean of δ_t² below τ; equal ones go together. Divided by the tokens of the batch, dropped ones included.
 
-    `form=released` (Infini-AI-Lab/M2PO, 2025-10) is PPO's rule for token ratios, its limits e^±l: l is the largest |δ|
-    at which capping the harmful tokens (A > 0 and δ > 0, or A < 0 and δ < 0) leaves them a mean of δ² below τ; the
-    interval is never narrower than [0.7, 1.5].
+    `form=released` (Infini-AI-Lab/M2PO, 2025-10) is PPO's rule for token ratios with limits e^±l, at least [0.7, 1.5]:
+    l is the largest |δ| at which capping the harmful tokens (A δ > 0) leaves them a mean of δ² below τ.
 
-    Signals: limit, the same for all: tokens with δ_t² beyond it are dropped, or l². Metrics: advantage, masked (or
-    clipped). Gradient: −A Σ_t M_t r_t ∇logπ_t.
+    Signals: limit of δ_t² (or l²), for all. Metrics: advantage, masked or clipped. Gradient: −A Σ_t M_t r_t ∇logπ_t.
     """
 
     tau: base.PositiveOrInf
@@ -186,8 +181,7 @@ class SAPO(base.OfGroup):
 
     arXiv 2511.20347. The gate's gradient is 1 at r_t = 1 and falls to both sides, the faster the larger τ.
 
-    Metrics: advantage, weight (the mean over tokens of r_t times the gate's slope). Gradient: −(A/T) Σ_t 4 σ (1 − σ)
-    r_t ∇logπ_t.
+    Metrics: advantage, weight (mean of r_t times the gate's slope). Gradient: −(A/T) Σ_t 4 σ (1 − σ) r_t ∇logπ_t.
     """
 
     tau_pos: base.Positive

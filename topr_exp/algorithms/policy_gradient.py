@@ -119,8 +119,7 @@ def log_limit(limit: float) -> float:
 
 CLIP_TOLERANCE = 1e-3  # rounding moves Δ off 0 by less; without it half of all would count as clipped at step 0
 
-# The ratio that weighs: of the sequence (the paper), e^Δ; of each token, e^δ_t; of the tokens so far (prefix),
-# exp Σ_{u ≤ t} δ_u; or their geometric mean, exp(Δ/T).
+# The weighing ratio: e^Δ of the sequence (the paper), e^δ_t of a token, e^Σ_{u ≤ t} δ_u (prefix), e^(Δ/T) (geometric).
 Ratio = Literal["sequence", "token", "geometric", "prefix"]
 Rule = Literal["clip", "ppo"]  # what becomes of a ratio beyond the limits: clipped to them, or PPO's: no gradient
 Denominator = Literal["sampler", "old"]  # the policy under π in the ratio: the sampler's μ, or π_old

@@ -13,11 +13,9 @@ class DPO(base.Named):
 
     loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
 
-    TOPR (arXiv 2503.14286), Section 2.4; Rafailov et al. (arXiv 2305.18290), Equation 7, with μ as the reference. Not
-    divided by length.
+    TOPR (arXiv 2503.14286), Section 2.4; Rafailov et al. (arXiv 2305.18290), Equation 7, π_ref = μ. Not divided by T.
 
-    Metrics: the margin β[Δ(y_w) − Δ(y_l)], whether it is positive, both log-ratios. Gradient: −β σ(−margin) [∇logπ(y_w)
-    − ∇logπ(y_l)].
+    Metrics: margin β[Δ(y_w) − Δ(y_l)], accuracy (is it above 0), both Δ. Gradient: −β σ(−margin) ∇[Δ(y_w) − Δ(y_l)].
     """
 
     beta: base.Positive
@@ -55,8 +53,7 @@ class OAPL(base.ZeroOne):
     The mean is over all n responses to the prompt, also those that are not trained on; A*-PO's are from π_ref, here
     they are from μ, which is the same in a first iteration. Not divided by T.
 
-    Metrics: advantage r − V*, residual. Gradient: 2 (β log π/π_ref − (r − V*)) β ∇logπ, at π = π_ref that of REINFORCE
-    with r − V*, times 2β.
+    Metrics: advantage r − V*, residual. Gradient: 2β residual ∇logπ, at π = π_ref 2β times REINFORCE's with r − V*.
     """
 
     beta: base.Positive

@@ -32,10 +32,9 @@ def select_examples(
     """The training set of single completions that `config` asks for; of: the round that it is of, else nothing.
 
     uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
-    without `n_examples` as many as there are for that share. anna_karenina: the first correct completion, in sample
-    order, of each problem (N of these where there are more), then random incorrect ones up to N. N above what there is
-    takes all and says so in the description (proportion refuses: it promises the share, and so does `mix`, of imported
-    completions among sampled ones).
+    without `n_examples` as many as there are for that share. anna_karenina: each problem's first correct completion (N
+    of these where there are more), then random incorrect ones up to N. N above what there is takes all, with a note;
+    proportion and `mix` (imported completions among sampled ones) refuse: they promise a share.
 
     Raises TOPRError when there is nothing to train on or too little of one kind.
     """
@@ -86,8 +85,7 @@ def select_mix(
 def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = "") -> Selection:
     """Whole problems with all their completions, drawn at random until no other would fit into N completions.
 
-    A problem with a single completion is left out: group baselines need two.
-    Raises TOPRError when no problem fits.
+    A problem with a single completion is left out: group baselines need two. Raises TOPRError when no problem fits.
     """
     rows = usable_rows(candidates, config)
     index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)

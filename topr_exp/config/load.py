@@ -1,7 +1,6 @@
 """Builds a run's settings from what Hydra composed, and checks them; where the YAMLs are, and their resolvers.
 
-A mistake raises `ConfigError` with one line: the key, what was given, what is allowed. Nothing heavy is imported, and
-no file is read.
+A mistake raises `ConfigError`, one line: key, value, what is allowed. Nothing heavy is imported, no file is read.
 """
 
 import dataclasses

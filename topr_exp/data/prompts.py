@@ -45,8 +45,7 @@ class Prompter:
     def render(self, question: str, tokenizer: Any = None, fields: Mapping[str, str] | None = None) -> str:
         """The prompt as text; chat prompts need the model's tokenizer, whose chat template they go through.
 
-        fields: the problem's further ones. Raises TOPRError where a chat prompt is asked of a model without a chat
-        template.
+        fields: the problem's further ones. Raises TOPRError for a chat prompt where the model has no chat template.
         """
         worked = [(self._ask(shot.question, shot.fields), shot.answer) for shot in self.shots]
         asked = self._ask(question, fields or {})
@@ -130,8 +129,7 @@ def tokenize_prompts(
 ) -> TokenizedProblems:
     """Render and encode the prompts; what doesn't fit into the context with `max_new_tokens` is left out and counted.
 
-    given: prompts that are encoded already, by the problem's place.
-    Raises TOPRError when nothing fits.
+    given: prompts that are encoded already, by the problem's place. Raises TOPRError when nothing fits.
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")

@@ -1,8 +1,7 @@
 """Completions made elsewhere, read from JSON lines, Parquet, a saved `datasets` folder or the hub.
 
-Rows become one form, a completion each, whatever wrote them: a prompt (text), messages (JSON), prompt_tokens or the
-run's own question or problem_id; completion, tokens, logprobs, reward, gold and finish as far as they are there.
-docs/own_rollouts.md has the names of columns that are known.
+Rows become one form, a completion each: a prompt (text), messages (JSON), prompt_tokens or the run's own question or
+problem_id; completion, tokens, logprobs, reward, gold and finish where they are there. Columns: docs/own_rollouts.md.
 """
 
 from __future__ import annotations
@@ -215,8 +214,7 @@ def prompt_of(row: Mapping[str, Any]) -> str | None:
 def kind_of_prompt(where: str, row: Mapping[str, Any], known: Collection[str] | None, graded: bool) -> str | None:
     """The kind of prompt that a row brings; None: it answers a problem of the run's.
 
-    known: the ids of these, None where they are not at hand. Raises TOPRError for another id, and where a row that is
-    to be graded has no gold.
+    known: the ids of the run's problems; None: unknown. Raises TOPRError for another id, or no gold in a graded row.
     """
     kind = next((kind for kind in KINDS if row.get(kind) is not None), None)
     if kind == "question" and row.get("gold") is None and graded:

@@ -38,8 +38,7 @@ class Evaluation:
     def figures(self, problems: int | None = None) -> dict[str, Any]:
         """The figures of `statistics.summarise` and mean lengths, of the first `problems` problems (None: of all).
 
-        With the mean reward where rewards are graded. Without maj@K where the grader does not say what incorrect
-        completions answer: none could outvote a correct one.
+        With the mean reward if graded; without maj@K if the grader names no wrong answers: they could not win the vote.
         """
         codes = self.verdicts.codes.reshape(-1, self.n)
         chosen = self.questions.problems[:problems]

@@ -172,9 +172,7 @@ def t_half_width(values: Values) -> Values:
 def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Interval:
     """The mean of one number for each seed with Student's t interval, mean ± t(N - 1) std / sqrt(N).
 
-    Assumes that the seeds are independent and their numbers roughly normal; docs/statistics.md says how much it covers
-    where some collapse.
-    share: the numbers lie between 0 and 1, and so does the interval.
+    Assumes independent seeds, roughly normal numbers; coverage: docs/statistics.md. share: clip to [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
     count, mean, half = len(array), float(array.mean()), float(t_half_width(array))

@@ -1,8 +1,7 @@
 """All that is reported of an evaluation, from two matrices: verdicts and answer classes [problems, completions].
 
-pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, which is exact for K = n, where every
-draw is the same, and replaced by the exact value for K = 1.
-Every mean carries its standard error and interval over problems.
+pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, exact for K = n, and for K = 1 the exact
+value. Every mean carries its standard error and interval over problems.
 """
 
 from collections.abc import Sequence
@@ -60,9 +59,8 @@ def summarise(
     are fewer, sources; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
-    verdicts, classes, trials: as for `measure`.
-    problems: [P], with levels, subjects and what they were made from: those of one source are resampled together.
-    resamples: of the bootstrap over problems.
+    verdicts, classes, trials: as for `measure`. resamples: of the bootstrap over problems. problems: [P], with levels,
+    subjects and what they were made from: those of one source are resampled together.
     """
     measures = passed, voted = measure(verdicts, classes, trials)
     columns = np.stack([*passed.values(), *voted.values()], axis=1)
@@ -140,8 +138,7 @@ def breakdown(
 # ---- verdicts and votes: pass@K in closed form, maj@K by the paper's bootstrap (TOPR, section 4.2)
 
 
-# [P, n] the class of the answer that a completion votes for, -1 without a vote; and [P, C] the share of an answer's
-# completions graded correct, 0 or 1 for a consistent grader.
+# [P, n] the class that a completion votes for, -1 for none; [P, C] the share of a class graded correct, mostly 0 or 1.
 Ballots = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
@@ -186,8 +183,7 @@ def pass_at_k(correct: NDArray[np.integer], n: int, k: int) -> NDArray[np.float6
     1 - C(n - c, K) / C(n, K) = 1 - prod_{i = n-c+1}^{n} (1 - K/i)   (Chen et al. 2021, arXiv 2107.03374, Eq. 1):
     the mean over all K-subsets of the n completions. As a product of factors below 1 it cannot overflow.
 
-    correct: [P] correct completions of each problem, 0 to n.
-    n, k: completions of each problem, and K with 1 <= K <= n.
+    correct: [P] correct completions of each problem, 0 to n. n, k: completions of each, and K with 1 <= K <= n.
     """
     assert 1 <= k <= n, (k, n)
     # One entry for each possible count; the factor is 0 at i = K, and so is the product from there on.
@@ -198,8 +194,7 @@ def pass_at_k(correct: NDArray[np.integer], n: int, k: int) -> NDArray[np.float6
 def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int = TRIALS) -> NDArray[np.float64]:
     """[K's, P] maj@K of each problem: its mean over draws of K of the n completions without replacement.
 
-    A trial shuffles each problem's completions once and takes the first K for every K: each is a uniform draw of K, and
-    the curve over K is smooth.
+    A trial shuffles each problem's completions once and takes the first K for every K: uniform draws, a smooth curve.
 
     ks: ascending, each from 1 to n.
     """

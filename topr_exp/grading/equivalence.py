@@ -144,8 +144,7 @@ _SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
 def parseable(tokens: Tokens) -> bool:
     r"""Check that these tokens are safe for sympy: only numbers, letters, signs and listed commands.
 
-    A number with a subscript is a numeral in another base, which the parser would read in base ten, and it would join
-    "3 3" to 33.
+    Refuses a number in another base (with a subscript) and "3 3": the parser would read base ten, and 33.
     """
     if not tokens or len(tokens) > MAX_SYMBOLIC_TOKENS:
         return False

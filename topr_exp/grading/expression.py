@@ -247,8 +247,7 @@ _EXACT: dict[str, Callable[..., Fraction]] = {
 
 # ---- values at sample points: they prove that two expressions differ, and settle most wrong answers in microseconds
 
-# Positive, since identities such as sqrt(a b) = sqrt(a) sqrt(b) are meant where they hold.
-# The first name's value and the step to the next one's.
+# Positive, where identities such as sqrt(a b) = sqrt(a) sqrt(b) hold: the first name's value, the step to the next's.
 _POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
 _RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
 _LARGEST = 1e100

@@ -1,7 +1,6 @@
 r"""Finds the final answer in a completion: in the last balanced \boxed{...}, or after the last "the answer is".
 
-It takes time linear in the text. Nothing here judges the answer; `None` means that the completion states none, which is
-graded as invalid.
+Takes time linear in the text and judges nothing; `None`: the completion states no answer, which is graded as invalid.
 """
 
 import re
@@ -44,9 +43,8 @@ def extract(completion: str, format: str) -> str | None:
 
     `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final answer is
     X.") or "verdict" ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none).
-    Text up to the last `</think>` does not count, nor does a further question of the few-shot form ("Q:", "Question:",
-    "Problem:" at the start of a line) that the model went on to write after its answer.
-    Raises ConfigError for another format.
+    Text up to the last `</think>` does not count, nor does a further question ("Q:", "Question:", "Problem:" at the
+    start of a line) that the model went on to write after its answer. Raises ConfigError for another format.
     """
     if format not in FORMATS:
         raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {format}")
@@ -89,9 +87,8 @@ def _own_text(completion: str, start: re.Pattern[str]) -> str | None:
 def last_boxed(text: str) -> str | None:
     r"""The content of the last balanced \boxed{...} or \fbox{...}; None if there is none or it is empty.
 
-    `\boxed 5` without braces counts up to the end of its formula. Boxes joined by nothing but commas, "and" or "or"
-    are one answer with several parts and come back separated by ", ", so that hedging with two boxes gives a list; the
-    same box over and over is still one answer.
+    `\boxed 5` without braces counts up to the end of its formula. Boxes joined by nothing but commas, "and" or "or" are
+    one answer, its parts separated by ", ", so that hedging gives a list; the same box over and over is one answer.
     """
     boxes = _boxes(text)
     if not boxes:
@@ -159,10 +156,8 @@ def _without_clause(statement: str) -> str:
 
 def _statement(rest: str) -> str | None:
     for opening, closing in _DISPLAYS:
-        if rest.startswith(opening):
-            end = rest.find(closing, len(opening))
-            if end >= 0:
-                rest = rest[len(opening) : end].replace("\n", " ")
+        if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
+            rest = rest[len(opening) : end].replace("\n", " ")
             break
     stop = _SENTENCE_END.search(rest)
     sentence = rest[: stop.start()] if stop else rest

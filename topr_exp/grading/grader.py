@@ -37,8 +37,7 @@ class Outcome:
 
     `answer` is the extracted text (None: invalid, or a user's own grader). `path` tells what decided: "string",
     "rational", "numeric", "symbolic", "timeout" or "died" (two workers overran their deadline or a limit: incorrect),
-    "raised" (the comparison failed with an error: incorrect), "none" (invalid), "user". `reward` is the number that a
-    user's own grader gave, None where there is none.
+    "raised" (the comparison failed: incorrect), "none" (invalid), "user". `reward`: of a user's own grader, or None.
     """
 
     verdict: Verdict
@@ -67,8 +66,7 @@ class Grader(AbstractContextManager["Grader"]):
     needed; a comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
     Thread-safe; a forked child starts its own workers. Use as a context manager, or `close`.
 
-    Raises ConfigError for an unknown name, TOPRError if a user's function raises or returns anything else, a number
-    that is not finite included.
+    Raises ConfigError for an unknown name, TOPRError if your function raises or returns anything else, NaN or ∞ too.
     """
 
     def __init__(

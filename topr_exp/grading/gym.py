@@ -21,8 +21,7 @@ def grade(completion: str, gold: str) -> tuple[str, str | None, float]:
     """The verdict on what the last <answer>...</answer> holds, that, and the task's score of it in [0, 1].
 
     gold: the problem as JSON, with `task`, `options` of the task, `answer` and `metadata`. Correct is what the task
-    gives the score 1; all lower ones are incorrect, and so is an answer that its scorer fails on. Without an answer:
-    invalid, which scores 0.
+    scores 1; all else, also what its scorer fails on, is incorrect. Without an answer: invalid, which scores 0.
     """
     answer = tagged(completion)
     if answer is None:

@@ -1,7 +1,6 @@
 r"""The normal form of an answer: LaTeX text becomes a short tuple of canonical tokens, in one pass with fixed bounds.
 
-Two answers with the same tokens are the same answer. The symbolic comparison gets these tokens only, never a model's
-text, and refuses an answer if one of its tokens is not on a list.
+Answers with the same tokens are the same. The symbolic comparison gets tokens alone and refuses any unlisted one.
 """
 
 import re

@@ -33,9 +33,8 @@ class _Worker(NamedTuple):
 class WorkerPool:
     """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
 
-    A worker that has not answered `deadline` seconds after it began a task is killed: "timeout". One that ends by
-    itself (out of memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a
-    forked child.
+    A worker without an answer `deadline` seconds after it began a task is killed: "timeout". One that ends by itself
+    (memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a forked child.
     """
 
     def __init__(self, target: str, workers: int, deadline: float) -> None:

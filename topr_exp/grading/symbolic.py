@@ -1,7 +1,6 @@
 r"""The symbolic comparison, run in a worker: latex2sympy2 turns tokens into sympy, which compares.
 
-What reaches the parser is written here from a list of admitted tokens, so that no text of a model does, and nothing is
-evaluated as code.
+The parser reads only what is written here from a list of admitted tokens: no model's text, nothing evaluated as code.
 """
 
 import operator
@@ -164,8 +163,7 @@ WARM_UP = (
 def prepare() -> None:
     """Warms this process up and then takes from it what turns text into code; for a worker process only.
 
-    A first answer of a new shape costs the parser 40-180 ms, and sympy imports much of itself when first used; a second
-    answer of the shape costs about 2 ms.
+    The first answer of a shape costs the parser 40-180 ms, a second one about 2 ms; sympy imports much when first used.
     """
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -127,9 +127,8 @@ _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 def _seal() -> None:
     """From here on this process compiles no source text, opens no file for writing and starts no process.
 
-    latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); none is reachable with the tokens
-    that we admit, and this makes sure of it. A user's grader may read text as a literal (ast.literal_eval, which
-    makes a tree of it), not run it.
+    latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); the admitted tokens reach none, and
+    this makes sure of it. A user's grader may read text as a literal (ast.literal_eval), not run it.
     """
     sys.dont_write_bytecode = True  # what a grader imports late
 

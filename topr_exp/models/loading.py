@@ -21,8 +21,7 @@ SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
 HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# All that decides what a model computes and how text becomes tokens; no pickled weights. Code that comes with a model
-# runs only where model.trust_remote_code says so.
+# What decides a model's numbers and tokens; no pickled weights. A model's code runs only with model.trust_remote_code.
 READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja", "*.py")
 
 

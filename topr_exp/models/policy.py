@@ -28,8 +28,7 @@ NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATU
 class Policy:
     """Weights that are trained are float32; `compute` is the precision of the forward pass (bfloat16 by autocast).
 
-    `fingerprint` names the weights and the tokenizer in the store's keys, `folder` is where they lie; whoever changes
-    the weights sets both anew.
+    `fingerprint` names weights and tokenizer in the store's keys, `folder` is where they lie; set both on new weights.
     """
 
     model: Any
@@ -104,9 +103,8 @@ class Policy:
     def autocast(self, *, keep: bool = False) -> contextlib.AbstractContextManager[Any]:
         """The context in which forward passes compute in `compute`.
 
-        keep: hold the weights that were cast until the block ends, half of the model's size again: for many passes in
-        one block. A single pass uses each weight once, but for the output layer, whose gradient over several chunks
-        would be summed in `compute` if its cast were held.
+        keep: hold cast weights until the block ends, half of the model's size again, for many passes. A single pass
+        reuses the output layer alone, whose gradient over chunks would be summed in `compute` if its cast were held.
         """
         if self.full_precision:
             return contextlib.nullcontext()

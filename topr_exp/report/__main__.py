@@ -1,7 +1,6 @@
 """`python -m topr_exp.report FOLDER... [--out FOLDER]`: write a page, figures and tables of the runs in some folders.
 
-Reads only run folders and needs no settings: runs are grouped by the settings that differ, except seeds. Unfinished and
-damaged runs are shown as far as they got, with a note.
+Groups runs by the settings that differ, except seeds, from their folders alone. Unfinished and damaged ones get a note.
 """
 
 import argparse
@@ -39,9 +38,8 @@ def report(options: argparse.Namespace) -> int:
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the report of the runs in and below `folders`; returns the path of its page.
 
-    out: where to; None is `report/` in the first folder. Of an earlier report the files are replaced that its manifest
-    lists. TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk
-    refuses.
+    out: where to; None is `report/` in the first folder. Replaces the files that an earlier report's manifest lists.
+    TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk refuses.
     """
     from topr_exp.report import figures, groups
     from topr_exp.report.estimates import best_first

@@ -25,8 +25,7 @@ TOGETHER = "at 95 % for all comparisons together"
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | None:
     """The mean of a share, or of REWARD, over repetitions with its interval; final figures are of finished runs.
 
-    Over seeds and problems where the verdicts are there, else over seeds; of one run, or where all have the same
-    completions, over problems.
+    Over seeds and problems; over seeds where verdicts are missing; over problems for one run or equal completions.
     """
     known = [run for run in runs if run.figure(part, name) is not None and (part == "base" or run.status == "done")]
     if not known:

@@ -1,7 +1,6 @@
 """`report.html`: one file with tables, figures and completions inside; it opens from disk and asks the network nothing.
 
-Texts of models and runs are escaped. The policy in the page's head forbids every script but the page's, by its hash,
-and every request.
+Texts of models and runs are escaped. The page's policy forbids every request, and every script but its own, by hash.
 """
 
 import base64

@@ -40,8 +40,7 @@ CODE = ("topr_exp", "conf", "pyproject.toml")  # below ROOT, what a result depen
 def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
     """Keep other processes out of a folder, which is made if need be; TOPRError when another process has it.
 
-    An owner on another machine is waited for as long as a file server keeps the locks of a lost node: Slurm starts a
-    job of that node again at once.
+    Waits for an owner on another machine as long as file servers keep a lost node's locks: Slurm requeues at once.
     """
     began, told = time.monotonic(), False
     with disk_errors(f"write in {path}"):

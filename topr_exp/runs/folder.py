@@ -38,9 +38,8 @@ IDLE = ("trainer_idle", "sampler_idle")  # units of virtual time
 class RunFolder:
     """The folder of a run, this run's alone within a `with` block, which also notes how the attempt ended.
 
-    All processes of a run call the same methods; those that write do so in the main process only. Opening raises
-    TOPRError when another run is at work in the folder, or when it can't be written. What a finished run left may be
-    read by many.
+    All processes of a run call the same methods; only the main one writes. Opening raises TOPRError when another run is
+    at work in the folder, or when it can't be written. Many may read what a finished run left.
     """
 
     def __init__(self, config: Config, stop: StopFlag | None = None) -> None:

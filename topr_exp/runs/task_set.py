@@ -43,8 +43,7 @@ class TrainedOn:
 def trained_on(
     config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
 ) -> TrainedOn:
-    """Count the problems of the data set (train) to sample for, as far as their prompts fit, those that imported
-    completions answer, or both."""
+    """Count the problems to sample for (of train, if prompts fit), those that imported completions answer, or both."""
     parts = train, fitting, imported.questions.problems if imported is not None else ()
     known, sampled, answered = ({asked(problem, config.data) for problem in part} for part in parts)
     sampled = sampled if imported is None or config.compose.mix is not None else set()

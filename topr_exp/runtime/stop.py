@@ -1,8 +1,7 @@
 """Stop signals of a run: what is finished is kept, and the same command goes on from there.
 
-SIGTERM (a preempted or cancelled job), SIGUSR1 and SIGUSR2 (a time limit is near), SIGINT (Ctrl-C) and SIGHUP (a closed
-terminal) set a flag. Within `immediate`, where nothing would be lost, they also raise Interrupted at once; the training
-loops ask the flag after each update, save, and then raise.
+SIGTERM (preemption, cancel), SIGUSR1 and SIGUSR2 (time limit), SIGINT (Ctrl-C) and SIGHUP (closed terminal) set a flag.
+Within `immediate`, where nothing is lost, they raise Interrupted at once; training asks after each update, and saves.
 """
 
 import contextlib

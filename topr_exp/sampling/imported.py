@@ -59,9 +59,8 @@ def load_imported(
     """Encode a log, with its prompts and the log-probabilities and rewards that came with it.
 
     A row brings its prompt (token ids, messages for the model's chat template, or text as it is), or a `question` for
-    the run's own template, or answers one of `problems` by its `problem_id`. Without `tokens` the text is tokenized by
-    the model's tokenizer, with an end-of-sequence token unless `finish` or `data.completion_limit` says that it was cut
-    off. whole: keep only the groups of so many completions.
+    the run's own template, or answers one of `problems` by its `problem_id`. Text without `tokens` is tokenized, with
+    an end token unless `finish` or `data.completion_limit` says it was cut off. whole: only groups of so many.
     Raises TOPRError (one line) for a problem id that is unknown, a row without gold that is to be graded, a prompt that
     is too long, an empty completion, and token ids that the model does not have.
     """

@@ -25,8 +25,7 @@ QUANTILES = {"min": 0.0, "1%": 0.01, "5%": 0.05, "50%": 0.5, "95%": 0.95, "99%":
 def rounded_weights(model: Any, kind: str) -> Iterator[None]:
     """While the block runs, a model computes with rounded weights, the very tensors of before come back after it.
 
-    bfloat16: all of them. Else the matrices of the blocks, whose names have a number in them, as engines quantize; the
-    embeddings, the output layer and an adapter stay as they are.
+    bfloat16: all of them. Else, as engines quantize, the blocks' matrices (a number in their names), not an adapter's.
     """
     named = [] if kind == "none" else [*model.named_parameters()]
     if kind != "bfloat16":

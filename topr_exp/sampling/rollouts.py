@@ -105,8 +105,7 @@ def open_sampler(
     """The sampler that the settings name, closed at the end of the block.
 
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
-    keeps: of transformers; each token comes with all that could have been drawn in its place.
-    Raises ConfigError where the program is not installed.
+    keeps (transformers): with each token all that could be drawn in its place. ConfigError where a program is missing.
     """
     if isinstance(config, VLLMConfig):
         from topr_exp.sampling.vllm import VLLM

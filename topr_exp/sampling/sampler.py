@@ -57,8 +57,7 @@ class Sampler(ABC):
     ) -> list[list[Sample]]:
         """n completions of each prompt, a function of the weights and the arguments.
 
-        seed: numbers that together name the randomness. stop: texts that end a completion. Raises TOPRError (one
-        line) for an engine that could not be started or broke.
+        seed: numbers that name the randomness. stop: texts that end a completion. TOPRError where an engine breaks.
         """
 
     @abstractmethod
@@ -292,8 +291,7 @@ def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> T
 def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """One token a row from the distribution that temperature, top-k and top-p leave, and its log-probability there.
 
-    The third is that of every token, −inf where it is not left. logits: [rows, vocabulary] float32. The draw is
-    argmax(p / e) with e exponential: exact, and vectorised.
+    The third: every token's, −inf where not left. logits: [rows, vocabulary] float32. Exact: argmax(p / Exp(1)).
     """
     logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
     noise = torch.empty_like(logp).exponential_(generator=generator)

@@ -149,8 +149,7 @@ def completions_of(answer: dict[str, Any]) -> list[list[Sample]]:
 def send_weights(engine: Engine, policy: Policy) -> None:
     """Give an engine the policy's weights, one after the other.
 
-    From a GPU it copies them, each in the engine's precision for as long as that takes. Others (with an adapter merged,
-    they are in main memory) are sent.
+    On a GPU the engine copies each from a cast to its precision. Those in main memory (an adapter merged) are sent.
     """
     engine.ask("reload")
     with memory_for("handing weights to vLLM", "take sampler=hf"):
@@ -214,8 +213,7 @@ def logits_of(policy: Policy, inputs: torch.Tensor, start: int) -> torch.Tensor:
 def free_share(*, stays: bool) -> float:
     """The share of its GPU's memory that an engine may take: all that is free but a margin, half if it stays.
 
-    The other half is for the gradient and the activations of a policy that trains meanwhile. 1 without a GPU, where
-    nobody reads it.
+    The other half is for gradient and activations of a policy that trains meanwhile. Without a GPU: 1, read by nobody.
     """
     if not torch.cuda.is_available():
         return 1

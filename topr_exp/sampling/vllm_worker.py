@@ -1,8 +1,7 @@
 """The process of a vLLM engine: reads requests from a socket, answers them. Run by `engine.Engine`.
 
-It may run under another environment than the rest: it needs vLLM and the standard library, nothing of this package.
-Requests and answers are dictionaries, one answer a request; what each takes and gives stands at its method. `start`
-comes first.
+It may run in another environment than the rest: it needs vLLM and the standard library, nothing of this package.
+Requests and answers are dictionaries, one answer a request, as described at each method. `start` comes first.
 """
 
 from __future__ import annotations

@@ -135,9 +135,8 @@ class Table:
     ) -> int:
         """Make the shards that are missing or damaged; return the amount that this process made: rows by default.
 
-        `make(index)` must be a function of the key and the index alone. Several processes may fill one table:
-        they make different shards at the same time. `progress` counts rows, and is told who is waited for.
-        Raises TOPRError when the disk refuses; finished shards stay, so the same call goes on from there.
+        `make(index)` must be a function of key and index alone. Processes that fill one table make different shards.
+        `progress` counts rows and is told who is waited for. TOPRError when the disk refuses; finished shards stay.
         """
         pending, made, told = list(range(self.shards)), 0, ""
         with self._stop.leaving_together():
@@ -218,8 +217,7 @@ class Table:
 def canonical(key: Mapping[str, Any]) -> str:
     """The one JSON text of a key: members sorted, no spaces, ASCII only; equal keys give equal texts.
 
-    1, 1.0 and true are three different values, as they are in JSON. Tuples count as lists; what JSON can't hold (NaN,
-    infinities, other types) is our mistake.
+    1, 1.0 and true differ, as in JSON. Tuples count as lists; what JSON can't hold (NaN, other types) is our mistake.
     """
     return json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -1,7 +1,6 @@
 """`python -m topr_exp.sweeps`: show a sweep's state, resume it, cancel it, read its runs' output.
 
-Everything is read from the sweep's folder, and from Slurm if it has jobs there. So this works in another terminal or on
-another machine that sees the folder, and while runs are active.
+Reads the sweep's folder, and Slurm if it has jobs there: works on any machine that sees the folder, at any time.
 """
 
 import argparse

@@ -101,8 +101,7 @@ def supervise(
     """Start processes, so many at once, each with the number of its slot, and report the ending of each.
 
     After a stop signal none starts any more, and all are told. one_run: also when one of them was told, since they
-    agree on the update after which they save; and once one failed the others get a few seconds, since they may wait
-    for it for ever.
+    agree on the update after which they save; once one failed, the others get a few seconds: they may wait for ever.
     """
     waiting, slots, working = list(starts)[::-1], list(range(at_once))[::-1], dict[Child, int]()
     deadline, stopped, told = float("inf"), False, False

@@ -1,8 +1,7 @@
 """Slurm: runs of a sweep as one array of jobs, through Submitit.
 
-A run knows its job by the array's name and its place there. Both are written down before Submitit is asked, so that no
-launcher that is killed loses a job. Nothing relies on an answer about jobs: Slurm may be slow, or down. Then the runs'
-files have to do.
+A run knows its job by the array's name and its place there. Both are written down before Submitit is asked, so that a
+killed launcher loses no job. Nothing relies on Slurm's answers: where it is slow or down, the runs' files have to do.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """A sweep on disk: the folders of its runs, each with a `launch.json` that says how to start the run.
 
-Only the holder of `sweep.claim` writes these files. How a run stands is read from what the run itself writes, and from
-Slurm.
+Only the holder of `sweep.claim` writes these files. A run's state is read from what the run writes, and from Slurm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Forward a run's records to a tracker from a thread, so that no network, disk or client slows or ends the run.
 
-The run's files hold every record: each attempt begins by forwarding what the tracker does not have. Any call of the
-clients of W&B and TensorBoard may block or raise: `Tracker` bounds that.
+The run's files hold all: an attempt first forwards what the tracker lacks. `Tracker` bounds calls that block or raise.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """`python -m topr_exp.tracking.workspace`: a W&B workspace that compares the runs of a project.
 
-With --save FILE its specification is written as JSON, without an account or a network; without it the workspace is
-created in W&B and its address printed.
+Creates it in W&B and prints its address; with --save FILE writes its specification as JSON, without account or network.
 """
 
 import argparse

@@ -1,11 +1,10 @@
 """Asynchronous training by a virtual clock: completions of older weights, as a function of the settings and seeds.
 
-An update of the trainer is one unit of time. Completions are drawn by the weights of the moment at which they begin,
-and wait in a queue, part of each checkpoint, until they are trained on; old weights are not kept. `schedule.lag` says
-how long, or their lengths do: `schedule.concurrency` groups are under way at once, each completion grows by
+An update is one unit of time. Completions are drawn by the weights of the moment at which they begin, and wait in a
+queue, part of each checkpoint, until they are trained on; no old weights are kept. `schedule.lag` says how long, or
+their lengths do: `schedule.concurrency` groups are under way at once, each completion grows by
 `schedule.tokens_per_update` tokens a unit, and a group is ready when its longest completion is. With
-`schedule.in_flight` each token is drawn by the weights of its moment: what a completion has when the weights change is
-kept, and the rest is drawn again.
+`schedule.in_flight` each token is drawn by the weights of its moment: when they change, what is left is drawn anew.
 """
 
 import itertools
@@ -99,9 +98,8 @@ class AsyncRounds(Rounds):
     def by_length(self, number: int) -> tuple[list[Group], list[Group]]:
         """Let time pass until a batch is ready and while the update is computed; returns the batch and what is dropped.
 
-        wait: groups are trained on in the order in which they began, and so few are under way that none gets older
-        than `schedule.max_lag`. Else the first that are ready come first, and sampling pauses while as many groups wait
-        as can be under way; drop: those that are older are left out.
+        wait: groups come in the order in which they began, so few under way that none gets older than `max_lag`. Else
+        the first ready ones, and sampling pauses while as many wait as can be under way; drop: none above `max_lag`.
         """
         schedule = self.schedule
         assert schedule.prompts is not None

@@ -5,8 +5,7 @@ sharded each process writes the rows that it has, else process 0 writes all. Eac
 so a run goes on in any number of processes. `part-00001-of-00004.safetensors` holds tensors named `weight/NAME` and
 `KEY/NAME` (KEY of the optimizer's state). What is the same on every process is in the first file alone.
 
-Not torch.distributed.checkpoint: it reads its own format by pickle, which can run code, and to write safetensors it
-holds everything twice more in main memory and takes many times as long.
+Not torch.distributed.checkpoint: it reads by pickle, which can run code, and holds all twice more to write safetensors.
 """
 
 import json

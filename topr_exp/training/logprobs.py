@@ -1,7 +1,6 @@
 """Log-probabilities of completions by the training forward pass: the one place where π, μ and π_ref are scored.
 
-An update scores micro-batches with a gradient (`score_tokens`); log μ and log π_ref are scored once and stored
-(`score_rollouts`).
+`score_tokens` scores micro-batches with a gradient; `score_rollouts` scores log μ and log π_ref once, for the store.
 """
 
 import contextlib
@@ -27,8 +26,7 @@ from topr_exp.training.packing import Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, row_width, tree_rows, use_tree_attention
 
 VERSION = 2  # of what is stored; part of the key
-# Logits at a time, whatever the batch, length and vocabulary: 64 MiB in float32, on a GPU 256. A GPU needs the larger
-# products, since each chunk reads the whole output layer again.
+# Logits at a time: 64 MiB in float32; on a GPU 256, since each chunk reads the whole output layer again.
 CHUNK = {"cpu": 1 << 24, "cuda": 1 << 26}
 
 
@@ -96,9 +94,8 @@ def score_tokens(
 ) -> TokenScores:
     """Score every completion token; `reference` is the model whose whole distribution the KL is taken to.
 
-    The output layer is applied to the positions that predict completion tokens only, in chunks whose logits are
-    computed again in the backward pass, so that [B, T, vocabulary] is never held. With `recompute` (gradient
-    checkpointing) the same is done for each layer of the model, so that only their inputs are held.
+    The output layer is applied only where completion tokens are predicted, in chunks whose logits the backward pass
+    computes again: [B, T, vocabulary] is never held. `recompute` (gradient checkpointing) does the same for each layer.
 
     With `float32_head` the output layer computes in float32 under autocast too. Logits between 16 and 32 are 0.125
     apart in bfloat16, and log π − log μ of a completion is a sum of hundreds of their differences.

@@ -15,8 +15,7 @@ from topr_exp.types import TOPRError
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
     """AdamW, or Adafactor as the paper used it: transformers' with a fixed step size.
 
-    torch.optim.Adafactor scales the step by the size of the weights; at the paper's learning rate of 5e-7 it moves
-    them about 50 times less.
+    torch.optim.Adafactor scales the step by the weights' size: about 50 times smaller at the paper's rate of 5e-7.
     """
     weights = list(parameters)
     if config.name == "adafactor":
@@ -41,14 +40,12 @@ class Adafactor(torch.optim.Optimizer):
     """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
 
     An update is bound by memory, so it reads the gradient five times and writes it once. `clip` sums its squares by
-    rows and by columns; clipping scales these sums, and the gradient stays as it is. `step` multiplies it by the
-    columns' factors in place (no operation of torch takes both factors without writing a product), reads it for the
-    update's root mean square, and adds it to the weight by the rows' factors.
+    rows and by columns; clipping scales these sums, not the gradient. `step` multiplies it by the columns' factors in
+    place (no operation takes both factors without writing a product) and adds it to the weight by the rows' factors.
 
-    The statistics are those of whole weights. Sharded, the sums over processes are two: of columns' squares and norms,
-    then of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows,
-    `exp_avg_sq_col` the mean over all rows. Tensors of three and more dimensions are stacks of matrices along the
-    first, so only their norm and root mean square need a sum.
+    The statistics are those of whole weights. Sharded, two sums go over processes: of columns' squares and norms, then
+    of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows, `exp_avg_sq_col` the
+    mean over all. Tensors of 3 or more dimensions are stacks of matrices: only norm and root mean square need a sum.
     """
 
     EPSILON, LARGEST_RMS, DECAY = 1e-30, 1.0, -0.8  # transformers' defaults

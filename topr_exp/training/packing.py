@@ -1,16 +1,14 @@
 """Sequences as one tree of tokens, so that what they share is computed once and nothing is padded.
 
-The tokens stand in one row: first the prefix that all prompts have in common (the few-shot examples), then the rest
-of each distinct prompt, then completions.
+The tokens stand in one row: the prefix of all prompts (few-shot examples), the rest of each distinct one, completions.
 
     common prefix ─┬─ rest of prompt 1 ─┬─ completion 1
                    │                    └─ completion 2
                    └─ rest of prompt 2 and completion 3        (one completion alone goes on in its prompt's segment)
 
-A token sees the tokens before it in its segment and everything in the segments above: all that causal attention over
-its whole sequence would let it see. So log-probabilities, and gradients summed where branches meet, are those of the
-sequences one by one but for rounding. Embeddings, norms, projections and the MLP never look at another token and take
-the row as it is; attention goes level by level (`tree_attention.py`).
+A token sees the tokens before it in its segment and all segments above, as causal attention over its whole sequence
+would let it. So log-probabilities, and gradients summed where branches meet, are those of single sequences but for
+rounding. All but attention, which goes level by level (`tree_attention.py`), takes the row as it is.
 """
 
 from collections import Counter

@@ -5,8 +5,7 @@
 a block's weights when it computes and sums the gradients by parts.
 `hsdp`: the same within each machine, so that weights are gathered over its own links; between machines go sums alone.
 
-All sum over processes, where torch would average: the trainer has divided by the number of examples of the global
-batch, so the sum is the gradient that one process computes.
+All sum over processes, where torch would average: the trainer has divided by the global batch's number of examples.
 """
 
 import contextlib
@@ -64,8 +63,7 @@ class SingleProcess:
 class DDP(SingleProcess):
     """The whole model on every process.
 
-    Not torch's DistributedDataParallel, which sums while the last micro-batch's backward pass goes on: of an update of
-    seconds that saves the milliseconds in which the gradients of a model that fits cross a machine.
+    Not torch's DistributedDataParallel: to sum during the backward pass saves milliseconds of an update of seconds.
     """
 
     def sum_gradients(self) -> None:

@@ -54,8 +54,7 @@ class Rounds:
     iteration: int
     timed: Callable[[str], contextlib.AbstractContextManager[None]]  # under the name of a stage
     from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
-    # Of the newest completions: the share of correct ones, the mean length, mean |log μ − log q| a token, q the
-    # sampler's, and the mean reward.
+    # Of the newest completions: share correct, mean length, mean |log μ − log q| a token (q the sampler's), reward.
     seen: dict[str, float] = field(default_factory=dict)
     columns: pa.Table = None  # of the round under way: what was sampled or replayed
     drawn: list[pa.Table] = field(default_factory=list)  # what the round sampled so far
@@ -148,8 +147,7 @@ class Rounds:
     ) -> list[pa.Table]:
         """Completions of some problems, one table each; `shards` of the round were sampled before.
 
-        With `compose.pass_rate` more problems (of `further`, default: all) are drawn until as many have such a share,
-        or `draws` times (default: `compose.max_draws`).
+        `compose.pass_rate`: draws more (`further`, default: all) till enough pass, `draws` (`compose.max_draws`) times.
         """
         wanted, drawn = len(indices), indices[:0]
         kept: list[pa.Table] = []

@@ -1,8 +1,7 @@
 """One optimizer step over one global batch. It knows no algorithm by name: a loss maps a batch to per-example losses.
 
-The reduction is the sum over the global batch divided by its number of examples, or with `optim.reduction=tokens` of
-completion tokens (the last batch of an epoch by its own, smaller number), so that micro-batches, padding and the number
-of processes can't change a result.
+The sum over the global batch is divided by its examples, or with `optim.reduction=tokens` by its completion tokens (the
+last batch of an epoch by its own number): micro-batches, padding and the number of processes can't change a result.
 """
 
 import dataclasses
@@ -39,8 +38,7 @@ RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after 
 class Trainer:
     """The policy in training, its optimizer and its counters; starts from the newest checkpoint below `folder`.
 
-    reference: the model whose whole distribution a loss needs (`vocab_kl`), else None.
-    layout: how the policy's model lies over the processes of the run (`parallelize`).
+    reference: the model whose whole distribution a loss needs (`vocab_kl`), or None. layout: from `parallelize`.
     """
 
     def __init__(
@@ -99,8 +97,7 @@ class Trainer:
     def should_save(self, now: float, every: float) -> bool:
         """True once `every` seconds have passed since the last checkpoint.
 
-        Where saving takes long it is done less often, so that it takes at most a twentieth of the run; not so if
-        `every` is 0.
+        Unless `every` is 0, saving that takes long is done less often: it takes at most a twentieth of the run.
         """
         return now - self.saved >= (every and max(every, 20 * self.saving))
 
@@ -110,8 +107,7 @@ class Trainer:
         """One optimizer step on the chosen examples, of `updates` in the iteration; returns its record.
 
         expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
-        not, and, unless optim.skip_nonfinite is set, when the loss or the gradient is not finite; when memory runs
-        out, too.
+        not, when memory runs out, and without optim.skip_nonfinite when the loss or the gradient is not finite.
         """
         began, config, longest = time.monotonic(), self.config, max(examples.length(example) for example in chosen)
         work = (
@@ -215,8 +211,7 @@ class Trainer:
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
 
-        In bfloat16 no bound can be set, since batches of another shape are rounded differently: a line says how far Δ
-        is from 0.
+        In bfloat16, where batches of another shape are rounded differently, no bound holds: a line says how large Δ is.
         """
         worst = float(delta.abs().max())
         if not self.policy.full_precision and self.step == 0:
@@ -268,9 +263,8 @@ def train_offline(
 ) -> None:
     """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.
 
-    mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there.
-    Raises TOPRError after a pass in which no example had a gradient: positives only where nothing is correct, or a loss
-    relative to its group where all groups are of one kind.
+    mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there. Raises TOPRError after a pass
+    without any gradient: positives alone where nothing is correct, a group-relative loss where no group is mixed.
     """
     batch = trainer.config.batch_size
     per_epoch = math.ceil(len(examples) / batch)

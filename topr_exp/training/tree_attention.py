@@ -1,8 +1,7 @@
 """Attention over a tree of tokens, as an attention function of transformers: `use_tree_attention` gives it to a model.
 
-transformers passes the extra arguments of a model's forward pass on to the attention function. This one takes the tree
-from them; without a tree it calls transformers' own. So a model keeps working in every other way: sampling with a
-cache, padded batches, gradient checkpointing (which calls a layer again with the same arguments).
+transformers passes extra arguments of a forward pass on to the attention function, which takes the tree from them.
+Without one it calls transformers' own: sampling with a cache and padding work as before. Checkpointing works with both.
 """
 
 import functools
@@ -135,8 +134,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
 
 @functools.cache
 def takes_grouped_heads(device: torch.device) -> bool:
-    """True where a fused kernel takes grouped heads with a mask, below float32: torch 2.14's memory-efficient one, or
-    cuDNN's, which is asked first on GPUs of compute capability 9 and 10."""
+    """True where a fused kernel takes grouped heads and a mask below float32: torch 2.14's, cuDNN's (sm_9x, sm_10x)."""
     return torch.__version__ >= "2.14" or torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 

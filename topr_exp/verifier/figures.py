@@ -75,8 +75,7 @@ def summarise(counted: Tally, resamples: int = RESAMPLES) -> dict[str, Any]:
     """Name -> value, se (None for ratios), low, high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
-    says the same), invalid, weighted_sc, maj, oracle, solved (share of correct solutions), and the paired difference
-    weighted_sc - maj.
+    says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
     """
     names = list(counted.values)
     columns = np.stack([counted.values[name] for name in names], axis=1)

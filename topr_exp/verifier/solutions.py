@@ -58,8 +58,7 @@ def name_of(problem: Problem, sample: int) -> str:
 class Verification:
     """The task of a verifier: what it is asked, and what its verdicts are good for.
 
-    solve(problems, n, seed): writes n solutions of each, and grades them. seed, test_seed: of those to the training and
-    to the test problems.
+    solve(problems, n, seed): writes and grades n solutions of each. seed, test_seed: for training and test problems.
     """
 
     def __init__(
