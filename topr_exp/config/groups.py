@@ -131,7 +131,7 @@ RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
 class OptimConfig(Section):
     """One update: which optimizer, how many examples, how far."""
 
-    name: Literal["adamw", "adafactor"]
+    name: Literal["adamw", "adafactor"]  # adamw needs betas too, as in optim.betas=[0.9,0.999]
     lr: Annotated[float, RATE]
     betas: list[float] | None
     weight_decay: Annotated[float, at_least(0)]

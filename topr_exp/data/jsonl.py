@@ -19,7 +19,7 @@ class JsonLines(DataConfig):
 
     path: str | None  # FILE.jsonl, or a folder with train.jsonl and test.jsonl
     test_share: Annotated[float | None, within("(0, 1)")]  # of the problems, where there are none to test on
-    question: str  # the field's name, as all below
+    question: str  # the field's name
     answer: str
     id: str | None  # None: the number of the line
     level: str | None
