@@ -85,7 +85,8 @@ def section(prefix: str, title: str, schemas: list[Any], values: dict[str, Any])
             seen.add(field.name)
             options = " or ".join(describe(option) for option in options_of(hints_of(schema)[field.name]))
             files = [CONF / "algo" / f"{name}.yaml" for name in values] if prefix == "algo." else files_of(prefix)
-            chosen = f"`{prefix.rstrip('.')}=NAME` chooses" if prefix not in ("", "optim.") and field.name == "name" else ""
+            is_choice = field.name == "name" and prefix not in ("", "optim.")
+            chosen = f"`{prefix.rstrip('.')}=NAME` chooses" if is_choice else ""
             meaning = chosen or remarks.get(field.name) or yaml_remark(files, prefix.rstrip("."), field.name)
             meaning = meaning or MEANINGS.get(field.name, "")
             cells = (f"`{prefix}{field.name}`", allowed.get(field.name, options), default(field.name, values), meaning)

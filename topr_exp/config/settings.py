@@ -39,7 +39,7 @@ class Config(Section):
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Literal["scored", "sampler", "none"] = "scored"
-    mu_model: str | None = None  # scores imported completions; null: log μ is their own, else by the model being trained
+    mu_model: str | None = None  # scores imported completions; null: log μ is theirs, else by the model being trained
     dry_run: bool
     overwrite: bool = False
     output_dir: str
