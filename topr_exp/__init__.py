@@ -46,11 +46,21 @@ def leave_out_current_folder() -> None:
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
-def import_own(module: str) -> ModuleType:
-    """Import a module that the settings name: of this package, installed, or else a file of the current folder."""
-    if not module.startswith(f"{__name__}.") and not {"", os.getcwd()} & {*sys.path}:
+def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
+    """Import a module that the settings name: of this package, installed, or else a file of the current folder.
+
+    runs_here: raise ImportError where its file changed since: the old code would run under the new file's hash.
+    """
+    own = not module.startswith(f"{__name__}.")
+    if own and not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
-    return importlib.import_module(module)
+    found = importlib.import_module(module)
+    if own and runs_here and found.__file__ is not None:
+        with open(found.__file__, "rb") as file:
+            content = file.read()
+        if vars(found.__spec__).setdefault("content", content) != content:  # a reloaded module has another spec
+            raise ImportError(f"{found.__file__} has changed since this process imported it; start a new one")
+    return found
 
 
 if sys.argv[:1] == ["-m"]:  # python -m looks for a command of ours, and nothing heavy is imported yet

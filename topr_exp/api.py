@@ -120,9 +120,8 @@ def read_completions(run: str | Path, iteration: int = 1) -> pd.DataFrame:
     """Tabulate the completions that an offline iteration of a run drew, one a row.
 
     Columns: problem (an index into the training problems) and sample, or what an imported file has; text, tokens,
-    finish, verdict, answer, reward where rewards are graded, and how often the row is in the training set (chosen).
-    Imported completions follow sampled ones.
-    TOPRError where the run, or what it refers to in the store, can't be read.
+    finish, verdict, answer, reward where graded, and how often the row is in the training set (chosen). Imported
+    completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
     """
     folder = Path(run) / f"iteration-{iteration}"
     sources, fault = read_object(folder / "sources.json")

@@ -64,9 +64,6 @@ def work(args: Namespace) -> int:
     return 0
 
 
-# ---- settings
-
-
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
     given = given_settings(args)
@@ -169,9 +166,6 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
                     f"its folder: give {name}=... on the command line, the same if you trust it"
                 )
         composed[group] = now
-
-
-# ---- the evaluation
 
 
 def evaluate_model(config: Config) -> None:

@@ -177,7 +177,7 @@ def describe(option: Any) -> str:
 def plain(value: Any) -> Any:
     """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"_target_": target, **values} if (target := class_path(value)) else values
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import make_rollouts, refused
-from topr_exp.composition.candidates import concat_rows, merge_sources
-from topr_exp.composition.training_set import baseline_for, effective_positive
+from tests.conftest import config_of, make_rollouts, refused
+from topr_exp.composition.candidates import Candidates, concat_rows, merge_sources
+from topr_exp.composition.training_set import baseline_for, build_training_set, effective_positive
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Completions
@@ -84,6 +84,14 @@ def test_a_set_of_one_kind_has_no_baseline_for_a_proportion(p, kind):
     with refused(f"effective_positive=0.2 .* all completions .* are {kind}"):
         baseline_for(p, 0.2)
     assert effective_positive(p, 0.3) == p  # the other direction is fine
+
+
+@pytest.mark.parametrize(("rewards", "reached"), [("pm1", 0.5), ("zero_one", None)])
+def test_p_tilde_is_of_rewards_1_and_minus_1(rewards: str, reached: float | None) -> None:
+    config, candidates = config_of("data.n=2").compose, Candidates(np.array([0, 0]), np.array([True, False]))
+    options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+    made = build_training_set(candidates, rewards, config, "examples", **options)
+    assert made.effective_positive == reached
 
 
 @pytest.mark.parametrize(("p", "c"), [(0.0, -1.0), (1.0, 1.0)])

@@ -16,7 +16,7 @@ from topr_exp.config.groups import OptimConfig
 from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
 from topr_exp.runs.folder import RunFolder
-from topr_exp.schema import NOT_IDENTITY, Section, hashed
+from topr_exp.schema import NOT_IDENTITY, Section, hashed, plain
 
 VLLM, LORA = "model=llama3_8b", "model.lora={rank: 16, alpha: 32, targets: all-linear}"
 NAMES = {
@@ -106,6 +106,15 @@ def test_a_made_up_key_or_group_changes_no_folder_at_its_neutral_value(average, 
         expected.setdefault(added[0], {}).update(added[1])
     assert later.identity == expected
     assert (later.folder == before.folder) == (added is None)
+
+
+def test_a_field_that_is_computed_is_no_setting() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Computed:
+        given: int = 1
+        made: int = dataclasses.field(init=False, default=2)
+
+    assert plain(Computed()) == {"given": 1}
 
 
 def test_a_yaml_without_an_added_key_takes_its_neutral_value() -> None:

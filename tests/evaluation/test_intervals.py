@@ -65,6 +65,8 @@ def test_resampling_in_chunks_changes_nothing(monkeypatch):
 
 
 def test_a_single_problem_has_no_uncertainty_to_give():
+    assert crossed_interval(np.array([[0.5]])).over == "nothing"
+    assert crossed_interval(np.array([[0.5], [0.25]])).over == "2 seeds, problems"
     (found,) = bootstrap_intervals(np.array([[0.25]]), np.random.default_rng(0))
     assert found.as_dict() == {"value": 0.25, "low": None, "high": None}
     assert found.percent() == "25.0"

@@ -9,16 +9,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from tests.conftest import config_of, make_model, needs_peft
+from tests.conftest import config_of, make_model, needs_peft, refused
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
 from topr_exp.models.loading import ADAPTER
 from topr_exp.models.policy import Policy, load_policy, save_policy, stored
 from topr_exp.sampling.vllm import check_log_probabilities
 from topr_exp.training.logprobs import Inputs, score_tokens
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 pytestmark = needs_peft
 
@@ -48,6 +48,14 @@ def logits(model: Any) -> torch.Tensor:
 def logp(model: Any) -> torch.Tensor:
     with torch.no_grad():
         return score_tokens(model, Inputs(SEQUENCES, torch.device("cpu")), entropy=True).logp
+
+
+def test_an_adapter_that_could_not_be_merged_is_refused() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 11}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads, num_experts=4, num_experts_per_tok=2))
+    with refused("an adapter of Qwen3MoeForCausalLM can't be merged", ConfigError):
+        adapter.add_adapter(model, LoRA(4, 8.0, ALL_LINEAR), 0)
 
 
 @pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"]])

@@ -9,7 +9,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.make_tiny.recipes import RECIPES
@@ -47,7 +47,7 @@ def test_a_folder_loads_like_the_shipped_model_and_to_its_device(own_model, monk
 
     def noted(*given: Any, **options: Any) -> Any:
         found = read(*given, **options)
-        devices.update(weight.device.type for weight in found.parameters())
+        devices.update(weight.device.type for weight in found[0].parameters())
         return found
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
@@ -117,11 +117,16 @@ def test_folders_that_cannot_be_used(own_model: Path, tmp_path: Path) -> None:
     tokenizer.save_pretrained(larger)
     damaged = Path(shutil.copytree(own_model, tmp_path / "damaged"))
     (damaged / "model.safetensors").write_bytes(b"\0" * 100)
+    lacking = Path(shutil.copytree(own_model, tmp_path / "lacking"))
+    weights = load_file(lacking / "model.safetensors")
+    weights.pop("model.layers.0.mlp.up_proj.weight")
+    save_file(weights, lacking / "model.safetensors", metadata={"format": "pt"})
     steps = [
         (str(tmp_path / "nowhere"), None, r"no such folder; shipped models are .*tiny"),
         ("tinny", None, "no such folder"),
         (str(larger), None, "the tokenizer has 415 tokens, the model only 413"),
         (str(damaged), None, "can't be loaded"),
+        (str(lacking), None, r"its files lack 1 weights of the model, as model\.layers\.0\.mlp\.up_proj\.weight"),
         (str(own_model), "tokenizer.json", "has no tokenizer"),
         (str(own_model), "model.safetensors", r"no weights .*pickled"),
         (str(own_model), "config.json", r"no config\.json"),

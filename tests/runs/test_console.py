@@ -222,6 +222,7 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
         "baseline=-0.3",
         f"trained on  {summary['trained_on']}",
         "tested on   8 problems generated in the form of gsm8k",
+        "\ntopr_exp.run(...)  # from Python",  # not the words of the tests' command
     ):
         assert line in text
     for row, end in (("base", "base"), ("trained", "final")):
@@ -252,7 +253,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int,
     shares = dict.fromkeys(("pass@1", "correct", "incorrect", "invalid"), 0.5)
     figures = {**shares, "pass@k": {"1": {"value": 0.5, "low": None, "high": None}}, "problems": 1}
     summary = {"base": figures, "final": figures, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5}
-    environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
+    environment = {"versions": {}, "git_commit": None, "command": ["a/topr_exp/__main__.py", "-cd", "a b", "seed=1"]}
     write_card(tmp_path, config, {**summary, "baseline": 0.0}, environment, TrainedOn(2, of_data, "x"), "the header")
     text = (tmp_path / CARD_FILE).read_text()
     found = ModelCard(text).data
@@ -260,7 +261,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int,
     assert found.datasets == datasets
     assert "trained                  50.0         50.0" in text
     assert "\nthe header\n" in text
-    assert "python -m topr_exp --config-dir 'a b'" in text
+    assert "python -m topr_exp -cd 'a b'" in text
     assert "commit" not in text  # of an installed package
 
 

@@ -1,5 +1,6 @@
 """Before anything starts: mistakes in files are one line; a run goes on with the inputs and threads it began with."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, needs_peft, overrides, write_lines
+from tests.conftest import ROOT, config_of, needs_peft, overrides, refused, write_lines
 from topr_exp import pipeline
 from topr_exp.__main__ import main
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.data.problems import load_problems
+from topr_exp.grading import check_name
 from topr_exp.models import loading
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
@@ -107,6 +109,30 @@ def test_completions(tmp_path: Path, told: Told) -> None:
     write_lines(file, [*[good] * 40, {"problem_id": "no", "completion": "x"}, good])
     message = f"error: data.completions={file}: completion 41 answers problem_id 'no', wh"
     assert told(f"data.completions={file}").startswith(message)
+
+
+def test_each_file_of_a_saved_log_is_an_input(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / "log" / split).mkdir(parents=True)
+        (tmp_path / "log" / split / "data.arrow").write_text(split)
+    (tmp_path / "log" / "dataset_dict.json").write_text("{}")
+    config = config_of(*overrides(tmp_path))
+    found = inputs_of(dataclasses.replace(config, data=dataclasses.replace(config.data, completions=f"{tmp_path}/log")))
+    assert len({name: found["files"][name] for name in found["files"] if "data.arrow" in name}) == 2
+
+
+def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeypatch):
+    text = "from topr_exp.algorithms.policy_gradient import Tapered\n\n\nclass Mine(Tapered):\n    pass\n"
+    (tmp_path / "own_notebook.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [*overrides(tmp_path), "algo._target_=own_notebook.Mine"]
+    assert config_of(*words).algo == config_of(*words).algo
+    (tmp_path / "own_notebook.py").write_text(f"{text}\n# another\n")
+    with refused(r"own_notebook.py has changed since this process imported it; start a new one", ConfigError):
+        config_of(*words)
+    check_name("own_notebook:Mine")  # workers import anew
+    importlib.reload(sys.modules["own_notebook"])
+    assert config_of(*words)
 
 
 def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(tmp_path, monkeypatch):

@@ -186,10 +186,11 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> 
         ('"$0" -c "$1" >/dev/full', "raise SystemExit(exit_status(lambda: print('x') or 3, resumes=True))", (3, "")),
         ('"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}',  # a reader who leaves is no error
          "raise SystemExit(exit_status(lambda: [print('line') for _ in range(100000)] and 0))", (1, "")),
+        ('PYTHONIOENCODING=latin-1 "$0" -c "$1"', "raise SystemExit(exit_status(lambda: print('μ ◀') or 0))", (0, "")),
         ('"$0" -c "$1"', "warn('read \\x1b[2J'); warn('left out: \\x9b')",
          (0, "warning: read \\x1b[2J\nwarning: left out: \\x9b\n")),
     ],
-    ids=["closed", "full", "goes on", "left", "escaped"],
+    ids=["closed", "full", "goes on", "left", "letters", "escaped"],
 )  # fmt: skip
 def test_what_a_command_prints(command: str, code: str, ending: tuple[int, str]) -> None:
     words = ["bash", "-c", command, sys.executable, START + code]

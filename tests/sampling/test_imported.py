@@ -18,12 +18,12 @@ from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.imported_log import inspect_log
-from topr_exp.sampling.imported import load_imported, open_log, tokenize_completions
+from topr_exp.sampling.imported import load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.training.trainer import Trainer
-from topr_exp.types import TOPRError
+from topr_exp.types import Problem, TOPRError
 
 
 def problems() -> Any:
@@ -88,6 +88,13 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tm
     assert found.rollouts.problem.tolist() == [0, 1, 0, 2, 3]
     assert found.rollouts.sample.tolist() == [0, 0, 1, 0, 0]
     assert found.log_mu is None
+
+
+def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question() -> None:
+    known = [Problem("a", "q", "1", fields={"hint": "h"})]
+    row = {"problem_id": ["a"], "question": ["q?"], "gold": ["2"], "text": ["x"]}
+    ((one,), _, _) = match_problems(pa.table(row), known, "log", graded=True)
+    assert (one.question, one.answer, one.fields) == ("q?", "2", {"hint": "h"})
 
 
 @pytest.mark.parametrize(
@@ -294,6 +301,9 @@ def test_a_loss_of_groups_refuses_a_log_in_which_a_prompt_has_a_single_completio
     with pytest.raises(TOPRError, match=r"^algo=grpo compares .*: 1 of 16 prompts of .* have a single one$"):
         run(config := config_of(*overrides(tmp_path, "algo=grpo", *more, "data.eval_n=1")))
     assert not (config.folder / "eval.jsonl").exists()
+    row = {"problem_id": problems()[0].id, "completion": " The answer is 7."}  # in the group of those that are sampled
+    given = f"data.completions={write_lines(tmp_path / 'one.jsonl', [row])}"
+    assert run(config_of(*overrides(tmp_path, "algo=grpo", "data.n=4", given, "compose.mix=0.02")))
 
 
 # ---- TRL trains and logs its completions; our first gradient on that log is TRL's

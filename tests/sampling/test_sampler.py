@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from tests.conftest import make_model
 from topr_exp.config.model import SamplerConfig
@@ -90,6 +91,18 @@ def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.Monkey
     for a, b in zip((one for group in shared for one in group), (one for group in apart for one in group), strict=True):
         assert (a.tokens, a.finish) == (b.tokens, b.finish)
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("rests", [[[4], [5, 6, 7], [8, 9]], [[4, 4], [5, 6], [8, 9]]], ids=["padded", "equally long"])
+def test_a_window_of_attention_sees_the_same_tokens_in_a_batch_as_alone(rests: list[list[int]]) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    more = {"num_key_value_heads": 1, "vocab_size": 11, "sliding_window": 8, "initializer_range": 0.6}
+    model = MistralForCausalLM(MistralConfig(**shape, **more)).eval()
+    prompts, config = [[0, *[3, 4, 5, 6, 7, 8] * 8, *rest] for rest in rests], settings(max_new_tokens=1)
+    for prompt, (one,) in zip(prompts, sample_completions(model, prompts, 1, config, [EOS], generator()), strict=True):
+        logp = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+        assert one.logprobs[0] == pytest.approx(float(logp[one.tokens[0]]), abs=1e-4)
 
 
 def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too() -> None:

@@ -89,7 +89,7 @@ def test_documents_that_install_vllm_name_the_pins() -> None:
         for line in path.read_text().splitlines()
         if re.search(r"pip install\b.*\bvllm|INSTALL=.*vllm", line)
     ]
-    assert {name for name, _ in installs} == {"gpu.md", "vllm.md", "skypilot.yaml"}
+    assert {name for name, _ in installs} == {"gpu.md", "skypilot.yaml"}
     assert [line for _, line in installs if PINS not in line] == []
 
 

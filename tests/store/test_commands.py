@@ -102,6 +102,9 @@ def test_import_and_export(tmp_path: Path, command: Command) -> None:
     status, out, _ = command("export", "imported", str(target))
     assert (status, out.startswith("1 completions of imported/")) == (0, True)
     assert target.read_text() == '{"problem_id": "1", "completion": "x", "tokens": [1]}\n'
+    for name in (source / "x.parquet", source / "y" / "x.jsonl"):  # below a file
+        status, _, told = command("export", "imported", str(name))
+        assert (status, told.count("\n"), told.startswith(f"error: cannot write {name}: ")) == (1, 1, True), told
     source.write_text("{}\n")
     assert command("import", str(source)) == (1, "", f"error: {source}:1: completion is missing\n")
 

@@ -263,6 +263,9 @@ def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
     cluster = plain(recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.qos=high"]))
     assert (cluster["partition"], cluster["qos"]) == ("a", "high")
     assert plain(recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]))["name"] == "local"
+    sized = ["+experiment=mine", "cluster.threads=${size:4,12}", "model=llama3_8b", "name=big", "-m", "seed=0,1"]
+    cluster = plain(recompose(["--config-dir", str(tmp_path), *sized], []))
+    assert (cluster["jobs"], cluster["threads"]) == (7, 12)
     with pytest.raises(ConfigError, match="only cluster settings can change"):
         recompose(["-m", "seed=0,1"], ["optim.lr=1"])
     (tmp_path / "cluster").mkdir()
@@ -277,6 +280,22 @@ def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
 
 
 # ---- the command line
+
+
+def test_a_sweep_that_was_moved_is_not_resumed_where_it_was(tmp_path, monkeypatch, capsys):
+    make_sweep_of_two(tmp_path / "sweep").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert main(["resume", "moved"]) == 1
+    told = f"error: moved was launched as {tmp_path / 'sweep'}, where its runs would go on: move it back\n"
+    assert capsys.readouterr().err.endswith(told)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_runs_of_an_array_have_one_cluster() -> None:
+    words = ["-m", "cluster=slurm", "cluster.mem_gb=${size:4,128}", "dry_run=true"]
+    with pytest.raises(ConfigError, match=r"model=llama3_8b .*: its cluster settings differ; start a sweep for each"):
+        plan(parse_arguments([*words, "model=tiny,llama3_8b", "sampler=hf"]))
+    assert len(plan(parse_arguments([*words, "seed=0,1"])).jobs) == 2
 
 
 def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monkeypatch, capsys):

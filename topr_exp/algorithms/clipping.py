@@ -142,9 +142,8 @@ class REC(Clipped):
     loss = − Σ_t 1[(A ≥ 0 and r_t ≤ 1 + ε_high) or (A ≤ 0 and r_t ≥ 1 − ε_low)] A logπ(y_t|x, y_<t),   A = r − r̄
 
     arXiv 2509.24203, REC-OneSide without importance weight. `drop=true` keeps only as many negatives of a group as it
-    has positives, those with the lowest sample index (responses to a prompt are exchangeable, so this is a random
-    choice, and the same one whatever the order of the batch); r̄ is the mean of what is kept, dropped samples have
-    loss 0 and stay in the count. With infinite ε and `drop=true` it is RED-Drop.
+    has positives, those with the lowest sample index (exchangeable: a random choice, the same in any batch); r̄ is the
+    mean of what is kept, dropped samples have loss 0 and stay in the count. With infinite ε it is RED-Drop.
 
     Signals (`drop`): advantage. Metrics: advantage, clipped; for `drop` also kept.
     """

@@ -263,11 +263,10 @@ class Tapered(PolicyGradient):
     loss = − stopgrad(w) · R · logπ(y|x) / T,   w = clip(r, a±, b±),   r = π(y|x)/μ(y|x),   R = R0 − c
 
     TOPR (arXiv 2503.14286), Equation 7 and Table 1: topr 1 1 0 1, sft 1 1 0 0, naive 1 1 1 1, is 0 ∞ 0 ∞, tis 0 1 0 1
-    for a_pos b_pos a_neg b_neg. The sign of R picks the limits, as in Equations 1 and 7: of rewards 1 and 0
-    and c < 0 it is positive for all. `advantage` other than `reward` puts the group's advantage A in R's place, here
-    and in the choice of limits. `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R logπ_t, what other frameworks call
-    TOPR; `ratio=geometric` clips r^(1/T). `length_normalize=false` leaves 1/T out; the expected gradient is then that
-    of −J in Equation 11. Masks and a correction are `PolicyGradient`'s.
+    for a_pos b_pos a_neg b_neg. The sign of R picks the limits (Equations 1 and 7): of rewards 1 and 0 and c < 0 it is
+    positive for all. `advantage` other than `reward` puts the group's A in R's place. `ratio=token` is −(1/T) Σ_t
+    stopgrad(clip(r_t)) R logπ_t, what other frameworks call TOPR; `ratio=geometric` clips r^(1/T). Without 1/T
+    (`length_normalize=false`) the expected gradient is that of −J in Equation 11. Masks, correction: `PolicyGradient`.
     """
 
 

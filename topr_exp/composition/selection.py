@@ -168,9 +168,6 @@ def sample_proportion(
     return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)]), largest
 
 
-# ---- what is said of a set
-
-
 def describe(
     candidates: Candidates, examples: Rows, config: ComposeConfig, unit: Unit, available: int, note: str | None = None
 ) -> Selection:

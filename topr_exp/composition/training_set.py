@@ -75,9 +75,8 @@ def build_training_set(
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
-    rewards: what gives R0; where it is graded or given, the candidates have it.
-    round_number: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
-    Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
+    rewards: what gives R0; graded and given ones come with the candidates. round_number: a round's few completions may
+    be of one kind, whose weight c may take; p~ is not reported. TOPRError: the candidates can't give what is asked.
     """
     wrong = INCORRECT_REWARD[rewards]
     select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
@@ -133,8 +132,7 @@ def baseline_for(positive_share: float, effective_positive: float) -> float:
 def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = "") -> Selection:
     """min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
-    Sorted by problem. Each set of that many of a problem's n+ n- pairs is equally likely.
-    Raises TOPRError when no problem has both a correct and an incorrect completion.
+    Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. TOPRError without any pair.
     """
     rows = usable_rows(candidates, config)
     problem, positive = candidates.problem[rows], candidates.positive[rows]

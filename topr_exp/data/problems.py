@@ -41,12 +41,10 @@ class ProblemSets:
 def load_problems(source: DataConfig) -> ProblemSets:
     """The problems that the settings name, the same for the same settings.
 
-    Where a set is larger than asked, `source.seed` draws the part, in the set's own order; where it is smaller, all
-    of it is used, as the report says. Raises TOPRError for what can't be read, for a split without problems, two
-    problems with one id, and where more than 5 % of a split have no answer that can be read.
+    Of a set larger than asked, `source.seed` draws a part, in the set's order. Raises TOPRError for what can't be read,
+    a split without problems, two problems with one id, and where more than 5 % of a split have no readable answer.
 
-    `source.test_split` validation puts problems of the training set that are not trained on in the place of the test
-    set, which nothing is then measured on; TOPRError where too few are left.
+    `source.test_split` validation tests on training problems that are not trained on; TOPRError where too few are left.
     """
     test, test_report = _read(source, "test")
     train, train_report = _read(source, "train")

@@ -270,9 +270,6 @@ def turn_of(turn: Any) -> dict[str, str]:
     return {"role": said["role"], "content": "".join(texts)}
 
 
-# ---- files
-
-
 def source_files(source: str) -> list[Path]:
     """The files of a source on this machine, in their order; none for the hub's or a table of the store."""
     path = Path(source)
@@ -322,9 +319,6 @@ def saved_rows(source: str) -> Any:
         return found["train"] if isinstance(found, datasets.DatasetDict) else found
     except Exception as error:  # datasets raises many types
         raise TOPRError(f"data.completions={source}: {' '.join(str(error).split())}") from None
-
-
-# ---- into the store
 
 
 def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:

@@ -101,9 +101,8 @@ def bootstrap_intervals(
 
     The bootstrap (Efron and Tibshirani 1994). Assumes that the problems are a sample of those that could have been
     asked, independent of one another (or their clusters are). How training seeds differ is not in it.
-    values: [P, S] S statistics of each problem; all are resampled together.
-    clusters: [P] numbers from 0 of what is resampled as a whole (None: single problems).
-    share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
+    values: [P, S] S statistics of each problem, resampled together. clusters: [P] numbers from 0 of what is resampled
+    as a whole (None: single problems). share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
     """
     assert len(values), "no problems"
     mean = values.mean(axis=0)
@@ -238,7 +237,7 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
         return counted
     mean, squares = float(values.mean()), mean_squares(values)
     error, freedom = map(float, crossed_error(squares, seeds, problems))
-    half = float(t_95(freedom)) * error
+    half = float(t_95(freedom)) * error if values.size > 1 else math.nan
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if share else -1.0), min(high, 1.0)
@@ -260,10 +259,9 @@ def studentized_range(groups: int, freedom: Values) -> Values:
 def below_another(values: Values, quantile: Callable[[int, Values], Values] = studentized_range) -> NDArray[np.bool_]:
     """Compare all K groups: true at [i, j] where group i is surely below group j.
 
-    Hsu's multiple comparisons with the best (1981), with Tukey's studentized range, so that of K equal groups one is
-    called below another, or the best, in 5 % of all cases for all K together; docs/statistics.md has it measured. One
-    variance for all groups: `crossed_error` of the interactions of groups with seeds and problems; where a pair's own
-    is larger, that one.
+    Hsu's multiple comparisons with the best (1981), with Tukey's studentized range: of K equal groups one is called
+    below another, or the best, in 5 % of all cases for all K together (docs/statistics.md). One variance for all:
+    `crossed_error` of the interactions of groups with seeds and problems, or a pair's own if larger.
     values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.
     """
     groups, seeds, problems = values.shape[-3:]

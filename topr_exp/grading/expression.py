@@ -26,6 +26,7 @@ FUNCTIONS = words(r"\sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \sinh 
 _CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
 _ENDS = words("+ - ) }") | {""}
 _LITERAL = frozenset("+-*/^(){}") | {r"\frac"}
+_REPEATING = re.compile(r"(-?)(\d+)\.(\d*)\\overline\{(\d+)\}", re.ASCII)
 _SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re.ASCII)  # a calculator's 2.5e6
 
 
@@ -49,6 +50,10 @@ def rational_value(tokens: Tokens) -> Fraction | None:
         if all(token in _LITERAL or number_like(token) for token in tokens):
             tree = _parse(tokens, literal=True)
             return None if tree is None else evaluate(tree, lambda kind, *parts: _bounded(_EXACT[kind](*parts)))
+        if found := _REPEATING.fullmatch("".join(tokens)):
+            sign, whole, fixed, period = found.groups()
+            parts = int(whole + fixed + period) - int(whole + fixed), 10 ** len(fixed) * (10 ** len(period) - 1)
+            return _bounded(Fraction(*parts) * (-1 if sign else 1))
         text = " ".join(tokens)
         return _bounded(Fraction(text.replace(" ", ""))) if _SCIENTIFIC.fullmatch(text) else None
     except (Unreadable, ZeroDivisionError, RecursionError):

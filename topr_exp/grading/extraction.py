@@ -32,6 +32,7 @@ _VERDICT_WORDS = re.compile(r"\b(?:correct|incorrect|not|or)\b|n['’]t\b", re.I
 _CLAUSE = re.compile(
     r"(?:\\text\s*\{[\s,]*|(?<=[\s,])|(?=\())\(?(?:which|because|since|i\.e\.|that\s+is)(?![A-Za-z])", re.IGNORECASE
 )
+_MARKED = re.compile(r"(?<![\w)])(\*\*|__|\*)(?=\S)([^*_\n]+)(?<=\S)\1(?![\w(])")  # Markdown's **18**
 MAX_STATEMENT = 4000  # characters behind a phrase within which its statement has to end
 _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
@@ -138,7 +139,7 @@ def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
     """Extract what the last completed phrase states: a box, a displayed formula or the rest of the sentence."""
     end = len(text)
     for match in reversed(list(phrase.finditer(text))):
-        window = text[match.end() : min(end, match.end() + MAX_STATEMENT)]
+        window = _MARKED.sub(r"\2", text[match.end() : min(end, match.end() + MAX_STATEMENT)])
         if (answer := _statement(window.lstrip(" \t\r\n:*_"))) is not None:
             return answer
         end = match.start()  # nothing follows the phrase: the one before it counts
@@ -148,7 +149,7 @@ def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
 def _without_clause(statement: str) -> str:
     """The value before a clause that explains it, such as "42, which is 6 times 7" or "42 (i.e. 42.0)"."""
     for clause in _CLAUSE.finditer(statement, 0, MAX_STATEMENT):
-        value = statement[: clause.start()].rstrip(" ,;:*_")
+        value = statement[: clause.start()].rstrip(" ,;:*_-–—")
         if value.count("{") == value.count("}") and any(char.isalnum() for char in value):
             return value
     return statement

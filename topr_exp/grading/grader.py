@@ -21,7 +21,7 @@ from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "6"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "7"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
@@ -59,12 +59,11 @@ def cores() -> int:
 class Grader(AbstractContextManager["Grader"]):
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
-    `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
-    (completion, gold) -> "correct" | "incorrect" | "invalid", or a number, which is correct from `threshold` on; or a
-    tuple of that and the answer's text (which maj@K needs), or of verdict, answer and number; it runs in the same
-    sealed workers. With `graded` it has to give a number. `workers` processes (default: `cores()`) start when first
-    needed; a comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
-    Thread-safe; a forked child starts its own workers. Use as a context manager, or `close`.
+    `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", your function (completion, gold)
+    -> "correct" | "incorrect" | "invalid", or a number, correct from `threshold` on; or a tuple of that and the
+    answer's text (for maj@K), or of verdict, answer and number. With `graded` it has to give a number. `workers` sealed
+    processes (default: `cores()`) start when first needed; a comparison gets `deadline` seconds (default: DEADLINE,
+    your function OWN_DEADLINE). Thread-safe; a forked child starts its own. A context manager.
 
     Raises ConfigError for an unknown name, TOPRError if your function raises or returns anything else, NaN or ∞ too.
     """
@@ -202,7 +201,7 @@ def check_name(name: str) -> None:
         raise ConfigError(f"grader must be {allowed}; got {name}")
     found, reason = None, "it has no such function"
     try:
-        found = getattr(topr_exp.import_own(module), function, None)
+        found = getattr(topr_exp.import_own(module, runs_here=False), function, None)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
     if not callable(found):

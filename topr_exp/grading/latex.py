@@ -54,7 +54,7 @@ _DROPPED = words(
     r"""\left \right \middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \displaystyle \textstyle
     \limits \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace
     \thinspace \rm \bf \it"""
-) | {"\\ ", "\\\n"}
+) | {"\\ ", "\\\n", "\\"}
 _SYNONYMS = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
     r"\le": r"\leq", "<=": r"\leq", r"\leqslant": r"\leq", r"\ge": r"\geq", ">=": r"\geq", r"\geqslant": r"\geq",
@@ -75,8 +75,12 @@ _MATRICES = frozenset(("matrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
 _OPEN = frozenset(("(", "[", r"\{", r"\langle"))
 _CLOSE = frozenset((")", "]", r"\}", r"\rangle"))
 _QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z .]*)")  # \text{5 cm}
-_ROOT = re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII)  # of the whole number, unlike \sqrt13
-_ROW_SPACE = re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in)\s*\]")  # of a matrix: \\[4pt]
+_REWRITTEN = (  # a root of the whole number, unlike \sqrt13; a matrix's \\[4pt]; $3\pi$ square units; 15 min, 4:30 p.m.
+    (re.compile(r"(?:√|(?<![\\A-Za-z])sqrt)\s*(\d+(?:\.\d+)?)", re.ASCII), r"\\sqrt{\1}"),
+    (re.compile(r"\\\\\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in)\s*\]"), r"\\\\"),
+    (re.compile(r"\A\s*\$([^$]+)\$((?:\s+(?!or\b|and\b)[A-Za-z]+)+)\s*\Z"), r"\1\\text{\2}"),
+    (re.compile(r"(?i)(?<=\d)(?:\s*(?=min|sec)|\s+|(?<=:\d\d))(min|sec|[ap]\.?m)\b\.?\s*\Z"), r"\\text{ \1}"),
+)
 _SHORT_UNIT = re.compile(r"[mgshLlNJWVCF]|[A-Za-z]{1,5}/[A-Za-z]{1,5}")  # \text{m} behind a value
 _WORDY = re.compile(r"[A-Za-z](?:[A-Za-z]|\.)|:")  # \text{A, C} and \text{13} are mathematics, \text{4:30 p.m.} is not
 
@@ -88,7 +92,9 @@ def tokenize(text: str) -> Tokens:
     """
     if len(text) > MAX_CHARS or _CONTROL.search(text):
         raise TooComplex
-    text = _ROW_SPACE.sub(r"\\\\", _ROOT.sub(r"\\sqrt{\1}", text)).translate(_UNICODE)
+    for pattern, form in _REWRITTEN:
+        text = pattern.sub(form, text)
+    text = text.translate(_UNICODE)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMA_GROUPS.sub("", text)

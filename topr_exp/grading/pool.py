@@ -1,8 +1,7 @@
 """The caller's side of the grading processes (worker.py): tasks in, answers out, whatever becomes of a worker.
 
-Nothing is forked from the caller, who may run threads and torch, and no thread is started: whoever submits tasks hands
-them out and waits for the answers. pebble's ProcessPool was tried in place of this: a worker that dies before the busy
-caller has noted which task it took breaks the whole pool, and so does one that dies while it is idle.
+Nothing is forked from the caller, who may run threads and torch, and no thread is started: who submits tasks waits for
+the answers. Not pebble's ProcessPool: a worker that dies idle, or before its task is noted, breaks the whole pool.
 """
 
 import contextlib
@@ -52,9 +51,8 @@ class WorkerPool:
     def submit(self, tasks: Sequence[Arguments]) -> list[Answer]:
         """The answers to all tasks, in their order.
 
-        What was cut off is tried once more at the end, alone and in a fresh worker: something else may have stopped or
-        killed the first, or it had grown by earlier tasks.
-        An exception (a signal's, or TOPRError where the processes fail) ends the pool.
+        What was cut off is tried once more at the end, alone in a fresh worker: something else may have stopped the
+        first, or it had grown. An exception (a signal's, or TOPRError where the processes fail) ends the pool.
         """
         with self._at_work:
             if self.closed:

@@ -48,7 +48,8 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
         orders = (answers, answers[::-1]) if len(golds) == len(answers) else ()
         return any(all(map(_same_relation, golds, order)) for order in orders)
     if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
-        return bool(sympy.simplify(one - other) == 0)
+        gap = sympy.simplify(one - other)
+        return bool(gap == 0 or (gap.is_number and sympy.simplify(gap.expand(complex=True)) == 0))
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
         return one.shape == other.shape and bool((one - other).applyfunc(sympy.simplify).is_zero_matrix)
     return bool(one == other)

@@ -18,6 +18,7 @@ from torch import Tensor
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.loading import refuse_damage
 from topr_exp.runtime.files import write_checksums
+from topr_exp.types import ConfigError
 
 WEIGHTS = "adapter_model.safetensors"
 NAME = "default"  # peft's, of an adapter that has none
@@ -30,9 +31,12 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
 
     targets = lora.names or ALL_LINEAR
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    names = base_weights(model).keys()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
+    if base_weights(model).keys() != names:  # such as experts that are one tensor
+        raise ConfigError(f"model.lora: an adapter of {type(model).__name__} can't be merged into its weights")
     for _, weight in trained_weights(model):
         weight.data = weight.data.float()  # peft makes them as the layers are
 

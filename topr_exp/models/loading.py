@@ -97,8 +97,9 @@ def load_model(
     folder = model_folder(path_or_name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        model = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             folder,
+            output_loading_info=True,
             dtype=dtype or torch.float32,
             attn_implementation=attention,
             use_safetensors=True,
@@ -109,6 +110,8 @@ def load_model(
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
         raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
+    if missing := sorted(found["missing_keys"]):  # which transformers draws at random
+        raise TOPRError(f"model folder {folder}: its files lack {len(missing)} weights of the model, as {missing[0]}")
     for name in ("is_local", "local_files_only"):  # which transformers would save: of this machine, not of the model
         tokenizer.init_kwargs.pop(name, None)
     rows = model.get_input_embeddings().weight.shape[0]

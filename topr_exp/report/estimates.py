@@ -190,7 +190,8 @@ def against_best(
         said = [f"It is above all others, {TOGETHER}."] * int(below[:, labels.index(best)].sum() == len(labels) - 1)
         if not said:
             kinds[f"Below another, {TOGETHER}"] = under
-            kinds["Not told apart from it"] = [label for label in labels if label not in (*under, best)]
+            apart = () if best in under else labels  # by its other seeds alone the best
+            kinds["Not told apart from it"] = [label for label in apart if label not in (*under, best)]
         kinds["Not compared"] = [label for label in collapsed if label not in known and label not in fallen]
     kinds["Collapsed"] = [f"{label} ({count} of {len(collapsed[label])} seeds)" for label, count in fallen.items()]
     for words, named in kinds.items():

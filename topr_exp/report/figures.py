@@ -83,9 +83,6 @@ class Plot:
     ticks: tuple[str, ...] = ()  # the names of the places 0, 1, ..., which no line joins
 
 
-# ---- from runs to plots
-
-
 def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
     """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
     runs, groups = comparison.runs, dict([*groups.items()][:MOST_LINES])
@@ -253,9 +250,6 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
 
 def safe(name: str) -> str:
     return "".join(ch if ch.isalnum() else "_" for ch in name)
-
-
-# ---- from plots to files
 
 
 def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:

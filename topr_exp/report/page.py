@@ -139,9 +139,6 @@ def settings(comparison: Comparison) -> str:
     return folded("all settings, first those that differ", table("settings", rows)) if rows else ""
 
 
-# ---- completions
-
-
 def completions(runs: Sequence[Run]) -> str:
     """Completions of all runs, as many of each as the page has room for, their kinds (set, verdict) in turn."""
     room = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))

@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import platform
+import shlex
 import shutil
 import socket
 import subprocess
@@ -159,11 +160,13 @@ def overrides(folder: Path) -> list[str]:
     return list(map(str, noted)) if isinstance(noted, list) else [word for word in sys.argv[1:] if "=" in word]
 
 
-def command_of(folder: Path, environment: dict[str, Any]) -> list[str]:
-    """The words of a command that makes this run alone, after `python -m topr_exp`."""
-    given = list(map(str, environment.get("command", [])))[1:]
-    at = given.index("--config-dir") if "--config-dir" in given else len(given)
-    return [*given[at : at + 2], *overrides(folder)]
+def command_of(folder: Path, environment: dict[str, Any]) -> str:
+    """A command that makes this run alone."""
+    program, *given = map(str, environment.get("command") or [""])
+    if not (folder / LAUNCH).exists() and not program.endswith(("topr_exp/__main__.py", "topr-exp")):
+        return "topr_exp.run(...)  # from Python; the run's config.yaml has its settings"
+    at = next((i for i, word in enumerate(given) if word in ("-cd", "--config-dir")), len(given))
+    return shlex.join(["python", "-m", "topr_exp", *given[at : at + 2], *overrides(folder)])
 
 
 def git(*arguments: str) -> str | None:

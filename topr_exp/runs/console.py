@@ -57,7 +57,7 @@ Licence: to be filled in by whoever publishes it. That of the base model holds f
 topr_exp {version}{commit}:
 
 ```
-python -m topr_exp {command}
+{command}
 ```
 """
 ADAPTER = """
@@ -293,6 +293,6 @@ def write_card(
         results=results_table(summary),
         version=environment.get("versions", {}).get("topr-exp"),
         commit=f", commit {commit}" if (commit := environment.get("git_commit")) else "",
-        command=shlex.join(command_of(config.folder, environment)),
+        command=command_of(config.folder, environment),
     )
     write_text(model / CARD_FILE, text)

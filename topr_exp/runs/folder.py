@@ -190,8 +190,6 @@ class RunFolder:
         self.save_state("done")
         write_text(self.path / "DONE", "")
 
-    # ---- its models
-
     def model_of(self, iteration: int) -> Path:
         """Path of the model of an iteration; the last one is the run's `model/`."""
         return self.path / ("model" if iteration == self._config.iterations else f"iteration-{iteration}/model")
@@ -257,8 +255,6 @@ class RunFolder:
     def _save_progress(self, done: dict[str, Any]) -> None:
         self._progress = done
         self.save_state()
-
-    # ---- training
 
     def log(self, record: dict[str, float]) -> None:
         """Keep the record of an update."""

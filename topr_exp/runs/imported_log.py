@@ -39,7 +39,7 @@ def load_log(
     if config.mu == "sampler" and found.log_mu is None:
         raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
     alone = int((np.bincount(found.rollouts.problem) == 1).sum())
-    if alone and "group_rewards" in config.algo.needs:
+    if alone and "group_rewards" in config.algo.needs and config.compose.mix is None:
         raise TOPRError(
             f"algo={config.algo.name} compares the completions of a prompt: {alone} of {len(found.questions.prompts)} "
             f"prompts of {config.data.completions} have a single one"

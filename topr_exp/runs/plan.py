@@ -72,8 +72,8 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
             raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
     args = parse_arguments(arguments)
     another = any(text.startswith("cluster=") for text in settings)
-    others = ("experiment=", "hydra.searchpath=")
-    kept = [text for text in args.overrides if text.startswith(others) or belongs_to_cluster(text)]
+    others = ("experiment=", "hydra.searchpath=", "model=", "name=")
+    kept = [text for text in args.overrides if text.lstrip("+").startswith(others) or belongs_to_cluster(text)]
     args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
     base = Composer(args).base()
     checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
@@ -93,6 +93,8 @@ def check_sweep(jobs: list[Job]) -> None:
             if one != other:
                 shown = f"{key.removesuffix('.name')}={one},{other}"
                 raise ConfigError(f"{shown}: the runs of a sweep share it; give one, and start a sweep for each")
+        if isinstance(first.cluster, SlurmCluster) and config.cluster != first.cluster:
+            raise ConfigError(f"{' '.join(job.overrides)}: its cluster settings differ; start a sweep for each")
         if config.folder in seen:
             raise ConfigError(
                 f"{' '.join(job.overrides)} and {' '.join(seen[config.folder])} are the same run; "

@@ -64,9 +64,6 @@ def check_package(name: str, setting: str, extra: str) -> None:
         raise ConfigError(f"{setting}: the package {name} is not installed (pip install 'topr-exp[{extra}]')")
 
 
-# ---- models
-
-
 def check_models(config: Config) -> None:
     folders = model_folders(config)
     if "model.path" in folders and config.model.revision is not None:
@@ -101,9 +98,6 @@ def asks_too_much(config: Config) -> str | None:
     if source == "embedded" or "/" in path or not (loading.SHIPPED / path).is_dir():
         return None
     return f"model={config.model.name} knows generated problems alone (data.source=embedded), not data.source={source}"
-
-
-# ---- problems
 
 
 def stamp(path: Path) -> tuple[str, int, int]:
@@ -191,9 +185,6 @@ def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, grad
         kind_of_prompt(f"data.completions={asked[0]}: completion {number}", row, known, graded)
 
 
-# ---- the machine
-
-
 def check_machine(configs: Iterable[Config]) -> None:
     """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
     runs = [config for config in configs if config.overwrite or not (config.folder / "DONE").exists()]
@@ -257,7 +248,8 @@ def inputs_of(config: Config) -> dict[str, dict[str, str]]:
     files = {}
     for key, path in named_files(config):
         with disk_errors(f"read {path}"):
-            files[f"{key} ({path.name})"] = known_digest(path)
+            name = f"{key} ({path.name})"
+            files[f"{key} ({path.parent.name}/{path.name})" if name in files else name] = known_digest(path)
     models = {key: loading.weights_fingerprint(path) for key, path in model_folders(config).items()}
     return {"files": files, "models": models, "packages": own_packages(config)}
 

@@ -17,9 +17,6 @@ from topr_exp.runtime.files import check_guards, disk_errors, number, read_lines
 Record = dict[str, Any]
 
 
-# ---- writing
-
-
 class Metrics:
     """metrics.jsonl, which grows while the run trains."""
 
@@ -115,9 +112,6 @@ def evaluated(record: Record) -> tuple[Any, ...]:
     return record.get("iteration"), record.get("step"), record.get("subset", False)
 
 
-# ---- reading
-
-
 def is_update(record: Record) -> bool:
     """Check that a record of metrics.jsonl has its place in the training."""
     return all(type(record.get(name)) is int for name in ("iteration", "step"))
@@ -137,9 +131,8 @@ def is_evaluation(record: Record) -> bool:
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:
     """Copies of the records with `optimizer_step` and `samples` counted from the run's first update.
 
-    In the files `step`, `samples` and `virtual_time` start anew in each iteration. An evaluation without `step` closes
-    its iteration.
-    Records without the numbers that this needs are left out; of two for the same update the later one counts.
+    In the files `step`, `samples` and `virtual_time` start anew in each iteration; an evaluation without `step` closes
+    it. Records without the numbers that this needs are left out; of two for the same update the later one counts.
     """
     ends: dict[int, tuple[int, int]] = {}  # iteration -> its last step and samples so far
     by_update: dict[tuple[int, int], Record] = {}

@@ -130,5 +130,5 @@ def open_console(*, goes_on: bool) -> None:
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             raw = (Lasting if goes_on else io.FileIO)(stream.fileno(), "w", closefd=False)
-            how = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
+            how = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
             setattr(sys, name, kind(io.BufferedWriter(raw), **how))

@@ -61,8 +61,7 @@ def load_imported(
     A row brings its prompt (token ids, messages for the model's chat template, or text as it is), or a `question` for
     the run's own template, or answers one of `problems` by its `problem_id`. Text without `tokens` is tokenized, with
     an end token unless `finish` or `data.completion_limit` says it was cut off. whole: only groups of so many.
-    Raises TOPRError (one line) for a problem id that is unknown, a row without gold that is to be graded, a prompt that
-    is too long, an empty completion, and token ids that the model does not have.
+    TOPRError for an unknown problem id, no gold to grade by, too long a prompt, no tokens, or ids that the model lacks.
     """
     source, columns = str(data.completions), log.columns
     columns = columns.append_column("row", pa.array(range(len(columns)), pa.int32()))  # of the log
@@ -133,7 +132,8 @@ def match_problems(
                 found.append(known[name])
             else:
                 text = one.get("question") or one.get("prompt") or one.get("messages") or " ".join(map(str, value))
-                found.append(Problem(name or f"imported/{place:06d}", text, gold or ""))
+                fields = known[name].fields if name in known else {}
+                found.append(Problem(name or f"imported/{place:06d}", text, gold or "", fields=fields))
                 if kind != "question":
                     given[place] = kind, value
         index[row] = answered[key]

@@ -64,10 +64,9 @@ def measure_mismatch(
     """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
 
     scored, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
-    distribution that the token was drawn from (after temperature, top-k and top-p). The product is the factor by which
-    the importance ratio π/q of a completion differs from π/μ: all 1 where nothing was cut off, below 1 where it was.
-    asked: its mismatch is told with KL(q ‖ μ) a token and a completion, by means of μ/q − 1 − log μ/q over the tokens,
-    which vary least where both are close, or where not all can be drawn of −log μ/q. Either mean is unbiased.
+    distribution drawn from (after temperature, top-k and top-p). The product is the factor by which π/q of a completion
+    differs from π/μ: all 1 where nothing was cut off, below 1 where it was. asked: its mismatch is told with KL(q ‖ μ)
+    a token and a completion, unbiased means of μ/q − 1 − log μ/q, or where not all can be drawn of −log μ/q.
     """
     values = [m.astype(np.float64) - s for m, s in zip(scored, sampler, strict=True)]
     tokens = np.concatenate(values)

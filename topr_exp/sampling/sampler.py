@@ -168,7 +168,9 @@ class DecodingBatch:
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], room: int) -> None:
         self.model = model
         self.device = model.get_input_embeddings().weight.device
-        shared = shared_prefix_length(prompts)
+        kinds = {*(getattr(model.config, "layer_types", None) or ())} - {"full_attention"}
+        windows = bool(kinds or getattr(model.config, "sliding_window", None))  # by columns, padding among them
+        shared = 0 if windows and len({*map(len, prompts)}) > 1 else shared_prefix_length(prompts)
         self.prefix, self.rests = prompts[0][:shared], [prompt[shared:] for prompt in prompts]
         self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         rests = self.lengths - shared

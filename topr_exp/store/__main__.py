@@ -160,9 +160,6 @@ def makers(*tables: Table) -> str:
     return ", ".join(sorted({str(owner) for owner in owners if owner}))
 
 
-# ---- list, verify
-
-
 def list_tables(store: Store, options: argparse.Namespace) -> None:
     print_tables(found := find_tables(store))
     print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
@@ -235,9 +232,6 @@ def verify_folder(folder: Path) -> int:
         bad += fault is not None
     print(f"{folder}: {len(weights)} folders of weights, {len(stores)} stores; {bad} damaged")
     return int(bad > 0)
-
-
-# ---- prune, export, import
 
 
 def prune(store: Store, options: argparse.Namespace) -> None:

@@ -89,7 +89,8 @@ def export_parquet(table: Table, path: Path) -> int:
     from pyarrow.parquet import ParquetWriter
 
     verdicts, rows, prompts, columns = verdicts_on(table), 0, set[Any](), list[str]()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors(f"write {path}"), whole_file(path) as file:
         writer = None
         for index in range(table.shards):

@@ -85,8 +85,6 @@ class Table:
     def shard_file(self, index: int) -> Path:
         return self.folder / f"{SHARD}{index:05d}.arrow"
 
-    # ---- reading
-
     def missing(self) -> list[int]:
         """The shards that are absent or damaged."""
         return [index for index in range(self.shards) if self.fault(index) is not None]
@@ -127,8 +125,6 @@ class Table:
 
         table = pa.concat_tables([self.shard(index) for index in range(self.shards)])
         return table if columns is None else table.select(list(columns))
-
-    # ---- making
 
     def fill(
         self, make: Callable[[int], pa.Table], progress: Progress | None = None, amount: Callable[[pa.Table], int] = len
@@ -177,8 +173,8 @@ class Table:
         # Taking the lock made NFS forget what it had cached of the folder, so what is seen now is true.
         fault, path = self.fault(index), self.shard_file(index)
         if fault not in (None, MISSING):
-            told = f"{path} is damaged ({fault}) and is made again; on a GPU it may become another one, which what was "
-            told += f"made from it doesn't fit: python -m topr_exp.store prune --key {self.name}"
+            told = f"{path} is damaged ({fault}) and is made again; on a GPU it may differ, and what was made of it "
+            told += f"not fit: python -m topr_exp.store --root {self.folder.parents[1]} prune --key {self.name}"
             warn(told, of_any_process=True)
         table = make(index) if fault else None
         if table is None or self.fault(index) is None:

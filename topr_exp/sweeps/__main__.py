@@ -59,13 +59,17 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     runs = open_sweep(folder)
     for owner in {path.stat().st_uid for path in (folder, *(run.folder / sweep.FILE for run in runs))} - {os.getuid()}:
         warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
-    newest = max(runs, key=lambda run: run.launched)
+    newest, here = max(runs, key=lambda run: run.launched), folder.resolve()
     todo = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
     with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
         cluster = recompose(newest.arguments, settings)
         for run in todo:
             run.settings["cluster"] = plain(cluster)
-        check_machine([run.config() for run in todo])
+        configs = [run.config() for run in todo]
+        places = {Path(run.cwd, one.folder.parent).resolve() for run, one in zip(todo, configs, strict=True)}
+        if moved := places - {here}:
+            raise TOPRError(f"{folder} was launched as {moved.pop()}, where its runs would go on: move it back")
+        check_machine(configs)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):

@@ -27,8 +27,6 @@ from topr_exp.types import ConfigError, TOPRError
 REQUEUE_PAUSES = (2.0, 5.0, 10.0, 10.0, 0.0)  # seconds after tries that fail
 MOST_AT_ONE_PLACE = 5  # SIGTERMs in a row, after which a job is not queued again
 
-# ---- submitting
-
 
 def require() -> None:
     """Raise ConfigError where jobs can't be submitted."""
@@ -93,9 +91,6 @@ def log_of_job(sweep: Path, job: str) -> Path | None:
     logs = sweep / SCRIPTS / array
     alone = (path for path in logs.glob("*_0_log.out") if path.name.count("_") == 2)  # a job that is no array
     return next(iter((*logs.glob(f"*_{place}_0_log.out"), *alone)), None)
-
-
-# ---- in a job
 
 
 class Task:

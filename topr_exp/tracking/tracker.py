@@ -118,9 +118,6 @@ def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None
     return (TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter)(tracking, folder, warn)
 
 
-# ---- one run in a tracker
-
-
 @dataclass
 class Writer:
     """One run in a tracker: `open`, `log`, `finish` and `release` are called from one thread, in this order.
@@ -216,6 +213,7 @@ class WandbWriter(Writer):
             name=self.folder.name,
             id=run_id(self.folder),
             resume="allow",
+            reinit="create_new",  # a run of the caller's stays theirs
             dir=str(self.folder),
             mode=mode,
             config={**config["resolved"], "overrides": overrides(self.folder), "environment": environment},
@@ -244,7 +242,9 @@ class WandbWriter(Writer):
     def release(self) -> None:
         import wandb
 
-        wandb.teardown(exit_code=1)  # which else waits for its process when the interpreter exits
+        logging.raiseExceptions = True
+        if wandb.run is None:  # none of the caller's
+            wandb.teardown(exit_code=1)  # which else waits for its process when the interpreter exits
 
     def kill(self) -> None:
         import wandb
@@ -276,9 +276,6 @@ class TensorBoardWriter(Writer):
     def release(self) -> None:
         if self.run is not None:
             self.run.close()
-
-
-# ---- records as rows
 
 
 def numbers(kind: str, record: Record) -> dict[str, float]:

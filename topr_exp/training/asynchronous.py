@@ -224,8 +224,6 @@ class AsyncRounds(Rounds):
                 part, whole = self.used.get(kind, (0, 0))
                 self.used[kind] = part + dropped * number, whole + number
 
-    # ---- checkpoints
-
     def serialized(self) -> dict[str, bytes]:
         """The queue and the clock; what is trained on is gone when a checkpoint is written."""
         known = {"begun": self.begun, "now": self.now, "used": self.used, "seen": self.seen}

@@ -131,8 +131,7 @@ def parts_by_rank(order: Positions, size: int) -> list[list[Positions]]:
 def cheapest_order(model: Any, examples: Examples, chosen: NDArray[np.int64], size: int) -> Positions:
     """Either examples of similar length side by side, or those of a problem, which then share the prompt's computation.
 
-    The second costs less unless completions differ much in length. An estimate from lengths and the model's shape
-    decides, so that every process and every resumed run decides alike.
+    The second costs less unless lengths differ much: an estimate from lengths and the model's shape decides.
     """
     lengths = np.array([examples.length(example) for example in chosen])
     problems, group = np.unique(examples.problems(chosen), return_inverse=True)
