@@ -156,9 +156,9 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
     two = [run for run in runs if run.name != "sft0"]
     assert ranked(two)[0].endswith("(3 runs). Not told apart from it: tis. Not compared: sft.")
     with monkeypatch.context() as patch:  # by a seed that the others don't have the best, by those in common not
-        patch.setattr("topr_exp.report.estimates.below_another", lambda values: np.ones((3, 3), bool))
-        told = ranked(runs)[0]
-        assert told.endswith("for all comparisons together: topr; tis; sft."), told
+        topr_below_tis = np.array([[False, True, False], [False] * 3, [False] * 3])
+        patch.setattr("topr_exp.report.estimates.below_another", lambda values: topr_below_tis)
+        assert ranked(runs)[0].endswith("Below another, at 95 % for all comparisons together: topr.")
     with monkeypatch.context() as patch:
         patch.setitem(next(run.summary for run in runs if run.name == "topr1"), "base", {"pass@1": 1.9})
         assert "No winner: some of its seeds collapsed. Collapsed: topr (1 of 3 seeds)" in ranked(runs)[0]
