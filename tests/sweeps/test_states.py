@@ -304,6 +304,9 @@ def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     assert main(["resume", "sweep", "cluster.processes=3"]) == 2
     assert "cluster.processes must divide optim.batch_size=32" in capsys.readouterr().err
+    asked: list[str] = []
+    monkeypatch.setattr("topr_exp.runs.preflight.check_device", asked.append)
+    assert (main(["resume", "sweep", "cluster.device=cuda"]), asked) == (0, ["cuda"])  # before anything starts
     for folder in (tmp_path / "sweep").iterdir():
         (folder / "DONE").touch()
     assert main(["resume", "sweep", "cluster.processes=3"]) == 0  # none is to start

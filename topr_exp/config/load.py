@@ -58,7 +58,7 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
         inner: BaseException | None = error
         while inner is not None and not isinstance(inner, ConfigError):
             inner = inner.__context__
-        # A resolver of ours has named the key itself.
+        # A resolver has named the key itself.
         told = f"{error.full_key}: {first_line(error)}"
         if error.full_key == "optim.lr" and (missing := re.search(r"'learning_rates\.(\S+)\.(\S+)'", told)):
             told = f"optim.lr: no learning rate was chosen for {missing[2]} on {missing[1]}; set optim.lr"

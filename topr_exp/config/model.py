@@ -95,7 +95,7 @@ class SamplerConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class VLLMConfig(SamplerConfig):
-    """A vLLM engine in a process of its own."""
+    """A vLLM engine in a separate process."""
 
     python: str | None = None  # Python of an environment with vLLM; None: the current one
     gpu_memory_utilization: OptionalShare = None  # fraction for an engine with its weights; None: all that is free

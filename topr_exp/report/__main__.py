@@ -14,7 +14,7 @@ from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_js
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
-AUTHOR = "python -m topr_exp.report"  # in a manifest of ours
+AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Sampling with vLLM: each process of a run has an engine in a process of its own.
+"""Sampling with vLLM: each process of a run has an engine in a separate process.
 
 The engine starts from a folder of the model when the first completion is really missing, and takes weights that lie in
 no folder from this process's memory. After every load its log-probabilities are compared with transformers'.

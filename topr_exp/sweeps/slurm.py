@@ -86,7 +86,7 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
 
 
 def log_of_job(sweep: Path, job: str) -> Path | None:
-    """What a run's job printed, before the run had a log of its own."""
+    """What a run's job printed, before the run had a log."""
     array, _, place = job.rpartition("_")
     logs = sweep / SCRIPTS / array
     alone = (path for path in logs.glob("*_0_log.out") if path.name.count("_") == 2)  # a job that is no array

@@ -32,7 +32,7 @@ STOP_SECONDS = 10.0  # the same where the run was stopped or failed
 UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
 MODEL_SECONDS = 3600.0  # more for both where the trained model is uploaded, 32 GB of an 8B model
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
-# What is shown at the top, with maj@K; the rest has a section of its own.
+# What is shown at the top, with maj@K; the rest has a separate section.
 CHARTS = {"train": ("loss", "ess", "log_ratio_pos", "log_ratio_neg"), "eval": ("pass@1", "length")}
 AXES = ("iteration", "step", "optimizer_step", "samples", "samples_seen")
 COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
