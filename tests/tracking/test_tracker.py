@@ -93,6 +93,7 @@ def test_an_online_run_is_sent_what_it_lacks(tmp_path: Path, monkeypatch: pytest
     assert [row["samples"] for row in client.rows[-2:]] == [32 * 15, 32 * 16]
     given = client.calls[0][1]
     assert (given["id"], given["resume"], given["mode"]) == (run_id(path), "allow", None)
+    assert given["reinit"] == "create_new", "or a caller's own run would take these records, and end"
     assert (given["entity"], given["project"], given["group"]) == ("us", "topr_exp", "runs")
     assert client.calls[-1] == ("finish", {"exit_code": 0})
 
