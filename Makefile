@@ -28,7 +28,8 @@ test-slow: $(VENV)/.installed-dev
 check-ordering: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -s -m slow tests/test_ordering.py
 
-# Hours; the same command goes on where it stopped: do the tests catch the faults of scripts/faults, one at a time?
+# An hour or two; the same command goes on where it stopped: do the tests catch the faults of scripts/faults (at most 100,
+# where a number would be wrong in silence), one at a time?
 faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
 
