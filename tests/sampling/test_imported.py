@@ -58,7 +58,7 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke
     config, sampled = smoke
     store = Store(config.store)
     tables = [store.open(folder) for folder in (config.store / "rollouts").iterdir()]
-    (table,) = [table for table in tables if table.bounds()[-1] == 64]  # the other holds the base evaluation
+    (table,) = [table for table in tables if table.row_count() == 64]  # the other holds the base evaluation
     export_file(table, tmp_path / "out.jsonl")
     again = run(config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}")))
     assert (again["n_train"], again["positive_share"]) == (sampled["n_train"], sampled["positive_share"])

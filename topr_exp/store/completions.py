@@ -81,7 +81,7 @@ def export_file(table: Table, path: Path) -> int:
                     row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
                 present = {name: value for name, value in row.items() if value is not None}
                 file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
-    return table.bounds()[-1]
+    return table.row_count()
 
 
 def export_parquet(table: Table, path: Path) -> int:
@@ -162,6 +162,6 @@ def verdicts_on(table: Table) -> pa.Table | None:
         except TOPRError:  # damaged, of whatever table
             continue
         of = str(verdicts.key.get("rollouts")).split(" ")[0]
-        if of == table.name and not verdicts.missing() and verdicts.bounds()[-1] == table.bounds()[-1]:
+        if of == table.name and not verdicts.missing() and verdicts.row_count() == table.row_count():
             found.append((key.stat().st_mtime, verdicts))
     return max(found, key=lambda each: each[0])[1].read() if found else None
