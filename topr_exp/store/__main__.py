@@ -18,8 +18,8 @@ from pathlib import Path
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
-from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.store.source import Derivation
+from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
 
 FOR_EVER = "can't be made again  "
@@ -237,10 +237,13 @@ def known_derivation(table: Table) -> Derivation | None:
     folder = table.folder.parents[1] / name
     if not IS_TABLE.fullmatch(name) or not (folder / KEY_FILE).is_file() or CHOSEN.search(how_read):
         return None
-    source = Store(table.folder.parents[1]).open(folder)
-    if source.shards != table.shards or source.missing():
+    try:
+        source = Store(table.folder.parents[1]).open(folder)
+        _, bounds, files = source.snapshot()
+    except TOPRError:  # what is wrong with it is said of it
         return None
-    _, bounds, files = source.snapshot()
+    if source.shards != table.shards:
+        return None
     rows = [end - start for start, end in pairwise(bounds)]
     return Derivation(tuple(rows), files.parts())
 
