@@ -18,7 +18,7 @@ from topr_exp.grading.verdicts import given_verdicts, grade_rollouts
 from topr_exp.runtime import locks
 from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
 from topr_exp.sampling.sampler import HFSampler
-from topr_exp.store import Store, Table
+from topr_exp.store import Store, Table, completions
 from topr_exp.store import table as table_module
 from topr_exp.store.__main__ import main, remove
 from topr_exp.store.shards import examine, read_rows, write_shard
@@ -237,3 +237,39 @@ def test_a_store_that_may_only_be_read_is_held_all_the_same(ordinary_user: Path)
     become_ordinary(ordinary_user)
     table.hold()
     assert locks.exclude(table.folder / "key.json") is None
+
+
+# ---- who reads without deriving anything
+
+
+def test_a_derived_table_that_is_only_read_has_its_source_s_rows(tmp_path: Path) -> None:
+    """As `report` and `topr_exp.completions` read it, by its name."""
+    source = Store(tmp_path).table("rollouts", {}, 2)
+    source.fill(shard)
+    derived = Store(tmp_path).table("verdicts", {"rollouts": source.name}, 2)
+    some_rows = Store(tmp_path).table("verdicts", {"rollouts": f"{source.name} in groups of 4"}, 2)
+    for table in (derived, some_rows):
+        table.fill(lambda index: shard(index).slice(0, 40 - index))
+    with refused(r"shard-00001.arrow is damaged \(it has 39 rows, not 40\)"):
+        Store(tmp_path).open(derived.folder).read()
+    assert len(Store(tmp_path).open(some_rows.folder).read()) == 79
+    source.shard_file(1).unlink()
+    assert len(Store(tmp_path).open(derived.folder).read()) == 79, "there is nothing to compare with"
+
+
+@pytest.mark.parametrize("target", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize("change", ["cut short", "rewritten", "replaced"])
+def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, monkeypatch, capfd, change, target):
+    rollouts = sample(Store(tmp_path / "store"))
+    table = only_table(tmp_path / "store", "rollouts")
+    assert rollouts.shards == 3
+    columns = completions.public_columns
+
+    def changing(read_table: Table, rows: pa.Table, prompts: bool) -> pa.Table:
+        CHANGES[change](table.shard_file(0))
+        return columns(read_table, rows, prompts)
+
+    monkeypatch.setattr(completions, "public_columns", changing)
+    assert main(["--root", str(tmp_path / "store"), "export", table.name, str(tmp_path / target)]) == 1
+    assert f"error: {table.shard_file(0)} changed while it was read" in capfd.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"store"}

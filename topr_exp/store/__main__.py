@@ -6,7 +6,6 @@ Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 
 import argparse
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -19,12 +18,21 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
 from topr_exp.store.source import Derivation
-from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
+from topr_exp.store.table import (
+    HASHES,
+    KEY_FILE,
+    KINDS,
+    MARKER,
+    MISSING,
+    SHARD,
+    Store,
+    Table,
+    foreign_entries,
+    source_table,
+)
 from topr_exp.types import TOPRError
 
 FOR_EVER = "can't be made again  "
-IS_TABLE = re.compile(f"{KINDS.pattern}/{HASHES.pattern}")
-CHOSEN = re.compile(" without malformed ones| in groups of ")  # of an imported table's rows some (sampling/imported.py)
 PRUNE = "remove tables that match all options, and tables derived from them; without --yes only list them"
 
 
@@ -233,16 +241,12 @@ def verify_table(table: Table) -> int:
 
 def known_derivation(table: Table) -> Derivation | None:
     """What a derived table's shards must have, as far as its source lies whole in the same store, and all of it."""
-    name, _, how_read = str(table.key.get("rollouts", "")).partition(" ")
-    folder = table.folder.parents[1] / name
-    if not IS_TABLE.fullmatch(name) or not (folder / KEY_FILE).is_file() or CHOSEN.search(how_read):
+    source = source_table(table)
+    if source is None:
         return None
     try:
-        source = Store(table.folder.parents[1]).open(folder)
         _, bounds, files = source.snapshot()
     except TOPRError:  # what is wrong with it is said of it
-        return None
-    if source.shards != table.shards:
         return None
     rows = [end - start for start, end in pairwise(bounds)]
     return Derivation(tuple(rows), files.parts())

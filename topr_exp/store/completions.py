@@ -73,15 +73,18 @@ def export_file(table: Table, path: Path) -> int:
         return export_parquet(table, path)
     import numpy as np
 
+    rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):
             shard = public_columns(table, table.shard(index), prompts=False)
+            rows += len(shard)
             for row in (row for batch in shard.to_batches(max_chunksize=1000) for row in batch.to_pylist()):
                 if "logprobs" in row:  # each float32 with the fewest digits that give it back
                     row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
                 present = {name: value for name, value in row.items() if value is not None}
                 file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
-    return table.row_count()
+        table.check_unchanged()
+    return rows
 
 
 def export_parquet(table: Table, path: Path) -> int:
@@ -103,6 +106,7 @@ def export_parquet(table: Table, path: Path) -> int:
             prompts |= {str(one) for one in shard["prompt" if "prompt" in columns else "problem_id"].to_pylist()}
         assert writer is not None
         writer.close()
+        table.check_unchanged()
     card = CARD.format(
         title=path.stem,
         rows=rows,

@@ -54,13 +54,18 @@ class Source:
         """Each file alone."""
         return tuple(Source((file,), self.reading) for file in self.files)
 
-    def check_unchanged(self) -> None:
-        """Raise TOPRError where a file is gone or is another than the one that was read."""
+    def check_unchanged(self, *, may_be_gone: bool = False) -> None:
+        """Raise TOPRError where a file is another than the one that was read, or is gone.
+
+        may_be_gone: what was pruned after it was mapped can still be read.
+        """
         for file in self.files:
             with disk_errors(f"read {file.path}"):
                 try:
                     state = file_state(file.path)
                 except FileNotFoundError:
+                    if may_be_gone:
+                        continue
                     raise TOPRError(_refusal(file.path, "was removed")) from None
             if state != file.state:
                 raise TOPRError(_refusal(file.path, "changed"))

@@ -37,6 +37,7 @@ KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # n
 HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
+SOME_ROWS = re.compile(" without malformed ones| in groups of ")  # in the name of an imported table's (imported.py)
 MARKER = "STORE"  # marks a folder as a store
 MISSING = "missing"  # the one fault of a shard that is no damage
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
@@ -52,6 +53,7 @@ class Store:
 
     def __init__(self, root: Path | str, stop: StopFlag | None = None) -> None:
         self.root, self.stop = Path(root), stop or StopFlag()
+        self._files_read: dict[Path, ShardFile] = {}
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int, derivation: Derivation | None = None) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
@@ -61,7 +63,12 @@ class Store:
         key = json.loads(canonical(key))
         table = Table(self.root / kind / key_hash(key), key, shards, stop=self.stop)
         table.derivation = derivation
+        table.files_read = self._files_read
         return table
+
+    def check_unchanged(self) -> None:
+        """Raise TOPRError where a shard that was read of this store's tables is not what it was."""
+        Source(tuple(self._files_read.values())).check_unchanged(may_be_gone=True)
 
     def open(self, folder: Path) -> Table:
         """The table in a folder of this store; TOPRError when its key.json can't be read or is another table's."""
@@ -75,7 +82,9 @@ class Store:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise TOPRError(f"{path} is damaged ({error})") from error
-        return Table(folder, key, shards, stop=self.stop)
+        table = Table(folder, key, shards, stop=self.stop)
+        table.files_read = self._files_read
+        return table
 
 
 class Table:
@@ -88,6 +97,7 @@ class Table:
         self.kind, self._stop = folder.parent.name, stop or StopFlag()
         self.name = f"{self.kind}/{folder.name}"  # as the command line and other tables' keys refer to it
         self.derivation: Derivation | None = None
+        self.files_read: dict[Path, ShardFile] = {}  # of the store
         self._reading: locks.Reading | None = None
 
     def shard_file(self, index: int) -> Path:
@@ -143,8 +153,14 @@ class Table:
             raise TOPRError(f"{path} (shard {index} of {self.shards}) was never made")
         if fault is not None:
             raise TOPRError(f"{path} is damaged ({fault}); the next run makes it again")
+        state, contents = _verified[path]
+        self.files_read[path] = ShardFile(path, state, contents.digest)
         with disk_errors(f"read {path}"):
             return read_shard(path)
+
+    def check_unchanged(self) -> None:
+        """Raise TOPRError where a shard that was read is not what it was."""
+        Source(tuple(self.files_read.values())).check_unchanged(may_be_gone=True)
 
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
         """All rows in the order of the shards, memory-mapped, without a copy; TOPRError as `shard`."""
@@ -155,14 +171,12 @@ class Table:
         """All rows as `read` gives them, with the bounds of their shards and the files that they are in."""
         import pyarrow as pa
 
-        shards, files = [], []
-        for index in range(self.shards):
-            shards.append(self.shard(index))
-            path = self.shard_file(index)
-            state, contents = _verified[path]
-            files.append(ShardFile(path, state, contents.digest))
+        if self.derivation is None:
+            self.derivation = rows_of_source(self)
+        shards = [self.shard(index) for index in range(self.shards)]
+        files = tuple(self.files_read[self.shard_file(index)] for index in range(self.shards))
         bounds = [*accumulate(map(len, shards), initial=0)]
-        return Snapshot(pa.concat_tables(shards), bounds, Source(tuple(files), self._reading))
+        return Snapshot(pa.concat_tables(shards), bounds, Source(files, self._reading))
 
     def fill(
         self, make: Callable[[int], pa.Table], progress: Progress | None = None, amount: Callable[[pa.Table], int] = len
@@ -259,6 +273,33 @@ class Table:
                 if isinstance(lock := locks.acquire(path), locks.Lock):
                     with lock:
                         pass  # giving it back deletes its file
+
+
+def source_table(table: Table) -> Table | None:
+    """The table of the same store that a table was made of, shard by shard; None for none, or one that is damaged."""
+    how_read = str(table.key.get("rollouts", ""))  # a table's name, and what was done to its rows
+    kind, _, hash_ = how_read.split(" ")[0].partition("/")
+    root = table.folder.parents[1]
+    if not (KINDS.fullmatch(kind) and HASHES.fullmatch(hash_)) or SOME_ROWS.search(how_read):
+        return None
+    try:
+        source = Store(root).open(root / kind / hash_)
+    except TOPRError:
+        return None
+    return source if source.shards == table.shards else None
+
+
+def rows_of_source(table: Table) -> Derivation | None:
+    """How many rows a derived table's shards must have, by the seals of its source's; None where one is missing."""
+    source = source_table(table)
+    if source is None:
+        return None
+    rows = []
+    for index in range(source.shards):
+        path = source.shard_file(index)
+        with disk_errors(f"read {path}"):
+            rows.append(read_rows(path))
+    return Derivation(tuple(rows)) if all(rows) else None
 
 
 def canonical(key: Mapping[str, Any]) -> str:
