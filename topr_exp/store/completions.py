@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import disk_errors, whole_file, write_text
-from topr_exp.store.table import Store, Table
+from topr_exp.store.table import KEY_FILE, MISSING_FILE, Store, Table
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -160,10 +160,15 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
 def verdicts_on(table: Table) -> pa.Table | None:
     """The newest whole verdicts on all rows of these completions."""
     store, found = Store(table.folder.parents[1]), []
-    for key in (store.root / "verdicts").glob("*/key.json"):
+    folder = store.root / "verdicts"
+    with disk_errors(f"read {folder}"):
+        keys = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []
+    for key in keys:
         try:
             verdicts = store.open(key.parent)
-        except TOPRError:  # damaged, of whatever table
+        except TOPRError as error:  # damaged, of whatever table
+            if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, MISSING_FILE):
+                raise
             continue
         of = str(verdicts.key.get("rollouts")).split(" ")[0]
         if of == table.name and not verdicts.missing() and verdicts.row_count() == table.row_count():

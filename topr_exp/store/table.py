@@ -39,6 +39,7 @@ KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
 SOME_ROWS = re.compile(" without malformed ones| in groups of ")  # in the name of an imported table's (imported.py)
 MARKER = "STORE"  # marks a folder as a store
+MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 MISSING = "missing"  # the one fault of a shard that is no damage
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
 
@@ -284,7 +285,9 @@ def source_table(table: Table) -> Table | None:
         return None
     try:
         source = Store(root).open(root / kind / hash_)
-    except TOPRError:
+    except TOPRError as error:
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, MISSING_FILE):
+            raise
         return None
     return source if source.shards == table.shards else None
 
