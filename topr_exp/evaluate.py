@@ -207,6 +207,7 @@ def evaluate_model(config: Config) -> None:
             evaluation = tasks.evaluate(sampler, policy, test, store)
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
         show_completions(folder, "test", 0, evaluation.rollouts, evaluation.verdicts, test.problems)
+        store.check_unchanged()
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)

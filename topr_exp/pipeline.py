@@ -147,6 +147,11 @@ class Experiment:
 
     # ---- an iteration
 
+    def check_sources(self) -> None:
+        """Raise TOPRError where a shard that the run reads is not what it was: nothing made of it is saved."""
+        self.shared.check_unchanged()
+        self.own.check_unchanged()
+
     def store(self, iteration: int) -> Store:
         """Choose the store for an iteration's weights: all runs share the base's (0), the others are this run's."""
         return self.shared if iteration == 0 else self.own
@@ -159,8 +164,10 @@ class Experiment:
             show_completions(self.folder.path, "test", iteration, *drawn)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
                 part = evaluation.figures(self.config.evaluation.problems)
+                self.check_sources()
                 self.folder.evaluations.add({"iteration": iteration, "subset": True, **part})
             figures = self.tasks.figures(evaluation, self.folder.path, iteration)
+            self.check_sources()
             self.folder.evaluations.add({"iteration": iteration, **figures})
         return figures
 
@@ -180,12 +187,15 @@ class Experiment:
             evaluation = self.evaluate(dataclasses.replace(trainer.policy, fingerprint=now), questions, self.own)
             self.release_sampler()
             place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
-            self.folder.evaluations.add({**place, **evaluation.figures()})
+            figures = evaluation.figures()
+            self.check_sources()
+            self.folder.evaluations.add({**place, **figures})
 
     def journal(self, iteration: int, trainer: Trainer) -> EvaluatingJournal:
         """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
         evaluate = partial(self.evaluate_update, iteration, trainer)
-        journal = EvaluatingJournal(self.folder, self.config.evaluation.every, evaluate, self.stop)
+        check = self.check_sources
+        journal = EvaluatingJournal(self.folder, self.config.evaluation.every, evaluate, self.stop, check)
         journal.go_on(trainer.step, trainer.samples)
         return journal
 
@@ -194,7 +204,9 @@ class Experiment:
             return
         self.policies.add_adapter(iteration)
         train = self.train_in_rounds if self.config.schedule.in_rounds else self.train_offline
-        train(iteration).save_policy(self.folder.model_of(iteration))
+        trainer = train(iteration)
+        self.check_sources()
+        trainer.save_policy(self.folder.model_of(iteration))
 
     def train_offline(self, iteration: int) -> Trainer:
         """Train on completions that the policy drew before its first update, on ones made elsewhere, or on both."""

@@ -15,13 +15,16 @@ from tests.conftest import ROOT, config_of, overrides, write_lines
 from topr_exp.api import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
+from topr_exp.grading.verdicts import given_verdicts
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.imported_log import inspect_log
 from topr_exp.sampling.imported import load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
+from topr_exp.store.__main__ import main
 from topr_exp.store.completions import export_file
+from topr_exp.store.shards import write_shard
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import Problem, TOPRError
 
@@ -58,7 +61,7 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke
     config, sampled = smoke
     store = Store(config.store)
     tables = [store.open(folder) for folder in (config.store / "rollouts").iterdir()]
-    (table,) = [table for table in tables if table.bounds()[-1] == 64]  # the other holds the base evaluation
+    (table,) = [table for table in tables if table.row_count() == 64]  # the other holds the base evaluation
     export_file(table, tmp_path / "out.jsonl")
     again = run(config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}")))
     assert (again["n_train"], again["positive_share"]) == (sampled["n_train"], sampled["positive_share"])
@@ -190,6 +193,24 @@ def test_complete_groups_go_to_losses_of_groups(tmp_path: Path) -> None:
     assert found.rollouts.bounds == [0, 6]
     with pytest.raises(TOPRError, match=r"^data\.n=4: no prompt of .* has so many completions; they have 2, 3$"):
         imported(tmp_path, rows, whole=4)
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"whole": 3}, {"skip_malformed": True}, {"completion_limit": 4}], ids=lambda asked: "".join(asked)
+)
+def test_verify_knows_which_tables_have_all_rows_of_a_log(tmp_path: Path, asked: dict[str, Any], capsys: Any) -> None:
+    rows = [{"prompt": name, "gold": "2", "completion": f" {at}"} for name in "abc" for at in range(3 - (name == "b"))]
+    rows[1] |= {"tokens": [99999]} if asked == {"skip_malformed": True} else {}
+    rows = [{"tokens": [5], **row} for row in rows]
+    rollouts = imported(tmp_path, rows, **asked).rollouts
+    some_rows = asked.keys() & {"whole", "skip_malformed"}
+    assert (rollouts.rows < len(rows)) == bool(some_rows)
+    store = Store(tmp_path)
+    verdicts = given_verdicts(rollouts, np.ones(rollouts.rows), 0.5, store)
+    assert main(["--root", str(store.root), "verify"]) == 0
+    table = store.open(store.root / verdicts.name)
+    write_shard(table.shard_file(0), table.shard(0).slice(1))
+    assert main(["--root", str(store.root), "verify"]) == int(not some_rows)
 
 
 def log_of(folder: Path, **more: Any) -> Path:

@@ -23,6 +23,7 @@ from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, st
 from topr_exp.schema import plain
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
+from topr_exp.store.source import Derivation
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     key = {"content": content, "rows": sum(map(len, shards)), "per_shard": ROWS_PER_SHARD}
     if others := {role: name for role, name in reader.found.items() if role != name or role not in FIRST_FORM}:
         key["read_as"] = sorted(f"{role}={name}" for role, name in others.items())
-    table = store.table("imported", key, len(shards))
+    table = store.table("imported", key, len(shards), Derivation(tuple(map(len, shards))))
     return table, table.fill(shards.__getitem__)
 
 

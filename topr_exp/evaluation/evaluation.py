@@ -60,15 +60,22 @@ class EvaluatingJournal:
     """A journal that passes everything on, and evaluates after every `every`-th update."""
 
     def __init__(
-        self, journal: Journal, every: int | None, evaluate: Callable[[int, int], None], stop: StopFlag
+        self,
+        journal: Journal,
+        every: int | None,
+        evaluate: Callable[[int, int], None],
+        stop: StopFlag,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.journal, self.every, self.evaluate, self.stop = journal, every, evaluate, stop
+        """check: raises where nothing may be saved any more."""
+        self.journal, self.every, self.evaluate, self.stop, self.check = journal, every, evaluate, stop, check
 
     def log(self, record: dict[str, float]) -> None:
         self.journal.log(record)
         self.reach(int(record["step"]), int(record["samples"]))
 
     def before_checkpoint(self, step: int, steps: int) -> None:
+        self.check()
         self.journal.before_checkpoint(step, steps)
 
     def reach(self, step: int, samples: int) -> None:

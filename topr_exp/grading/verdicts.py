@@ -77,7 +77,8 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
         "golds": [problem.answer for problem in problems],
         "version": version(grading.grader),
     }
-    table = store.table("verdicts", key, rollouts.shards)
+    table = store.table("verdicts", key, rollouts.shards, rollouts.derivation)
+    table.hold()
     with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions") as progress:
 
         def make(shard: int) -> pa.Table:
@@ -94,7 +95,9 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
 
 def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: float, store: Store) -> Verdicts:
     """Verdicts of a log's own rewards, [rows]: correct from `threshold` on; no answer is read."""
-    table = store.table("verdicts", {"given_from": threshold, "rollouts": rollouts.name}, rollouts.shards)
+    key = {"given_from": threshold, "rollouts": rollouts.name}
+    table = store.table("verdicts", key, rollouts.shards, rollouts.derivation)
+    table.hold()
 
     def make(shard: int) -> pa.Table:
         some = rewards[slice(*rollouts.shard_rows(shard))].tolist()

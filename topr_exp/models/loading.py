@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage, known_digest, read_object
+from topr_exp.runtime.files import CHECKSUMS, disk_errors, files_named, find_damage, known_digest, read_object
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
@@ -125,8 +125,8 @@ def weights_fingerprint(folder: Path) -> str:
 
     About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
-    files = sorted({path for pattern in READ_FILES for path in folder.glob(pattern) if path.name != CHECKSUMS})
     with disk_errors(f"read {folder}"):
+        files = [path for path in files_named(folder, *READ_FILES) if path.name != CHECKSUMS]
         digests = {path.name: known_digest(path) for path in files}
     refuse_damage(folder, digests)
     return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
@@ -152,20 +152,26 @@ def setting(folder: Path, name: str) -> int | None:
 
 
 def has_chat_template(folder: Path) -> bool:
-    return "chat_template" in read_object(folder / "tokenizer_config.json")[0] or any(folder.glob("chat_template*"))
+    if "chat_template" in read_object(folder / "tokenizer_config.json")[0]:
+        return True
+    with disk_errors(f"read {folder}"):
+        return bool(files_named(folder, "chat_template*"))
 
 
 def damage(folder: Path) -> str | None:
-    """Describe damage to the weights of a model folder, as far as their headers show; None for none."""
-    for index in folder.glob("*.safetensors.index.json"):
+    """Describe damage to the weights of a model folder, as far as their headers show; None for none. TOPRError."""
+    with disk_errors(f"read {folder}"):
+        indices, weights = files_named(folder, "*.safetensors.index.json"), files_named(folder, "*.safetensors")
+    for index in indices:
         named = set(read_object(index)[0].get("weight_map", {}).values())
         if missing := sorted(name for name in named if not (folder / name).is_file()):
             return f"{missing[0]}, which {index.name} names, is not there"
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weights:
         try:
-            length, tensors = header(path)
+            with disk_errors(f"read {path}"):
+                length, tensors = header(path)
             expected = HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
         if (size := path.stat().st_size) != expected:
             return f"{path.name} is damaged: {size} bytes instead of {expected}"
@@ -179,8 +185,9 @@ def linear_layers(folder: Path) -> list[str]:
     """
     whole, index = folder / "model.safetensors", read_object(folder / "model.safetensors.index.json")[0]
     parts = sorted({folder / name for name in index.get("weight_map", {}).values()})
-    files = [whole] if whole.exists() else parts or sorted(folder.glob("*.safetensors"))
-    tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
+    with disk_errors(f"read {folder}"):
+        files = [whole] if whole.exists() else parts or files_named(folder, "*.safetensors")
+        tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
     return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
 
 

@@ -119,7 +119,7 @@ def results(run: Run, record: Record) -> Record:
     table = Store(place.parent.parent).open(place)
     columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
     left_out = solutions > 1 and run.summary.get("too_long", {}).get("test")  # solutions of some problems
-    if left_out or len(columns) % problems or solutions < 1 or problems % solutions:
+    if left_out or not len(columns) or len(columns) % problems or solutions < 1 or problems % solutions:
         raise TOPRError(f"{run.name}: {place} does not hold the same number of verdicts on each of its problems")
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(problems, -1)
     n, k = codes.shape[1], headline_k(codes.shape[1])

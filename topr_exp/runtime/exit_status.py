@@ -15,7 +15,8 @@ from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, *FULL}  # for the user to mend
+FAILING = {errno.EIO, errno.ESTALE, errno.ENOLCK}  # disks and network file systems
+USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, *FULL, *FAILING}  # for the user to mend
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -53,12 +54,14 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         discard(sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in USERS or (error.filename is None and error.errno not in FULL):
+        if error.errno not in USERS or (error.filename is None and error.errno not in FULL | FAILING):
             raise
         if error.filename is None and isinstance(sys.stdout, Output):  # it may be standard output's file
             discard(sys.stdout.fileno())
-        what = "write" if error.filename is None else f"open {error.filename!s:.300}"
-        print_error(f"cannot {what}: {os.strerror(error.errno).lower()}")
+        what = "cannot write" if error.errno in FULL else "cannot read or write a file"
+        if error.filename is not None:
+            what = f"cannot open {error.filename!s:.300}"
+        print_error(f"{what}: {os.strerror(error.errno).lower()}")
         return 1
 
 

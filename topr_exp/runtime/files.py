@@ -66,6 +66,11 @@ def _digest(path: Path, size: int, changed: int) -> str:
     return file_digest(path)
 
 
+def files_named(folder: Path, *patterns: str) -> list[Path]:
+    """The entries of a folder whose names match one of some patterns, by name; OSError. (`glob` leaves errors out.)"""
+    return sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in patterns))
+
+
 def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> None:
     """Write the checksums of the files in a folder beside them, those that are `known` as given."""
     found = dict(known or {})
@@ -76,16 +81,21 @@ def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> Non
 
 
 def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
-    """The first file of a folder (of a part of its names) that is not as its checksums or `known` ones say; or None."""
+    """The first file of a folder (of a part of its names) that is not as its checksums or `known` ones say; or None.
+
+    A file that is there and can't be read is a TOPRError: whether it is damaged is not known.
+    """
     listed = read_object(folder / CHECKSUMS)[0]
     if listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
         return f"{CHECKSUMS} is no whole list of checksums"
     for name in sorted(listed)[part]:
-        try:
-            if ((known or {}).get(name) or file_digest(folder / name)) != listed[name]:
-                return f"{name} has another checksum"
-        except OSError as error:
-            return f"{name}: {error.strerror or error}"
+        with disk_errors(f"read {folder / name}"):
+            try:
+                digest = (known or {}).get(name) or file_digest(folder / name)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                return f"{name}: {error.strerror or error}"
+        if digest != listed[name]:
+            return f"{name} has another checksum"
     return None
 
 
@@ -216,13 +226,19 @@ def strict_object(where: str, line: bytes) -> dict[str, Any]:
     return row
 
 
-def read_object(path: Path) -> tuple[dict[str, Any], str]:
-    """Read the JSON object in a file; {} and the reason where there is none or an empty one."""
+def read_object(path: Path, *, unreadable_is_damage: bool = False) -> tuple[dict[str, Any], str]:
+    """Read the JSON object in a file; {} and the reason where there is none or an empty one.
+
+    A file that can't be read is a TOPRError: what follows from {} would be decided by a disk that failed for a moment.
+    unreadable_is_damage: for what is only shown, it is a reason as well.
+    """
     try:
         found = parse_object(path.read_bytes())
     except FileNotFoundError:
         return {}, MISSING
     except OSError as error:
+        if not unreadable_is_damage:
+            raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         return {}, f"can't be read ({error.strerror})"
     return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
 
@@ -232,7 +248,8 @@ def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any
 
     growing: another process writes the file, so that a line without an end is left out.
     """
-    content = path.read_bytes() if path.exists() else b""
+    with disk_errors(f"read {path}"):
+        content = path.read_bytes() if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1] if growing else content
     found = [parse_object(line) for line in whole.splitlines()]
     return [each for each in found if each is not None], found.count(None)

@@ -103,6 +103,48 @@ def acquire(path: Path) -> Lock | Owner:
         time.sleep(0.001)  # its last holder deleted it, or an onlooker had it for a moment
 
 
+class Reading:
+    """A lock that many hold at a time, on a file that stays; given back when nothing refers to it any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _held.add(descriptor)
+
+    def __enter__(self) -> "Reading":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor in _held:  # not in a forked child
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
+
+    def __del__(self) -> None:
+        self.__exit__()
+
+
+def share(path: Path) -> Reading | None:
+    """Lock a file for reading; None while another process has it alone, or has put another file there."""
+    return _hold(path, os.open(path, os.O_RDONLY | os.O_NOFOLLOW), fcntl.LOCK_SH)
+
+
+def exclude(path: Path) -> Reading | None:
+    """Lock a file alone; None where a process reads it. OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)  # NFS asks for the right to write
+    except PermissionError:  # of another user, whose folder this user may change
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    return _hold(path, descriptor, fcntl.LOCK_EX)
+
+
+def _hold(path: Path, descriptor: int, kind: int) -> Reading | None:
+    with ExitStack() as opened:
+        opened.callback(os.close, descriptor)
+        if not _try_lock(descriptor, kind) or not _is_at(path, descriptor):
+            return None
+        opened.pop_all()
+    return Reading(descriptor)
+
+
 def living_owner(path: Path) -> Owner | None:
     """Return the process that holds the lock `path`, if any, without the right to write."""
     try:

@@ -18,6 +18,7 @@ from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.schema import first_line
 from topr_exp.store import Ragged, Store
+from topr_exp.store.source import Source
 from topr_exp.types import Problem, TOPRError
 
 
@@ -28,6 +29,7 @@ class ImportedLog:
     name: str  # of the store's table
     columns: pa.Table
     read: str  # which columns were read as what
+    source: Source
 
 
 def open_log(data: DataConfig, store: Store) -> ImportedLog:
@@ -46,11 +48,12 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
         table, read = store.open(store.root / source), []
     else:
         raise TOPRError(f"data.completions={source}: {rollout_files.NO_LOG.format(store.root)}")
-    columns = table.read()
+    table.hold()
+    columns, _, read_from = table.snapshot()
     if data.reward == "given" and "reward" not in columns.column_names:
         named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")
-    return ImportedLog(table.name, columns, "; ".join(read))
+    return ImportedLog(table.name, columns, "; ".join(read), read_from)
 
 
 def load_imported(
@@ -101,7 +104,8 @@ def load_imported(
     bounds = [*range(0, len(columns), rollout_files.ROWS_PER_SHARD), len(columns)]
     log_mu = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
     rewards = columns["reward"].to_numpy() if "reward" in columns.column_names else None
-    return Completions(Rollouts(name, columns, questions.prompts, bounds, 0), questions, log_mu, rewards)
+    sources = (log.source,) * (len(bounds) - 1)  # its rows may be in several of the files
+    return Completions(Rollouts(name, columns, questions.prompts, bounds, 0, sources), questions, log_mu, rewards)
 
 
 def match_problems(

@@ -23,6 +23,7 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sample, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
+from topr_exp.store.source import Derivation, Source
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
@@ -38,6 +39,12 @@ class Rollouts:
     prompts: Sequence[NDArray[np.int32]]
     bounds: Sequence[int]  # the first row of each shard, then the number of rows
     sampled: int  # tokens that this process sampled for it
+    sources: tuple[Source, ...] = ()  # the files that each shard's rows are in; none for what is in no store
+
+    @property
+    def derivation(self) -> Derivation:
+        """What the shards of a table that is made of these must have."""
+        return Derivation(tuple(np.diff(self.bounds).tolist()), self.sources)
 
     @property
     def rows(self) -> int:
@@ -130,9 +137,11 @@ def generate_rollouts(
     """
     config, prompts = sampler.config, questions.prompts
     size = config.prompts_per_shard
-    table = store.table(
-        "rollouts", rollouts_key(config, policy, questions, n, seed, sampler.keeps), -(-len(prompts) // size)
-    )
+    shards = range(0, len(prompts), size)
+    counts = [len(prompts[start : start + size]) * n for start in shards]
+    key = rollouts_key(config, policy, questions, n, seed, sampler.keeps)
+    table = store.table("rollouts", key, len(shards), Derivation(tuple(counts)))
+    table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
 
     def make(shard: int) -> pa.Table:
@@ -150,7 +159,8 @@ def generate_rollouts(
 
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
         sampled = table.fill(make, progress, token_count)
-    return Rollouts(table.name, table.read(), prompts, table.bounds(), sampled)
+    columns, bounds, source = table.snapshot()
+    return Rollouts(table.name, columns, prompts, bounds, sampled, source.parts())
 
 
 def rollouts_key(

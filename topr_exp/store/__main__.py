@@ -10,13 +10,26 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
-from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
+from topr_exp.store.source import Derivation
+from topr_exp.store.table import (
+    HASHES,
+    KEY_FILE,
+    KINDS,
+    MARKER,
+    MISSING,
+    SHARD,
+    Store,
+    Table,
+    foreign_entries,
+    source_table,
+)
 from topr_exp.types import TOPRError
 
 FOR_EVER = "can't be made again  "
@@ -186,10 +199,19 @@ def line_of(table: Table) -> tuple[str, ...]:
     """What `list` prints of a table."""
     made = sum(table.shard_file(index).exists() for index in range(table.shards))  # whole or not
     shards = f"{made} of {table.shards}" if made < table.shards else str(made)
-    rows, shards = ("?", "?") if table.error else (f"{table.bounds()[-1]:,}", shards)
+    rows, shards = ("?", "?") if table.error else (counted_rows(table), shards)
     plain = [f"{name}={cut(str(each), 14)}" for name, each in table.key.items() if not isinstance(each, dict | list)]
     told = FOR_EVER * (table.kind == "imported") + (table.error or cut(" ".join(plain), 100))
     return table.name, rows, shards, megabytes(size_of(table)), f"{days_unused(table):.0f} d", told
+
+
+def counted_rows(table: Table) -> str:
+    """The number of rows as `list` prints it."""
+    try:
+        return f"{table.row_count():,}"
+    except TOPRError as error:
+        warn(str(error))
+        return "?"
 
 
 def verify(store: Store, options: argparse.Namespace) -> int:
@@ -204,6 +226,7 @@ def verify(store: Store, options: argparse.Namespace) -> int:
 def verify_table(table: Table) -> int:
     """Compute the checksums of a table, print what was found, return how many are wrong."""
     try:
+        table.derivation = known_derivation(table)
         faults = {index: table.fault(index, always=True) for index in range(table.shards)}
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
@@ -214,6 +237,19 @@ def verify_table(table: Table) -> int:
     sound = f"sound    {table.name}: {whole} of {table.shards} shards made, all checksums right"
     print("\n".join(f"DAMAGED  {told}" for told in damaged) or sound)
     return len(damaged)
+
+
+def known_derivation(table: Table) -> Derivation | None:
+    """What a derived table's shards must have, as far as its source lies whole in the same store, and all of it."""
+    source = source_table(table)
+    if source is None:
+        return None
+    try:
+        _, bounds, files = source.snapshot()
+    except TOPRError:  # what is wrong with it is said of it
+        return None
+    rows = [end - start for start, end in pairwise(bounds)]
+    return Derivation(tuple(rows), files.parts())
 
 
 def verify_folder(folder: Path) -> int:
@@ -251,14 +287,32 @@ def prune(store: Store, options: argparse.Namespace) -> None:
         if at_work := makers(*part):
             print(f"kept     {table.name}: {at_work} is at work on it or on what was made from it")
             continue
-        for one in reversed(part):  # a table that is made again must not meet what was made from the old one
-            gone[one.name] = size_of(one)
-            if options.yes:
-                remove(one)
-            verb, note = "removed " if options.yes else "would go", FOR_EVER * (one.kind == "imported")
-            print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
+        with ExitStack() as locked:
+            if read := locked_by_others(part, locked):
+                print(f"kept     {table.name}: a process reads {read}")
+                continue
+            for one in reversed(part):  # a table that is made again must not meet what was made from the old one
+                gone[one.name] = size_of(one)
+                if options.yes:
+                    remove(one)
+                verb, note = "removed " if options.yes else "would go", FOR_EVER * (one.kind == "imported")
+                print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
     told = total(gone.values())
     print(f"removed {told}" if options.yes else f"{told} would be removed; add --yes to do it")
+
+
+def locked_by_others(tables: list[Table], locked: ExitStack) -> str | None:
+    """Lock tables alone, until `locked` ends; the name of the first that another process reads, None for none."""
+    for table in tables:
+        path = table.folder / KEY_FILE
+        with disk_errors(f"lock {path}"):
+            if not path.exists():  # damaged: nobody reads it
+                continue
+            lock = locks.exclude(path)
+        if lock is None:
+            return table.name
+        locked.enter_context(lock)
+    return None
 
 
 def fits(table: Table, options: argparse.Namespace) -> bool:
@@ -296,7 +350,7 @@ def import_(store: Store, options: argparse.Namespace) -> None:
     if reader.unread:
         warn(f"nothing reads the columns {', '.join(sorted(reader.unread))} of {options.file}")
     has = " and ".join(name for name in LISTS if COLUMNS[name] in table.shard(0).column_names) or "text only"
-    print(f"{table.name}: {table.bounds()[-1]:,} completions, {has}{'' if made else ' (was there already)'}")
+    print(f"{table.name}: {table.row_count():,} completions, {has}{'' if made else ' (was there already)'}")
 
 
 def inspect(store: Store, options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import disk_errors, whole_file, write_text
-from topr_exp.store.table import Store, Table
+from topr_exp.store.table import KEY_FILE, MISSING_FILE, Store, Table
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -73,15 +73,18 @@ def export_file(table: Table, path: Path) -> int:
         return export_parquet(table, path)
     import numpy as np
 
+    rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):
             shard = public_columns(table, table.shard(index), prompts=False)
+            rows += len(shard)
             for row in (row for batch in shard.to_batches(max_chunksize=1000) for row in batch.to_pylist()):
                 if "logprobs" in row:  # each float32 with the fewest digits that give it back
                     row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
                 present = {name: value for name, value in row.items() if value is not None}
                 file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
-    return table.bounds()[-1]
+        table.check_unchanged()
+    return rows
 
 
 def export_parquet(table: Table, path: Path) -> int:
@@ -103,6 +106,7 @@ def export_parquet(table: Table, path: Path) -> int:
             prompts |= {str(one) for one in shard["prompt" if "prompt" in columns else "problem_id"].to_pylist()}
         assert writer is not None
         writer.close()
+        table.check_unchanged()
     card = CARD.format(
         title=path.stem,
         rows=rows,
@@ -156,12 +160,17 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
 def verdicts_on(table: Table) -> pa.Table | None:
     """The newest whole verdicts on all rows of these completions."""
     store, found = Store(table.folder.parents[1]), []
-    for key in (store.root / "verdicts").glob("*/key.json"):
+    folder = store.root / "verdicts"
+    with disk_errors(f"read {folder}"):
+        keys = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []
+    for key in keys:
         try:
             verdicts = store.open(key.parent)
-        except TOPRError:  # damaged, of whatever table
+        except TOPRError as error:  # damaged, of whatever table
+            if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, MISSING_FILE):
+                raise
             continue
         of = str(verdicts.key.get("rollouts")).split(" ")[0]
-        if of == table.name and not verdicts.missing() and verdicts.bounds()[-1] == table.bounds()[-1]:
+        if of == table.name and not verdicts.missing() and verdicts.row_count() == table.row_count():
             found.append((key.stat().st_mtime, verdicts))
     return max(found, key=lambda each: each[0])[1].read() if found else None

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topr_exp.runtime.files import DIGEST_BYTES, write_whole
 
@@ -26,6 +25,15 @@ MAGIC = b"ARROW1"
 END = 4 + len(MAGIC)  # after the footer: its length
 ROWS_BYTES = 8
 SEAL = ROWS_BYTES + DIGEST_BYTES
+SOURCE = b"source"  # in a derived shard's metadata: the digest of the source's shard
+
+
+class Contents(NamedTuple):
+    """What a whole shard says of itself."""
+
+    rows: int
+    digest: str
+    source: str  # digest of the shard that it was made of; empty where none was noted
 
 
 def write_shard(path: Path, table: pa.Table) -> None:
@@ -51,6 +59,12 @@ def read_shard(path: Path) -> pa.Table:
 
 def find_fault(path: Path) -> str | None:
     """Return the damage of a shard in words; None where its digest is right and it is a valid table."""
+    contents = examine(path)
+    return contents if isinstance(contents, str) else None
+
+
+def examine(path: Path) -> Contents | str:
+    """Read a whole shard: what it says of itself, or its damage in words."""
     import pyarrow as pa
 
     with path.open("rb") as file:
@@ -61,21 +75,26 @@ def find_fault(path: Path) -> str | None:
     if seal < 0 or data[digest] != _digest(data[: digest.start], data[digest.stop :]):
         return "its checksum is wrong"
     try:
-        table = read_shard(path)
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         table.validate(full=True)  # a right digest doesn't say that the offsets in it stay within it
         _ = table.column_names  # decoded only now
     except (pa.ArrowException, OSError, UnicodeError) as error:  # its bytes were just read: OSError is of the format
         return f"it is no valid table: {' '.join(str(error).split())}"
-    return None
+    source = (table.schema.metadata or {}).get(SOURCE, b"").decode(errors="replace")
+    return Contents(table.num_rows, bytes(data[digest]).hex(), source)
 
 
 def read_rows(path: Path) -> int:
-    """A shard's number of rows as its seal has it; 0 where there is none."""
-    with suppress(OSError), path.open("rb") as file:
-        if (seal := _find_footer(file) - SEAL) >= 0:
+    """A shard's number of rows as its seal has it; 0 where there is no file, or one without a seal. OSError."""
+    try:
+        with path.open("rb") as file:
+            seal = _find_footer(file) - SEAL
+            if seal < 0:
+                return 0
             file.seek(seal)
             return int.from_bytes(file.read(ROWS_BYTES), "little")
-    return 0
+    except FileNotFoundError:
+        return 0
 
 
 def _find_footer(file: Any) -> int:

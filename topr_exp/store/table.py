@@ -2,6 +2,9 @@
 
 root/kind/<hash of the key>/ holds key.json (the whole key, readable) and the shards (shards.py). Processes that fill
 one table share the work: each makes the shards that no other has locked, then waits for the rest.
+
+A table that is made of another one has that one's rows, and each of its shards notes which shard it was made of
+(source.py): one with other rows, or made of what is there no more, counts as damaged, and is made again.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import TEMPORARY, disk_errors, sync_folder, write_whole
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.store.shards import find_fault, read_rows, read_shard, write_shard
+from topr_exp.store.shards import SOURCE, Contents, examine, read_rows, read_shard, write_shard
+from topr_exp.store.source import Derivation, FileState, ShardFile, Snapshot, Source, file_state
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -33,11 +37,13 @@ KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # n
 HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
+SOME_ROWS = re.compile(" without malformed ones| in groups of ")  # in the name of an imported table's (imported.py)
 MARKER = "STORE"  # marks a folder as a store
+MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 MISSING = "missing"  # the one fault of a shard that is no damage
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
 
-_verified: dict[Path, tuple[int, ...]] = {}  # shard file -> its status when its digest was found right
+_verified: dict[Path, tuple[FileState, Contents]] = {}  # shard file -> its state when its digest was found right
 
 
 class Store:
@@ -48,14 +54,22 @@ class Store:
 
     def __init__(self, root: Path | str, stop: StopFlag | None = None) -> None:
         self.root, self.stop = Path(root), stop or StopFlag()
+        self._files_read: dict[Path, ShardFile] = {}
 
-    def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
+    def table(self, kind: str, key: Mapping[str, Any], shards: int, derivation: Derivation | None = None) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
 
-        `shards` must follow from the key.
+        `shards` must follow from the key. derivation: what each shard must have to belong to the table.
         """
         key = json.loads(canonical(key))
-        return Table(self.root / kind / key_hash(key), key, shards, stop=self.stop)
+        table = Table(self.root / kind / key_hash(key), key, shards, stop=self.stop)
+        table.derivation = derivation
+        table.files_read = self._files_read
+        return table
+
+    def check_unchanged(self) -> None:
+        """Raise TOPRError where a shard that was read of this store's tables is not what it was."""
+        Source(tuple(self._files_read.values())).check_unchanged(may_be_gone=True)
 
     def open(self, folder: Path) -> Table:
         """The table in a folder of this store; TOPRError when its key.json can't be read or is another table's."""
@@ -69,7 +83,9 @@ class Store:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise TOPRError(f"{path} is damaged ({error})") from error
-        return Table(folder, key, shards, stop=self.stop)
+        table = Table(folder, key, shards, stop=self.stop)
+        table.files_read = self._files_read
+        return table
 
 
 class Table:
@@ -81,6 +97,9 @@ class Table:
         self.folder, self.key, self.shards, self.error = folder, key, shards, error
         self.kind, self._stop = folder.parent.name, stop or StopFlag()
         self.name = f"{self.kind}/{folder.name}"  # as the command line and other tables' keys refer to it
+        self.derivation: Derivation | None = None
+        self.files_read: dict[Path, ShardFile] = {}  # of the store
+        self._reading: locks.Reading | None = None
 
     def shard_file(self, index: int) -> Path:
         return self.folder / f"{SHARD}{index:05d}.arrow"
@@ -89,25 +108,44 @@ class Table:
         """The shards that are absent or damaged."""
         return [index for index in range(self.shards) if self.fault(index) is not None]
 
-    def bounds(self) -> list[int]:
-        """The first row of each shard, then the number of rows, of the shards that are there."""
-        return list(accumulate((read_rows(self.shard_file(index)) for index in range(self.shards)), initial=0))
+    def row_count(self) -> int:
+        """The number of rows of the shards that are there, as their seals have it."""
+        total = 0
+        for index in range(self.shards):
+            path = self.shard_file(index)
+            with disk_errors(f"read {path}"):
+                total += read_rows(path)
+        return total
+
+    def hold(self) -> None:
+        """Keep `prune` of every process from the table while it, or what was read of it, is referred to."""
+        path = self.folder / KEY_FILE
+        while self._reading is None:
+            if not path.exists():
+                self._write_key()
+            with disk_errors(f"read {path}"), suppress(FileNotFoundError):  # removed in this moment
+                self._reading = locks.share(path)
+            if self._reading is None:
+                time.sleep(PAUSE_SECONDS)
 
     def fault(self, index: int, *, always: bool = False) -> str | None:
         """None for a whole shard, MISSING, or the damage in words; a file's digest is computed once, or `always`."""
         path = self.shard_file(index)
         with disk_errors(f"read {path}"):
             try:
-                status = os.stat(path)
-                state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-                if always or _verified.get(path) != state:
+                state = file_state(path)
+                if always or path not in _verified or _verified[path][0] != state:
                     _verified.pop(path, None)
-                    if fault := find_fault(path):
-                        return fault
-                    _verified[path] = state
+                    contents = examine(path)
+                    if isinstance(contents, str):
+                        return contents
+                    _verified[path] = state, contents
             except FileNotFoundError:
                 return MISSING
-        return None
+        if self.derivation is None:
+            return None
+        contents = _verified[path][1]
+        return self.derivation.mismatch(index, contents.rows, contents.source)
 
     def shard(self, index: int) -> pa.Table:
         """One shard, memory-mapped: its columns are views of the file. TOPRError when it is missing or damaged."""
@@ -116,15 +154,30 @@ class Table:
             raise TOPRError(f"{path} (shard {index} of {self.shards}) was never made")
         if fault is not None:
             raise TOPRError(f"{path} is damaged ({fault}); the next run makes it again")
+        state, contents = _verified[path]
+        self.files_read[path] = ShardFile(path, state, contents.digest)
         with disk_errors(f"read {path}"):
             return read_shard(path)
 
+    def check_unchanged(self) -> None:
+        """Raise TOPRError where a shard that was read is not what it was."""
+        Source(tuple(self.files_read.values())).check_unchanged(may_be_gone=True)
+
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
         """All rows in the order of the shards, memory-mapped, without a copy; TOPRError as `shard`."""
+        table = self.snapshot().columns
+        return table if columns is None else table.select(list(columns))
+
+    def snapshot(self) -> Snapshot:
+        """All rows as `read` gives them, with the bounds of their shards and the files that they are in."""
         import pyarrow as pa
 
-        table = pa.concat_tables([self.shard(index) for index in range(self.shards)])
-        return table if columns is None else table.select(list(columns))
+        if self.derivation is None:
+            self.derivation = rows_of_source(self)
+        shards = [self.shard(index) for index in range(self.shards)]
+        files = tuple(self.files_read[self.shard_file(index)] for index in range(self.shards))
+        bounds = [*accumulate(map(len, shards), initial=0)]
+        return Snapshot(pa.concat_tables(shards), bounds, Source(files, self._reading))
 
     def fill(
         self, make: Callable[[int], pa.Table], progress: Progress | None = None, amount: Callable[[pa.Table], int] = len
@@ -158,7 +211,7 @@ class Table:
                     here = 0 if made_here is None else amount(made_here)
                     made += here
                     if progress is not None:
-                        rows = read_rows(self.shard_file(index))
+                        rows = _verified[self.shard_file(index)][1].rows
                         progress.update(rows, here, "from the store" if made_here is None else "")
                 if waits and len(pending) == before:
                     if waits != told:
@@ -173,16 +226,29 @@ class Table:
         # Taking the lock made NFS forget what it had cached of the folder, so what is seen now is true.
         fault, path = self.fault(index), self.shard_file(index)
         if fault not in (None, MISSING):
-            told = f"{path} is damaged ({fault}) and is made again; on a GPU it may differ, and what was made of it "
-            told += f"not fit: python -m topr_exp.store --root {self.folder.parents[1]} prune --key {self.name}"
+            told = f"{path} is damaged ({fault}) and is made again; on a GPU it may differ, and what was made of it is "
+            told += "then made again, too; what notes no source (older stores) after "
+            told += f"python -m topr_exp.store --root {self.folder.parents[1]} prune --key {self.name}"
             warn(told, of_any_process=True)
-        table = make(index) if fault else None
+        table = self._checked(index, make(index)) if fault else None
         if table is None or self.fault(index) is None:
             return None  # made by another process without locks: what is whole stays as it is
         kept = "; finished shards are kept, and the same command goes on from there"
         with disk_errors(f"write {path}", lambda: kept), suppress(FileNotFoundError):  # swept, without locks
             write_shard(path, table)
         return table
+
+    def _checked(self, index: int, table: pa.Table) -> pa.Table:
+        """A shard as it is stored: with the digest of what it was made of, which must not have changed meanwhile."""
+        if self.derivation is None:
+            return table
+        if self.derivation.sources:
+            self.derivation.sources[index].check_unchanged()
+        assert table.num_rows == self.derivation.rows[index], "a shard with other rows than its table's"
+        digest = self.derivation.digest(index)
+        if not digest:
+            return table
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), SOURCE: digest.encode()})
 
     def _write_key(self) -> None:
         """Write the key where it is not there, or damaged: the folder's name says which it is."""
@@ -208,6 +274,35 @@ class Table:
                 if isinstance(lock := locks.acquire(path), locks.Lock):
                     with lock:
                         pass  # giving it back deletes its file
+
+
+def source_table(table: Table) -> Table | None:
+    """The table of the same store that a table was made of, shard by shard; None for none, or one that is damaged."""
+    how_read = str(table.key.get("rollouts", ""))  # a table's name, and what was done to its rows
+    kind, _, hash_ = how_read.split(" ")[0].partition("/")
+    root = table.folder.parents[1]
+    if not (KINDS.fullmatch(kind) and HASHES.fullmatch(hash_)) or SOME_ROWS.search(how_read):
+        return None
+    try:
+        source = Store(root).open(root / kind / hash_)
+    except TOPRError as error:
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, MISSING_FILE):
+            raise
+        return None
+    return source if source.shards == table.shards else None
+
+
+def rows_of_source(table: Table) -> Derivation | None:
+    """How many rows a derived table's shards must have, by the seals of its source's; None where one is missing."""
+    source = source_table(table)
+    if source is None:
+        return None
+    rows = []
+    for index in range(source.shards):
+        path = source.shard_file(index)
+        with disk_errors(f"read {path}"):
+            rows.append(read_rows(path))
+    return Derivation(tuple(rows)) if all(rows) else None
 
 
 def canonical(key: Mapping[str, Any]) -> str:

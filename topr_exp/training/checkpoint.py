@@ -23,7 +23,15 @@ from torch.distributed.tensor import DTensor
 from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import disk_errors, file_digest, find_damage, new_folder, sync_folder, write_checksums
+from topr_exp.runtime.files import (
+    disk_errors,
+    file_digest,
+    files_named,
+    find_damage,
+    new_folder,
+    sync_folder,
+    write_checksums,
+)
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
@@ -50,7 +58,7 @@ def save(
                 (target / name).write_bytes(content)
             write_checksums(target, checksums)
     if leads:
-        there = sorted(folder.glob("step-????????"))
+        there = checkpoints(folder)
         later = [each for each in there if each > path]  # was found damaged when the run went on from an earlier one
         for old in [*later, *[each for each in there if each <= path][:-KEEP]]:
             shutil.rmtree(old, ignore_errors=True)
@@ -62,15 +70,23 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
 
     Read by safetensors: nothing in a checkpoint can run code. Every process of the run has to call it.
     """
-    for path in distributed.broadcast(sorted(folder.glob("step-????????"), reverse=True)):
+    for path in distributed.broadcast(checkpoints(folder)[::-1]):
         share = slice(distributed.rank(), None, distributed.world_size())  # the processes share the files among them
         faults = distributed.all_gather(find_damage(path, part=share))
         if fault := next(filter(None, faults), None):
             warn(f"{path} is damaged ({fault}) and is skipped")
             continue
-        read_rows(path, model, optimizer)
-        return json.loads((path / "state.json").read_text(encoding="utf-8")), path
+        with disk_errors(f"read {path}"):
+            read_rows(path, model, optimizer)
+        with disk_errors(f"read {path}"):
+            return json.loads((path / "state.json").read_text(encoding="utf-8")), path
     return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints below a folder, the oldest first; TOPRError where it can't be read."""
+    with disk_errors(f"read {folder}"):
+        return files_named(folder, "step-????????") if folder.exists() else []
 
 
 def place_of(weight: Tensor) -> tuple[int, int, bool]:

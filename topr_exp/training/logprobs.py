@@ -239,7 +239,8 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
     key = {"rollouts": rollouts.name, "weights": policy.fingerprint, **policy.computes, "version": VERSION}
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
-    table = store.table("logprobs", key, rollouts.shards)
+    table = store.table("logprobs", key, rollouts.shards, rollouts.derivation)
+    table.hold()
     make = lambda shard: log_probabilities(policy, rollouts, range(*rollouts.shard_rows(shard)), batch_size)
     with Progress(label, rollouts.rows, "completions", rate_unit="tokens") as progress:
         scored = table.fill(make, progress, lambda columns: len(columns["logp"].combine_chunks().values))
