@@ -1,16 +1,18 @@
 """Whether everything that a run needs works on this machine's GPUs, and how fast: one command, at most 45 minutes.
 
     make gpu-check                                             (python -m scripts.gpu_check, by the Python in use)
+    python -m scripts.gpu_check --minutes 12                   the steps that fit, the most valuable first
     python -m scripts.gpu_check --size small                   minutes, also without a GPU: tries the check itself
     python -m scripts.gpu_check --size 100m                    the same with Llama 3's vocabulary and long prompts
     python -m scripts.gpu_check --vllm ~/vllm/bin/python       where vLLM has its own environment
     python -m scripts.gpu_check --only update whole            some steps, again where they were done before
+    python -m scripts.gpu_check --only small                   those at SmolLM2-135M's shape
 
 Each step has its own limit and ends with a verdict: passed, failed, unfinished (at its limit) or skipped, and why.
-Weights are random (an 8B Llama with a vocabulary of 128,256) but for --model FOLDER, so nothing is downloaded. No step
-is begun that could go beyond the 45 minutes (but for --full); the same command again goes on with those that have not
-passed. OUT/results.json has the figures and OUT/results.md the table for docs/performance.md, both written after each
-step.
+Weights are random (a Llama of SmolLM2-135M's shape for the small- steps, then an 8B one with a vocabulary of 128,256)
+but for --model FOLDER, so nothing is downloaded. A step begins where the time that it takes on one H200 is left, and is
+ended when the minutes are over (but for --full); the same command again goes on with those that have not passed.
+OUT/results.json has the figures and OUT/results.md the table for docs/performance.md, both written after each step.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
@@ -30,9 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from scripts.gpu_check_runs import (
+    CHECKED,
     ROOT,
     SIGTERM_STATUS,
     SIZES,
+    SMALL_STEPS,
     Command,
     Failed,
     Place,
@@ -47,29 +52,20 @@ from scripts.gpu_check_runs import (
     newest_run,
     run_command,
 )
+from topr_exp.runtime.files import write_text
 from topr_exp.runtime.gpu_machine import examine, untested
 
 # ---- the steps, each of which returns its figures
 
 
 def preflight(place: Place) -> dict[str, Any]:
-    """What a bare machine lacks, as a run that samples with vLLM on a GPU is told."""
+    """What a bare machine lacks, as a run that samples with vLLM on a GPU is told; vLLM is not imported for it."""
     found, lacks = examine(place.vllm or sys.executable)
     if place.gpus and place.vllm and lacks:
         raise Failed("; ".join(lacks))
     if place.vllm and (line := untested(found["vLLM"], found["torch"].partition(",")[0])):
         found["warning"] = line
-    return found | ({"attention": attention_kernel()} if place.gpus else {})
-
-
-def attention_kernel() -> str:
-    """The kernel that torch's attention takes on this GPU for bfloat16 with 128 a head."""
-    import torch
-
-    query = torch.zeros(1, 8, 128, 128, dtype=torch.bfloat16, device="cuda")
-    choice: Callable[..., int] = torch._fused_sdp_choice
-    names = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
-    return names.get(choice(query, query, query, is_causal=True), "?")
+    return dict(found)
 
 
 ROUNDS = ["schedule=on_policy", "schedule.prompts=4", "optim.batch_size=16"]
@@ -99,13 +95,21 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
 
 
 def update(place: Place) -> dict[str, Any]:
-    whole = place.size != "8b" or place.memory >= 88  # without checkpointing: estimated 80 GiB
-    ways = ("checkpointing", "plain") if whole else ("checkpointing",)
-    return {
-        key: value
-        for way in ways
-        for key, value in child(place, f"update-{way}", place.size, way, str(place.out)).items()
-    }
+    keeps_activations = place.size != "8b" or place.memory >= 88  # estimated 80 GiB
+    way = "plain" if keeps_activations else "checkpointing"
+    return child(place, "update", place.size, way, str(place.out))
+
+
+def checkpoint(place: Place) -> dict[str, Any]:
+    return child(place, "update", place.size, "checkpointing", str(place.out))
+
+
+def small_update(place: Place) -> dict[str, Any]:
+    return child(place, "small_update", place.size, str(place.out))
+
+
+def trl(place: Place) -> dict[str, Any]:
+    return child(place, "trl", "plain_135m" if place.gpus else "short")
 
 
 def model(place: Place) -> dict[str, Any]:
@@ -129,9 +133,10 @@ def whole(place: Place) -> dict[str, Any]:
 
 
 def sampling(place: Place) -> dict[str, Any]:
-    count, n, shard = (256, 16, 64) if place.size == "8b" else (12, 4, 3)  # 1,024 completions at once
+    large = place.size in ("8b", "135m")
+    count, n, shard = (256, 16, 64) if large else (12, 4, 3)  # 1,024 completions at once
     more = [f"data.train_problems={count}", f"data.n={n}", f"sampler.prompts_per_shard={shard}", "sampler.top_k=500"]
-    return child(place, "sampling", str(place.out / "sampling"), *place.model, *more)
+    return child(place, "sampling", str(place.out / f"{place.prefix}sampling"), *place.model, *more)
 
 
 def rounds(place: Place) -> dict[str, Any]:
@@ -183,6 +188,7 @@ def several(place: Place) -> dict[str, Any]:
 
 
 TOTAL = 45.0  # minutes
+PATIENCE = 2.0  # times a step's seconds, after which it is ended where the minutes are fewer than that
 
 
 @dataclass(frozen=True)
@@ -191,76 +197,119 @@ class Step:
     work: Callable[[Place], dict[str, Any]]
     minutes: float  # after which it is ended
     needs: tuple[str, ...] = ()
+    seconds: float = 60  # that have to be left for it to begin: what it takes on one H200, a model with its first use
+    models: float = 0  # what lies on the disk at its end, in times the model's weights in bfloat16
 
 
-MODEL = ("memory", "disk", "vLLM", "model")
-STEPS = {  # in order of value
-    "preflight": Step("driver, compiler, headers, vLLM, shared memory, the kernel of attention", preflight, 4),
-    "smoke": Step("a run in float32 and in bfloat16, each stopped by SIGTERM and given again", smoke, 8),
-    "tests": Step("the tests marked gpu", tests, 8, ("GPU", "pytest", "hypothesis")),
-    "head": Step("the output layer by logits, our chunks and torch's", head, 4),
-    "update": Step("the paper's update: seconds, memory, MFU, with and without checkpointing", update, 8, ("memory",)),
-    "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",)),
-    "whole": Step("every stage with the model, on few problems", whole, 8, MODEL),
-    "sampling": Step("vLLM alone, 1,024 sequences: tokens/s, idle time, memory", sampling, 8, (*MODEL, "an engine")),
-    "rounds": Step("three rounds on-policy, by each way to hand the weights over", rounds, 8, MODEL),
-    "lora": Step("two rounds on-policy with LoRA and AdamW", run_of("lora", LORA), 8, (*MODEL, "peft")),
-    "curve": Step("an evaluation while the model trains", run_of("curve", CURVE), 8, MODEL),
-    "several": Step("all GPUs: gathers, runs side by side, FSDP with a kill", several, 8, ("two GPUs", *MODEL)),
+SAMPLED = ("memory", "disk", "vLLM", "model")
+SMALL = {  # these at SmolLM2-135M's shape; in order of value
+    "update": Step("an update of a small model, and where its time goes", small_update, 5, (), 50),
+    "model": Step("a random small model", model, 3, ("disk",), 30, 1),
+    "sampling": Step("vLLM with CUDA graphs: tokens/s, starts", sampling, 8, (*SAMPLED, "an engine"), 120, 1),
+    "rounds": Step("three rounds on-policy with a small model", rounds, 5, SAMPLED, 60, 5),
+    "lora": Step("two rounds with LoRA and a small model", run_of("lora", LORA), 5, (*SAMPLED, "peft"), 60, 5),
+    "trl": Step("TRL's SFTTrainer beside our update of a small model", trl, 4, ("trl",), 50),
 }
-PACKAGES = {"peft": "pip install -e '.[lora]'", "pytest": "pip install -e '.[dev]'"}
+LARGE = {  # in order of value, too
+    "head": Step("the output layer by logits, our chunks and torch's", head, 4, (), 20),
+    "update": Step("the paper's update: seconds, memory, MFU", update, 8, ("memory",), 35),
+    "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",), 200, 1),
+    "sampling": Step(
+        "vLLM alone, 1,024 sequences: tokens/s, idle time, memory", sampling, 8, (*SAMPLED, "an engine"), 140, 1
+    ),
+    "smoke": Step("a run in float32 and in bfloat16, each stopped by SIGTERM and given again", smoke, 8, (), 60),
+    "tests": Step("the tests marked gpu", tests, 8, ("GPU", "pytest", "hypothesis"), 90),
+    "whole": Step("every stage with the model, on few problems", whole, 8, SAMPLED, 240, 3),
+    "checkpoint": Step(
+        "the same update with gradient checkpointing; a checkpoint", checkpoint, 8, ("memory", "disk"), 90, 3
+    ),
+    "rounds": Step("three rounds on-policy, by each way to hand the weights over", rounds, 8, SAMPLED, 240, 3),
+    "lora": Step("two rounds on-policy with LoRA and AdamW", run_of("lora", LORA), 8, (*SAMPLED, "peft"), 240, 1),
+    "curve": Step("an evaluation while the model trains", run_of("curve", CURVE), 8, SAMPLED, 240, 3),
+    "several": Step(
+        "all GPUs: gathers, runs side by side, FSDP with a kill", several, 8, ("two GPUs", *SAMPLED), 300, 7
+    ),
+}
+FIRST = Step("driver, compiler, headers, vLLM's version, shared memory", preflight, 4, (), 10)
+STEPS = {"preflight": FIRST, **{SMALL_STEPS + name: step for name, step in SMALL.items()}, **LARGE}
+PACKAGES = {"trl": "pip install trl", "peft": "pip install -e '.[lora]'", "pytest": "pip install -e '.[dev]'"}
 PACKAGES["hypothesis"] = PACKAGES["pytest"]
 
 
-def lacking(place: Place, needs: tuple[str, ...]) -> str | None:
+def lacking(place: Place, step: Step) -> str | None:
     """What a step needs and this machine lacks, in words."""
     size, big = SIZES[place.size], place.size == "8b"
     free = (shutil.disk_usage(place.out).free + held(place)) / 1e9
+    written = math.ceil(step.models * size.gigabytes)
     reasons = {
         "memory": place.memory < size.memory
+        and (place.gpus or big)
         and f"{size.memory} GiB of GPU memory are needed, there are {place.memory:.0f}",
-        "disk": free < size.disk
-        and f"{size.disk} GB of disk are needed in {place.out}, {free:.0f} are free or its own (--out FOLDER)",
+        "disk": free < written
+        and f"{written} GB of disk are needed in {place.out}, {free:.0f} are free or its own (--out FOLDER)",
         "GPU": not place.gpus and "there is no GPU",
         "two GPUs": place.gpus < 2 and (place.gpus or big) and f"two GPUs are needed, there are {place.gpus}",
         # Smaller models are sampled from with transformers in reasonable time.
         "vLLM": big and not place.vllm and "vLLM is needed: --vllm PYTHON",
         "an engine": not place.vllm and "vLLM is needed: --vllm PYTHON",
-        "model": not place.shots.exists() and "there is no model (step model)",
+        "model": not place.shots.exists() and f"there is no model (step {place.prefix}model)",
     }
     for package, install in PACKAGES.items():
         reasons[package] = importlib.util.find_spec(package) is None and f"{package} is not installed: {install}"
-    return next((str(reasons[need]) for need in needs if reasons[need]), None)
+    return next((str(reasons[need]) for need in step.needs if reasons[need]), None)
 
 
-def check(place: Place, wanted: list[str], again: bool, full: bool = False) -> dict[str, Any]:
+def place_of(place: Place, name: str) -> Place:
+    """The place with the size at which a step works."""
+    return place.small() if name.startswith(SMALL_STEPS) else place
+
+
+def check(place: Place, wanted: list[str], again: bool, deadline: float, limited: bool = False) -> dict[str, Any]:
     """Do the steps that are wanted and have not passed; results and their table are on disk after each.
 
-    full: steps and the whole have no limits.
+    deadline: by time.monotonic(); infinite: neither a step nor the whole has a limit. limited: the minutes are few.
     """
     path = place.out / "results.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"steps": {}}
     results["machine"] = json.loads((place.out / "machine.json").read_text())
-    started = time.monotonic()
     for name in wanted:
         if results["steps"].get(name, {}).get("verdict") == "passed" and not again:
             continue
-        step, began = STEPS[name], time.monotonic()
+        step, began, here = STEPS[name], time.monotonic(), place_of(place, name)
         print(f"{name}: {step.what}", flush=True)
-        if not full and began - started > 60 * (TOTAL - step.minutes):
-            found: dict[str, Any] = {"verdict": "skipped", "why": "no time was left; the same command goes on with it"}
-        elif reason := lacking(place, step.needs):
-            found = {"verdict": "skipped", "why": reason}
+        if reason := lacking(here, step):
+            found: dict[str, Any] = {"verdict": "skipped", "why": reason}
+        elif deadline - began < step.seconds:
+            found = {
+                "verdict": "skipped",
+                "why": f"it takes {step.seconds:.0f} s, and {max(0.0, deadline - began):.0f} were left; the same "
+                "command goes on with it",
+            }
         else:
-            limit = float("inf") if full else began + 60 * step.minutes
-            found = attempt(step, dataclasses.replace(place, until=limit))
+            found = attempt(step, dataclasses.replace(here, until=limit_of(step, began, deadline, limited)))
         found["seconds"] = round(time.monotonic() - began, 1)
         done = results["steps"] | {name: found}
         results["steps"] = {name: done[name] for name in STEPS if name in done}
-        path.write_text(json.dumps(results, indent=1) + "\n")
-        (place.out / "results.md").write_text(table(results))
-        print(f"  {found['verdict']} in {found['seconds']:.0f} s{': ' + found['why'] if 'why' in found else ''}")
+        write_results(place, results)
+        why = f": {found['why']}" if "why" in found else ""
+        print(f"  {found['verdict']} in {found['seconds']:.0f} s{why}", flush=True)
     return results
+
+
+def limit_of(step: Step, began: float, deadline: float, limited: bool) -> float:
+    """When a step that begins now is ended; limited: it may not take the time of those after it."""
+    if deadline == float("inf"):
+        return deadline
+    seconds = 60 * step.minutes
+    if limited:
+        seconds = min(seconds, PATIENCE * step.seconds)
+    return min(began + seconds, deadline)
+
+
+def write_results(place: Place, results: dict[str, Any]) -> None:
+    """Write the results, and their table, each file whole or as it was."""
+    write_text(place.out / "results.json", json.dumps(results, indent=1) + "\n")
+    write_text(place.out / "results.md", table(results))
 
 
 def attempt(step: Step, place: Place) -> dict[str, Any]:
@@ -291,28 +340,61 @@ def shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else str(value)
 
 
+SMALL_GIVEN = 3e9  # bytes of weights, below which --model is the model of the small- steps
+
+
+def with_given_model(place: Place, given: Path | None) -> Place:
+    """The place with the model of --model for the steps of its size; at the sizes for a CPU for all."""
+    if given is None:
+        return place
+    weights = sum(path.stat().st_size for path in given.glob("*.safetensors"))
+    small = weights < SMALL_GIVEN
+    return dataclasses.replace(
+        place,
+        given=given if not small or place.size != "8b" else None,
+        given_small=given if small or place.size != "8b" else None,
+    )
+
+
+def steps_named(names: list[str]) -> list[str]:
+    """The steps that are named, `small` standing for all whose names begin so."""
+    steps: list[str] = []
+    for name in names:
+        steps += [step for step in STEPS if step.startswith(SMALL_STEPS)] if name == "small" else [name]
+    return list(dict.fromkeys(steps))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="8b")
+    parser.add_argument("--size", choices=CHECKED, default="8b")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-check")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="check with these weights, not with random ones")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="FOLDER",
+        help="check with these weights, not with random ones; below 3 GB they are those of the small- steps",
+    )
+    parser.add_argument("--minutes", type=float, default=TOTAL, help="that the check may take (45)")
     parser.add_argument("--vllm", help="Python of an environment that has vLLM; without it this one")
     parser.add_argument(
         "--only",
         "--steps",
         dest="steps",
         nargs="+",
-        choices=STEPS,
+        choices=[*STEPS, "small"],
         metavar="STEP",
-        help="these, again where they passed before",
+        help="these, again where they passed before; small: all whose names begin so",
     )
     parser.add_argument("--full", action="store_true", help="without limits for a step or in all")
+    began = time.monotonic()
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):  # what the step runs has to end with it
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda signum, _: sys.exit(128 + signum))
     if options.model and not (options.model / "config.json").exists():
         parser.error(f"--model {options.model}: no model lies there (config.json)")
+    if not options.minutes > 0:
+        parser.error(f"--minutes {options.minutes:g}: must be above 0")
     given = options.model.resolve() if options.model else None
     out = options.out.resolve() / (given.name if given else options.size)
     out.mkdir(parents=True, exist_ok=True)
@@ -322,11 +404,14 @@ def main() -> int:
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    place = Place(out, options.size, machine["gpus"], machine["GPU memory, GiB"], machine["vllm python"], given=given)
+    place = Place(out, options.size, machine["gpus"], machine["GPU memory, GiB"], machine["vllm python"])
+    place = with_given_model(place, given)
     if options.size == "8b" and not place.gpus:
         print("torch sees no GPU here; --size small tries the check without one", file=sys.stderr)
         return 2
-    results = check(place, options.steps or list(STEPS), options.steps is not None, options.full)
+    deadline = float("inf") if options.full else began + 60 * options.minutes
+    wanted = steps_named(options.steps or list(STEPS))
+    results = check(place, wanted, options.steps is not None, deadline, bool(place.gpus) and options.minutes < TOTAL)
     print(f"\n{table(results)}\nwritten to {out}/results.json and results.md")
     return 1 if any(found["verdict"] == "failed" for found in results["steps"].values()) else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -25,7 +26,7 @@ GATE = re.compile(r"before the first update, .*: (\S+) \(median\), (\S+) \(99 %\
 class Size:
     """A model, what it needs, and how much it is asked to do."""
 
-    disk: int  # GB: the model, a trained one, two checkpoints, weights for an engine (docs/gpu.md)
+    gigabytes: float  # of its weights in bfloat16
     memory: int  # GiB of a GPU that an update needs (benchmarks/simulated_memory.py)
     problems: int  # to train on; on a CPU fewer, and shorter answers
     tokens: int  # of an answer, at most
@@ -34,10 +35,13 @@ class Size:
 
 
 SIZES = {
-    "8b": Size(150, 62, 32, 128, 14),
-    "100m": Size(4, 0, 12, 24, 14, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
-    "small": Size(1, 0, 12, 48, 1, ("optim.lr=1e-4", "sampler.cpu_cache_gib=0.25")),
+    "8b": Size(16.1, 62, 32, 128, 14),
+    "135m": Size(0.27, 4, 32, 128, 1, ("optim=tiny",)),
+    "100m": Size(0.21, 0, 12, 24, 14, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
+    "small": Size(0.01, 0, 12, 48, 1, ("optim.lr=1e-4", "sampler.cpu_cache_gib=0.25")),
 }
+CHECKED = ("8b", "100m", "small")  # by --size
+SMALL_STEPS = "small-"  # how the steps at the smaller size begin, and what they write
 
 
 class Failed(Exception):
@@ -59,16 +63,23 @@ class Place:
     vllm: str | None  # the Python that has it
     until: float = float("inf")  # when the step's time is over, by time.monotonic()
     given: Path | None = None  # the folder of a model to check with; None: a random one is written
+    given_small: Path | None = None  # the same for the steps at the smaller size
+    prefix: str = ""  # of what a step writes: SMALL_STEPS for those at the smaller size
+
+    def small(self) -> Place:
+        """The same machine for the steps at the smaller size: SmolLM2-135M's shape, before 8B."""
+        size = "135m" if self.size == "8b" else self.size
+        return dataclasses.replace(self, size=size, given=self.given_small, prefix=SMALL_STEPS)
 
     @property
     def weights(self) -> Path:
         """The folder of the model."""
-        return self.given or self.out / "random-model"
+        return self.given or self.out / f"{self.prefix}random-model"
 
     @property
     def shots(self) -> Path:
         """The worked examples of its prompts, written after a random model: where they are, it is whole."""
-        return self.out / "shots.jsonl"
+        return self.out / f"{self.prefix}shots.jsonl"
 
     @property
     def sampler(self) -> str:
@@ -85,12 +96,12 @@ class Place:
             "data=gsm8k", "data.source=embedded", f"data.fewshot_file={self.shots}", f"data.shots={size.shots}",
             f"data.train_problems={size.problems}", "data.test_problems=8", "data.n=4", "data.eval_n=2",
             f"sampler.max_new_tokens={size.tokens}", "sampler.top_k=0",
-            f"sampler.prompts_per_shard={size.problems // 2}", *sampler, *more,
+            f"sampler.prompts_per_shard={size.problems // 2}", "checkpoint.every_seconds=3600", *sampler, *more,
         ]  # fmt: skip
 
     def runs(self, name: str, file: str) -> list[Path]:
         """A file of each run of that name."""
-        return [*(self.out / "runs" / name).glob(f"*/{file}")]
+        return [*(self.out / "runs" / f"{self.prefix}{name}").glob(f"*/{file}")]
 
 
 class Command:
@@ -143,19 +154,20 @@ def execute(place: Place, name: str, command: list[str]) -> str:
     return running.last_line
 
 
-def child(place: Place, name: str, *arguments: str) -> dict[str, Any]:
+def child(place: Place, measurement: str, *arguments: str) -> dict[str, Any]:
     """A measurement of gpu_check_steps.py; returns what it writes."""
+    name = place.prefix + measurement
     answer = place.out / f"{name}.json"
     answer.unlink(missing_ok=True)
     module = [sys.executable, "-m", "scripts.gpu_check_steps"]
-    execute(place, name, [*module, name.split("-")[0], str(answer), *arguments])
+    execute(place, name, [*module, measurement, str(answer), *arguments])
     found: dict[str, Any] = json.loads(answer.read_text())
     return found
 
 
 def experiment(place: Place, name: str, settings: list[str]) -> dict[str, Any]:
     """A run below OUT/runs; returns its summary. It goes on where an earlier check was broken off."""
-    execute(place, name, run_command(place, name, settings))
+    execute(place, place.prefix + name, run_command(place, name, settings))
     newest = newest_run(place, name)
     if place.size == "8b":  # 32 GB, which nobody reads
         shutil.rmtree(newest / "model", ignore_errors=True)
@@ -164,7 +176,14 @@ def experiment(place: Place, name: str, settings: list[str]) -> dict[str, Any]:
 
 
 def run_command(place: Place, name: str, settings: list[str]) -> list[str]:
-    return [sys.executable, "-m", "topr_exp", f"output_dir={place.out / 'runs'}", f"name={name}", *settings]
+    return [
+        sys.executable,
+        "-m",
+        "topr_exp",
+        f"output_dir={place.out / 'runs'}",
+        f"name={place.prefix}{name}",
+        *settings,
+    ]
 
 
 def newest_run(place: Place, name: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,6 @@ def machine(vllm: str | None = None) -> dict[str, Any]:
         python = None
         print(error)
     gpus = torch.cuda.device_count()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     return {
         "gpus": gpus,
         "GPU": torch.cuda.get_device_name() if gpus else "none",
@@ -48,14 +48,34 @@ def machine(vllm: str | None = None) -> dict[str, Any]:
         "transformers": transformers.__version__,
         "sampler": "vllm" if python else "hf (no vLLM was found)",
         "vllm python": python,
-        "commit": commit.strip(),
-    }
+        "commit": commit(),
+    } | ({"attention": attention_kernel()} if gpus else {})
+
+
+def commit() -> str:
+    """The commit of the checkout; "unknown" without git or in a copy of the files."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def attention_kernel() -> str:
+    """The kernel that torch's attention takes on this GPU for bfloat16 with 128 a head."""
+    import torch
+
+    query = torch.zeros(1, 8, 128, 128, dtype=torch.bfloat16, device="cuda")
+    choice: Callable[..., int] = torch._fused_sdp_choice
+    names = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
+    return names.get(choice(query, query, query, is_causal=True), "?")
 
 
 def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
     """Seconds and memory of an update of 8 examples after 900 shared tokens, and how much of them Adafactor takes."""
     import torch
-    from training import Case, Ours, timed
+    from training import Case, Ours
 
     shared, own, completed = {"8b": (900, 100, 200), "100m": (900, 100, 20), "small": (90, 10, 20)}[size]
     times = 5 if size == "8b" else 3
@@ -65,13 +85,13 @@ def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
     trainer.recompute = recompute == "checkpointing"
     for _ in range(2):
         ours.update()
-    seconds = sorted(timed(ours.update, ours.device) for _ in range(times))[times // 2]
+    seconds = median_seconds(ours.update, ours.device, times)
 
     def optimizer() -> None:
         trainer.clip(1.0)
         trainer.optimizer.step()
 
-    share = sorted(timed(optimizer, ours.device) for _ in range(times))[times // 2]
+    share = median_seconds(optimizer, ours.device, times)
     unique = shared + case.batch * (own + completed)
     found = {
         "s": seconds,
@@ -81,12 +101,128 @@ def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
     }
     if cuda:
         found["GiB"] = torch.cuda.max_memory_allocated() / 2**30
-        name = torch.cuda.get_device_name()
-        if peak := next((value for key, value in PEAK.items() if key in name), None):
-            found["MFU %"] = 100 * operations(ours, unique) / (seconds * peak * 1e12)
+        if (peak := peak_of_gpu()) is not None:
+            found["MFU %"] = 100 * operations(ours, unique) / (seconds * peak)
     if recompute == "checkpointing":
         found["s of a checkpoint"] = checkpoint(trainer, folder)
     return {f"{recompute}: {key}": round(value, 3) for key, value in found.items()}
+
+
+def median_seconds(work: Callable[[], Any], device: Any, times: int) -> float:
+    """The median of so many timings."""
+    from training import timed
+
+    return sorted(timed(work, device) for _ in range(times))[times // 2]
+
+
+def peak_of_gpu() -> float | None:
+    """Operations a second in bfloat16 of the first GPU, by its maker; None where its name is not known."""
+    import torch
+
+    name = torch.cuda.get_device_name()
+    rates = [rate for key, rate in PEAK.items() if key in name]
+    return rates[0] * 1e12 if rates else None
+
+
+def small_update(size: str, folder: str) -> dict[str, Any]:
+    """An update of 64 unrelated examples of about 230 tokens with AdamW: seconds, rates, and where its time goes.
+
+    Each timed update has lengths of its own, as in a run; the first three are not timed. The kernels (on a CPU the
+    operators) with the counts and seconds of an update are written to `folder`.
+    """
+    import torch
+    from training import Case, Ours, timed
+
+    times = 8 if size == "135m" else 2
+    case = Case(size, 0, (80, 180), (50, 150), 64, 64, "adamw", "") if size == "135m" else Case(
+        size, 0, (10, 20), (10, 20), 8, 8, "adamw", "")  # fmt: skip
+    ours = Ours(case, (times + 6) * case.batch)
+    ours.trainer.recompute = False
+    first = [timed(ours.update, ours.device) for _ in range(3)]
+    rows = [timed(ours.update, ours.device) for _ in range(times)]
+    seconds = sorted(rows)[times // 2]
+    completed = sum(len(tokens) for _, tokens in ours.sequences) / ours.batches
+    figures: dict[str, Any] = {
+        "s": seconds, "s, longest": max(rows), "s of the first three": ", ".join(f"{one:.2f}" for one in first),
+        "completion tokens/s": completed / seconds, "tokens/s": ours.tokens / ours.batches / seconds,
+    }  # fmt: skip
+
+    def optimizer() -> None:
+        ours.trainer.clip(1.0)
+        ours.trainer.optimizer.step()
+
+    figures["AdamW and clipping s"] = median_seconds(optimizer, ours.device, times)
+    if ours.device.type == "cuda":
+        figures["GiB"] = torch.cuda.max_memory_allocated() / 2**30
+        if (peak := peak_of_gpu()) is not None:
+            figures["MFU %"] = 100 * ours.operations() / (seconds * peak)
+    figures |= anatomy(ours, seconds, Path(folder) / f"update-{size}-kernels.json")
+    return {key: round(value, 4) if isinstance(value, float) else value for key, value in figures.items()}
+
+
+LAUNCHES = re.compile(r"cu(da)?LaunchKernel")
+
+
+def anatomy(ours: Any, seconds: float, path: Path, updates: int = 3) -> dict[str, Any]:
+    """Operations and launches of an update, the share of `seconds` in kernels, and the ten most expensive ones."""
+    import torch
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = ours.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+    with profile(activities=activities) as profiled:
+        for _ in range(updates):
+            ours.update()
+        if cuda:
+            torch.cuda.synchronize()
+    operators, kernels, launches = [], [], 0
+    for event in profiled.key_averages():
+        if event.device_type == DeviceType.CUDA:
+            if not event.is_user_annotation:
+                kernels.append((event.self_device_time_total, event.count, event.key))
+        elif event.key.startswith("aten::"):
+            operators.append((event.self_cpu_time_total, event.count, event.key))
+        elif LAUNCHES.match(event.key):
+            launches += event.count
+    figures: dict[str, Any] = {"operations": sum(count for _, count, _ in operators) // updates}
+    for name, operator in {"casts": "aten::_to_copy", "transposes": "aten::t"}.items():
+        figures[name] = sum(count for _, count, key in operators if key == operator) // updates
+    rows = sorted(kernels if cuda else operators, reverse=True)
+    if cuda:
+        busy = sum(microseconds for microseconds, _, _ in kernels) / 1e6 / updates
+        figures |= {"launches": launches // updates, "kernels": sum(count for _, count, _ in kernels) // updates}
+        figures["% of the time in kernels"] = 100 * busy / seconds
+    lines = [
+        {"ms": round(microseconds / 1e3 / updates, 3), "times": count / updates, "name": key}
+        for microseconds, count, key in rows
+    ]
+    path.write_text(json.dumps(lines, indent=1) + "\n")
+    whole = sum(line["ms"] for line in lines)
+    for number, line in enumerate(lines[:10], 1):
+        share = f"{line['ms']:.2f} ms ({100 * line['ms'] / whole:.0f} %) in {line['times']:.0f}"
+        figures[f"{number}."] = f"{short_name(line['name'])}: {share}"
+    return figures
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without its return type, namespaces and what follows 70 characters."""
+    return re.sub(r"\b(void|at::native::|at::|cutlass::)\s*", "", kernel)[:70]
+
+
+def trl(case: str) -> dict[str, Any]:
+    """TRL's SFTTrainer and our update, turn by turn, by a case of benchmarks/training.py."""
+    import training
+
+    options = argparse.Namespace(updates=6, ours_only=False, peak_tflops=None)
+    result = training.run(case, training.CASES[case], options)
+    figures: dict[str, Any] = {}
+    for side in ("ours", "trl"):
+        line = result[side]
+        figures |= {f"{side}: s": line["seconds"], f"{side}: tokens/s": line["tokens_per_second"]}
+        figures[f"{side}: GiB"] = line["peak_bytes"] / 2**30
+    figures |= {"TRL's time / ours": result["speed_ratio"], "our memory / TRL's": result["memory_ratio"]}
+    return {key: round(value, 4) for key, value in figures.items()}
 
 
 def checkpoint(trainer: Any, below: str) -> float:
@@ -241,6 +377,8 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "machine": machine,
     "model": write_model,
     "update": update,
+    "small_update": small_update,
+    "trl": trl,
     "head": head,
     "gathers": gathers,
     "sampling": sampling,

@@ -64,6 +64,7 @@ def run(config: Config) -> dict[str, Any]:
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
         options = {"beside_training": config.schedule.in_rounds, "keeps": "kept" in config.algo.needs}
         with open_sampler(config.sampler, scratch, trust, **options) as sampler:
+            sampler.timed = folder.nested_stage
             return Experiment(config, folder, sampler, stop).run()
 
 
@@ -78,6 +79,7 @@ class Experiment:
 
     def run(self) -> dict[str, Any]:
         """All of it; returns the summary."""
+        self.sampler.begin()  # while the problems are read and the policy loads
         self.load_problems()
         self.load_policy()
         self.imported = self.load_imported()
@@ -101,6 +103,7 @@ class Experiment:
                 sampled = self.tasks.generate_solutions(self.sampler, self.shared)
                 self.folder.add_across_ranks("tokens_of_solver", sampled)
                 self.sampler.close()  # an engine would have what the policy needs
+                self.sampler.begin()
 
     def load_policy(self) -> None:
         """Load the base model, and tokenize the prompts, one of which is written down for people to read."""
@@ -284,7 +287,7 @@ class Experiment:
 
     def release_sampler(self) -> None:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
-        (self.sampler.rest if self.config.schedule.in_rounds else self.sampler.close)()
+        (self.sampler.rest if self.config.schedule.in_rounds else self.sampler.release)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int, round_number: int | None = None) -> TrainingSet:
         """Compose a training set, or that of a round; the first one of a run says of which sign R is."""

@@ -1,6 +1,7 @@
 """A GPU machine: what a bare one lacks is one line each, before any weights are loaded; which GPU a process takes."""
 
 import os
+import venv
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ OLD_DRIVER = "NVRM version: NVIDIA Kernel Module  550.54.15\n"
         ("version", OLD_DRIVER, "driver is 550"),
         ("probe.json", '["/", null, "2.13.0+cpu", "0.33.0"]', "has no CUDA"),
         ("python", "#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n", "No module"),
-        ("python", None, "import vllm"),
+        ("python", None, "No such file"),
     ],
 )
 def test_what_is_missing_is_one_line(machine: Path, name: str, content: str | None, line: str) -> None:
@@ -84,6 +85,25 @@ def test_untested_versions_are_a_warning_on_a_gpu_with_vllm_alone(machine, torch
         "2.13 to 2.14 (constraints-gpu.txt pins a pair)\n"
     )
     assert capsys.readouterr().err == ("" if fits else line)
+
+
+def test_nothing_is_imported_to_learn_what_an_environment_has(tmp_path: Path) -> None:
+    """An import of vLLM takes 20 seconds, before every run; CUDA's version is that with which torch was built."""
+    site = Path(venv.create(tmp_path / "venv", symlinks=True) or tmp_path / "venv") / "lib"
+    (site,) = site.glob("python*/site-packages")
+    for module, version in (("torch", "2.14.0+cu130"), ("vllm", "0.33.1")):
+        folder = site / module
+        folder.mkdir()
+        (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
+        info = site / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"{module}/__init__.py,,\n")
+    (site / "torch" / "version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
+    include, cuda, torch_version, vllm, failure = gpu_machine.probe(str(tmp_path / "venv" / "bin" / "python"))
+    assert failure is None
+    assert (cuda, torch_version, vllm) == ("13.0", "2.14.0+cu130", "0.33.1")
+    assert include
 
 
 def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

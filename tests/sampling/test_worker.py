@@ -1,11 +1,14 @@
 """The engine's process with a stand-in for vLLM: its weights through memory, errors; which program it runs."""
 
+import contextlib
 import dataclasses
+import re
 import signal
 import subprocess
 import sys
 import time
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,6 +21,7 @@ from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaFo
 from tests.conftest import config_of, lines_of, make_model
 from tests.sweep_tools import wait_for
 from topr_exp.models.policy import Policy, stored
+from topr_exp.runtime.distributed import RUNS_PER_GPU
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import END_SECONDS, Engine
 from topr_exp.sampling.rollouts import open_sampler
@@ -28,7 +32,7 @@ from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
 VLLM_MODULE = """
-import json, os, sys, time
+import atexit, json, os, sys, time
 from types import SimpleNamespace as N
 
 __version__ = "stand-in"
@@ -42,6 +46,12 @@ class SamplingParams:
 def note(**values):
     with open(os.environ["VLLM_NOTES"], "a") as file:
         file.write(json.dumps(values) + "\\n")
+
+
+atexit.register(time.sleep, 20)  # as long as CUDA takes to be taken down
+note_of_import = os.environ.get("VLLM_IMPORTED")
+if note_of_import:
+    open(note_of_import, "w").close()
 
 
 class LLM:
@@ -137,8 +147,14 @@ def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(en
 
 def test_an_engine_ends_when_it_is_closed_one_at_work_at_once(engine: Engine) -> None:
     idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, minutes=5)
+    idle.ask("start", **START)
+    began = time.monotonic()
     idle.close()
     assert idle.process.returncode == 0
+    assert time.monotonic() - began < 5, "vLLM's own end is not waited for"
+    importing = Engine(sys.executable, engine.log.with_name("importing.log"), threads=1, gpu=None, minutes=5)
+    importing.close()
+    assert importing.process.returncode == -signal.SIGKILL
     engine.minutes, began = 0.01, time.monotonic()
     with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes \(sampler.timeout_min\); look"):
         generate(engine, (8, 5))
@@ -217,6 +233,115 @@ def test_what_an_engine_refuses_is_one_line_that_says_why(engine: Engine, policy
         vllm_module.send_weights(engine, policy)
 
 
+@pytest.fixture
+def sampler(notes: Path, tmp_path: Path) -> Iterator[VLLM]:
+    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", False) as made:
+        assert isinstance(made, VLLM)
+        yield made
+
+
+def test_vllm_is_imported_before_there_is_a_model(sampler, notes, policy, tmp_path, monkeypatch, capsys):
+    """So an engine's start is as long as what is left of it, and a stage of its own; sampling's time is sampling."""
+    monkeypatch.setenv("VLLM_IMPORTED", str(tmp_path / "imported"))
+    stages = list[str]()
+    sampler.timed = lambda stage: contextlib.nullcontext(stages.append(stage))
+    for _ in range(2):
+        sampler.begin()
+    assert wait_for((tmp_path / "imported").exists)
+    process = sampler.spare.process
+    assert not notes.exists(), "nothing was started"
+    sampler.prepare(policy, 20)
+    sampler.start(policy, [[0, 5]])
+    assert sampler.engine.process is process
+    assert stages == ["engine"]
+    sampler.sample(policy, [[0, 5]], 1, (0,), [])
+    assert noted(notes, "start") == [str(policy.folder)], "once"
+    line = capsys.readouterr().err
+    assert re.search(r"engine +started in \d+ s: 0 import.*, \d+ load, profile and compile\n", line)
+    sampler.release()  # the policy trains; the next engine's imports are done meanwhile
+    assert process.returncode == 0
+    assert sampler.engine is None
+    spare = sampler.spare.process
+    sampler.close()
+    assert spare.returncode is not None
+
+
+@pytest.mark.parametrize(("free", "stays"), [(20, False), (100, True)])
+def test_an_engine_stays_where_there_is_room_to_train_beside_it(sampler, notes, policy, free, stays, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free << 30, 140 << 30))
+    shares = list[float]()
+    monkeypatch.setattr(vllm_module, "free_share", lambda stays: shares.append(stays) or 0.5)
+    monkeypatch.setattr(vllm_module, "release_gpu_memory", lambda: None)
+    sampler.prepare(policy, 20)
+    sampler.sample(policy, [[0, 5]], 1, (0,), [])
+    assert shares == [stays], "then it takes half of what is free"
+    sampler.release()
+    assert (sampler.engine is not None) == stays
+    sampler.prepare(later(policy, "trained"), 20)
+    sampler.sample(later(policy, "trained"), [[0, 5]], 1, (0,), [])
+    assert len(noted(notes, "start")) == 2 - stays
+    assert len(noted(notes, "weights")) == 1
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_runs_that_share_a_gpu_share_its_memory(stays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they start at once or one after the other, and with what each one's policy holds."""
+    free, reserved = [140 << 30], 10 << 30
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free[0], 140 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+    monkeypatch.setenv(RUNS_PER_GPU, "4")
+    for _ in range(4):
+        share = vllm_module.free_share(stays=stays)
+        assert 0.1 / (2 if stays else 1) < share <= (0.9 / 4 - 10 / 140) / (2 if stays else 1)
+        free[0] -= int(share * (140 << 30)) + reserved
+        assert free[0] > 0
+    monkeypatch.delenv(RUNS_PER_GPU)
+    free[0] = 140 << 30
+    assert vllm_module.free_share(stays=False) == 0.9
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than", "ValueError: No available memory for",
+     "no such file"],
+)  # fmt: skip
+def test_an_engine_that_finds_no_memory_waits_for_the_other_runs(sampler, policy, message, monkeypatch, capsys):
+    """And says so once; what else an engine refuses, and a GPU that nobody else uses, ends the run."""
+    others = [True, True, False]
+    tries = list[str]()
+
+    def start_engine(policy: Policy) -> Engine:
+        tries.append(message)
+        raise TOPRError(f"vLLM could not start: {message}; its log is engine.log")
+
+    monkeypatch.setattr(sampler, "start_engine", start_engine)
+    monkeypatch.setattr(vllm_module, "others_hold_memory", lambda: others[len(tries)])
+    monkeypatch.setattr(vllm_module, "RETRY_SECONDS", 0.0)
+    for runs in ("4", "1"):
+        tries.clear()
+        monkeypatch.setenv(RUNS_PER_GPU, runs)
+        with pytest.raises(TOPRError, match="vLLM could not start"):
+            sampler.start(policy, [[0, 5]])
+        waits = runs == "4" and message != "no such file"
+        assert len(tries) == (3 if waits else 1)
+        assert capsys.readouterr().err.count("it waits until they leave some") == waits
+
+
+def test_an_import_that_fails_is_said_by_the_start(
+    notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing imports vLLM before it."""
+    (tmp_path / "stand_in" / "vllm" / "__init__.py").write_text("raise ImportError('libcudart.so.13: not found')\n")
+    engine = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, minutes=5)
+    try:
+        with pytest.raises(TOPRError, match=r"vLLM could not start: ImportError: libcudart.so.13: not found; its log"):
+            engine.ask("start", **START)
+    finally:
+        engine.close()
+
+
 # ---- weights
 
 
@@ -259,6 +384,8 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
 
         def ask(self, do: str, **values: Any) -> dict[str, Any]:
             asked.append(do)
+            if do == "start":
+                return {"made_by": {}, "import_seconds": 1.0, "imported": 0.0}
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
             return {"completions": []}

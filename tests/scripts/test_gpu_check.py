@@ -1,6 +1,7 @@
 """`make gpu-check` without a GPU: its steps do what they say, and its verdicts are true (docs/gpu.md)."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts import gpu_check, gpu_check_model, gpu_check_runs
-from scripts.gpu_check import PACKAGES, STEPS, Step, interrupt, lacking
+from scripts.gpu_check import PACKAGES, STEPS, Step, interrupt, lacking, place_of
 from scripts.gpu_check_model import tokenizer_of, write_model
 from scripts.gpu_check_runs import Failed, Place, TimeOver, execute, gate
 from tests.conftest import ROOT, config_of, lines_of
@@ -34,17 +35,21 @@ def check(out: Path, *arguments: str, minutes: float = 8) -> subprocess.Complete
 @pytest.mark.timeout(1800)
 def test_steps_run_with_a_small_model(tmp_path: Path) -> None:
     """Without vLLM, which is said."""
-    wanted = ["preflight", "smoke", "update", "model", "whole", "sampling", "rounds", "head", "curve"]
+    small = ["small-update", "small-model", "small-sampling", "small-rounds", "small-lora"]
+    wanted = ["preflight", *small, "head", "update", "model", "sampling", "smoke", "whole", "rounds", "curve"]
     done = check(tmp_path, "--size", "small", "--only", *wanted, minutes=25)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "small" / "results.json").read_text())["steps"]
     assert {name: one["verdict"] for name, one in found.items()} == dict.fromkeys(wanted, "passed") | {
-        "sampling": "skipped"
+        "sampling": "skipped",
+        "small-sampling": "skipped",
     }
     assert found["sampling"]["why"] == "vLLM is needed: --vllm PYTHON"
     figures = {name: one.get("figures", {}) for name, one in found.items()}
     assert figures["smoke"].keys() == {"s float32", "s bfloat16"}
-    assert figures["update"].keys() >= {"checkpointing: s", "plain: s"}
+    assert "plain: s" in figures["update"]
+    assert figures["small-update"]["operations"] > 100
+    assert figures["small-rounds"]["sampler"] == "hf"
     assert [figures[name]["sampler"] for name in ("whole", "rounds")] == ["hf", "hf"]
     assert figures["model"]["vocabulary"] == 2048
     whole = figures["whole"]
@@ -128,7 +133,7 @@ def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(tmp_
 def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(tmp_path, monkeypatch):
     done, limits = [], []
 
-    def step(name: str, minutes: float = 1, needs: tuple[str, ...] = (), fails: Exception | None = None) -> Step:
+    def step(name: str, needs: tuple[str, ...] = (), fails: Exception | None = None, **more: float) -> Step:
         def work(place: Place) -> dict[str, Any]:
             done.append(name)
             limits.append(place.until - time.monotonic())
@@ -138,25 +143,25 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(tmp_
                 raise fails
             return {"speed": 3}
 
-        return Step("work, or don't", work, minutes, needs)
+        return Step("work, or don't", work, **{"minutes": 1, "seconds": 20, **more}, needs=needs)
 
     steps = {
-        "good": step("good"), "bad": step("bad", fails=Failed("no update after 3 minutes")), "long": step("long", 46),
-        "card": step("card", 1, ("memory",)), "pair": step("pair", 1, ("two GPUs",)),
-        "broken": step("broken", fails=AttributeError("no such setting")), "strict": step("strict", 2),
+        "good": step("good"), "bad": step("bad", fails=Failed("no update after 3 minutes")),
+        "long": step("long", seconds=2701), "card": step("card", ("memory",)), "pair": step("pair", ("two GPUs",)),
+        "broken": step("broken", fails=AttributeError("no such setting")), "strict": step("strict", minutes=2),
         "slow": step("slow", fails=TimeOver("not done within the step's limit")),
     }  # fmt: skip
     monkeypatch.setattr(gpu_check, "STEPS", steps)
     (tmp_path / "machine.json").write_text('{"GPU": "none"}')
     place = Place(tmp_path, "8b", 1, 40.0, None)
     for some in (["card"], list(steps)):
-        gpu_check.check(place, some, again=False)
-    results = gpu_check.check(place, list(steps), again=False)
+        gpu_check.check(place, some, again=False, deadline=time.monotonic() + 2700)
+    results = gpu_check.check(place, list(steps), again=False, deadline=time.monotonic() + 2700)
     assert [done.count(name) for name in ("good", "bad", "long", "strict", "slow")] == [1, 2, 0, 1, 2]
     assert limits[done.index("strict")] == pytest.approx(120, abs=10)
     found = {name: (one["verdict"], one.get("why", "")) for name, one in results["steps"].items()}
     assert list(found) == list(steps)  # the table's order, whatever was done first
-    assert "no time was left" in found.pop("long")[1]
+    assert "it takes 2701 s, and 2700 were left" in found.pop("long")[1]
     assert found == {
         "good": ("passed", ""), "bad": ("failed", "no update after 3 minutes"),
         "card": ("skipped", "62 GiB of GPU memory are needed, there are 40"),
@@ -194,38 +199,108 @@ def test_a_run_to_be_stopped_begins_anew(tmp_path: Path) -> None:
 
 def lacks(place: Place) -> dict[str, str]:
     """What each step that can't be done lacks."""
-    found = {name: lacking(place, step.needs) for name, step in STEPS.items()}
+    found = {name: lacking(place_of(place, name), step) for name, step in STEPS.items()}
     return {name: reason for name, reason in found.items() if reason}
 
 
 def test_what_the_check_has_written_itself_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=150e9 - 6000))
-    here = Place(tmp_path, "8b", 2, 140.0, "python")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=49e9 - 6000))
+    here = Place(tmp_path, "8b", 1, 140.0, "python")
     here.shots.write_text("")
-    short = f"150 GB of disk are needed in {tmp_path}, 150 are free or its own (--out FOLDER)"
+    short = f"49 GB of disk are needed in {tmp_path}, 49 are free or its own (--out FOLDER)"
     assert lacks(here)["whole"] == short
     (tmp_path / "weights").write_bytes(bytes(8192))
-    assert not lacks(here)
+    assert "whole" not in lacks(here)
+
+
+def test_no_disk_is_asked_for_beyond_what_a_step_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8B weights and completions need 17 GB, not the 150 of a whole run."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=17e9))
+    place = Place(tmp_path, "8b", 1, 140.0, "python")
+    (tmp_path / "shots.jsonl").touch()
+    refused = {name for name, reason in lacks(place).items() if "disk" in reason}
+    assert refused == {"whole", "checkpoint", "rounds", "curve"}
+
+
+def test_few_minutes_are_for_the_steps_of_most_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small model before 8B; no step is begun that would not end in time, none takes the time of those after it."""
+    now, limits = [0.0], {}
+    monkeypatch.setattr(gpu_check, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(gpu_check, "lacking", lambda place, step: None)
+
+    def attempt(step: Step, place: Place) -> dict[str, Any]:
+        (name,) = (name for name, one in STEPS.items() if one is step)
+        limits[name] = place.until - now[0]
+        now[0] += 60 if name == "model" else 20 if name == "small-model" else step.seconds
+        return {"verdict": "passed", "figures": {"size": place.size}}
+
+    monkeypatch.setattr(gpu_check, "attempt", attempt)
+    (tmp_path / "machine.json").write_text("{}")
+    place = Place(tmp_path, "8b", 1, 140.0, "python")
+    results = gpu_check.check(place, list(STEPS), again=False, deadline=720.0, limited=True)["steps"]
+    done = [name for name, one in results.items() if one["verdict"] == "passed"]
+    small = [name for name in STEPS if name.startswith("small-")]
+    assert done[: len(small) + 1] == ["preflight", *small]
+    assert {"update", "head", "model", "sampling"} <= {*done}, "the first 8B figures fit, too"
+    assert now[0] <= 720
+    assert limits["small-sampling"] == 2 * STEPS["small-sampling"].seconds
+    assert all(one["figures"]["size"] == "135m" for name, one in results.items() if name in small)
+    assert "were left; the same command goes on with it" in results["whole"]["why"]
+    twelve, forty_five = (now[0], sum(step.seconds for step in STEPS.values()))
+    assert twelve < forty_five <= 60 * gpu_check.TOTAL
+
+
+@pytest.mark.parametrize(("gigabytes", "small"), [(0.3, True), (16, False)])
+def test_a_model_is_that_of_the_steps_of_its_size(tmp_path: Path, gigabytes: float, small: bool) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(int(gigabytes * 1e9))
+    place = gpu_check.with_given_model(Place(tmp_path / "out", "8b", 1, 140.0, None), tmp_path)
+    random = "small-random-model" if not small else "random-model"
+    assert (place.small().weights == tmp_path, place.weights == tmp_path) == (small, not small)
+    assert random in {place.weights.name, place.small().weights.name}
+    cpu = gpu_check.with_given_model(Place(tmp_path / "out", "small", 0, 0.0, None), tmp_path)
+    assert cpu.weights == cpu.small().weights == tmp_path
+
+
+def test_without_git_the_commit_is_unknown(measurements: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(measurements, "ROOT", tmp_path)
+    assert measurements.commit() == "unknown"  # a copy of the files
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert measurements.commit() == "unknown"
+
+
+def test_the_time_of_a_small_update_is_taken_apart(measurements: Any, tmp_path: Path) -> None:
+    figures = measurements.small_update("small", str(tmp_path))
+    lines = json.loads((tmp_path / "update-small-kernels.json").read_text())
+    assert figures["operations"] == pytest.approx(sum(line["times"] for line in lines), abs=1)
+    assert figures["casts"] > 0
+    assert figures["transposes"] > 0
+    milliseconds = [line["ms"] for line in lines]
+    assert milliseconds == sorted(milliseconds, reverse=True)
+    assert figures["1."].startswith(measurements.short_name(lines[0]["name"]))
+    assert "11." not in figures
+    assert "10." in figures
 
 
 def test_what_is_lacking_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=150e9))
-    no_model = "there is no model (step model)"
-    steps = ["whole", "sampling", "rounds", "curve", "lora", "several"]
-    assert lacks(Place(tmp_path, "8b", 2, 62.0, "python")) == dict.fromkeys(steps, no_model)
-    (tmp_path / "shots.jsonl").write_text("")
+    steps = [name for name, step in STEPS.items() if "model" in step.needs]
+    no_model = {name: f"there is no model (step {'small-' * name.startswith('small-')}model)" for name in steps}
+    assert lacks(Place(tmp_path, "8b", 2, 62.0, "python")) == no_model
+    for prefix in ("", "small-"):
+        (tmp_path / f"{prefix}shots.jsonl").write_text("")
     assert not lacks(Place(tmp_path, "8b", 2, 62.0, "python"))
-    small = "62 GiB of GPU memory are needed, there are 61"
-    assert lacks(Place(tmp_path, "8b", 2, 61.0, "python")) == dict.fromkeys(["update", *steps], small)
+    large = [name for name in steps if not name.startswith("small-")]
+    little = "62 GiB of GPU memory are needed, there are 61"
+    assert lacks(Place(tmp_path, "8b", 2, 61.0, "python")) == dict.fromkeys(["update", "checkpoint", *large], little)
     no_vllm = "vLLM is needed: --vllm PYTHON"
-    alone = dict.fromkeys(steps, no_vllm) | {"several": "two GPUs are needed, there are 1"}
+    alone = dict.fromkeys([*large, "small-sampling"], no_vllm) | {"several": "two GPUs are needed, there are 1"}
     assert lacks(Place(tmp_path, "8b", 1, 62.0, None)) == alone
-    no_gpu = {"sampling": no_vllm, "tests": "there is no GPU"}  # smaller models are sampled from without vLLM
-    assert lacks(Place(tmp_path, "100m", 0, 0.0, None)) == no_gpu
+    no_gpu = dict.fromkeys(["sampling", "small-sampling"], no_vllm) | {"tests": "there is no GPU"}
+    assert lacks(Place(tmp_path, "100m", 0, 0.0, None)) == no_gpu  # smaller models are sampled from without vLLM
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    missing = {
-        step: f"{name} is not installed: {PACKAGES[name]}" for step, name in {"lora": "peft", "tests": "pytest"}.items()
-    }
+    packages = {"small-trl": "trl", "small-lora": "peft", "lora": "peft", "tests": "pytest"}
+    missing = {step: f"{name} is not installed: {PACKAGES[name]}" for step, name in packages.items()}
     assert lacks(Place(tmp_path, "8b", 2, 62.0, "python")) == missing
 
 
@@ -247,7 +322,8 @@ def test_the_document_names_every_step_and_what_is_needed() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     limits = {row[1].strip(" `"): float(row[3]) for row in rows}
     assert limits == {name: step.minutes for name, step in STEPS.items()}
-    assert f"| disk | {gpu_check_runs.SIZES['8b'].disk} GB free:" in text
+    most = max(step.models for step in gpu_check.LARGE.values() if step.what[:8] != "all GPUs")
+    assert f"{math.ceil(most * gpu_check_runs.SIZES['8b'].gigabytes)} GB of disk" in text
 
 
 # ---- commands that a step starts

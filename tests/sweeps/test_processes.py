@@ -90,11 +90,21 @@ def test_slots_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("jobs", "gpus", "count", "runs"), [(3, 1, 1, 3), (5, 2, 1, 3), (2, 4, 2, 1), (2, 0, 1, 2)])
+def test_a_run_knows_how_many_share_its_gpu(monkeypatch, jobs, gpus, count, runs):
+    """So that an engine takes its part of the memory."""
+    monkeypatch.setattr(processes.distributed, "visible_gpus", lambda: [*map(str, range(gpus))])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv(processes.distributed.RUNS_PER_GPU, "1")
+    processes.choose_gpus(0, count, jobs)
+    assert processes.distributed.runs_per_gpu() == runs
+
+
 def test_each_slot_has_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen(slot: int, count: int, names: list[str]) -> str:
         monkeypatch.setattr(processes.distributed, "visible_gpus", lambda: names)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
-        processes.choose_gpus(slot, count)
+        processes.choose_gpus(slot, count, jobs=1)
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
     five = ["0", "1", "4", "5", "7"]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from topr_exp.grading.verdicts import Verdicts
     from topr_exp.sampling.rollouts import Completions
 
+# Nested in sampling and evaluation, where an engine starts: "engine".
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
 EXAMPLES, IMPORTED = "examples.npy", "imported.npy"  # rows that are trained on; of a log, rows that were read
 OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
@@ -239,7 +240,7 @@ class RunFolder:
 
     def _flush_timer(self) -> None:
         now = time.monotonic()
-        self.seconds[self.stage_name] += now - self._began
+        self.seconds[self.stage_name] = self.seconds.get(self.stage_name, 0.0) + now - self._began
         self._began = now
 
     def add_across_ranks(self, name: str, amount: int) -> None:

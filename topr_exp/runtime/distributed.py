@@ -85,6 +85,14 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
+RUNS_PER_GPU = "TOPR_RUNS_PER_GPU"  # set by the launcher of a sweep
+
+
+def runs_per_gpu() -> int:
+    """How many runs of a sweep share this process's GPU at a time."""
+    return int(os.environ.get(RUNS_PER_GPU, "1"))
+
+
 def rank() -> int:
     return _rank
 

@@ -1,8 +1,9 @@
 """Progress of what takes long: a line that is rewritten on a terminal, one every ten seconds in a file."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from topr_exp.runtime import distributed
@@ -14,6 +15,12 @@ CLEAR = "\r\x1b[K"  # from here the terminal's line is written anew
 
 # Called every few seconds with the progress: the run's folder notes it, so that others can see it.
 listener: Callable[[dict[str, Any]], None] | None = None
+
+
+def note_line(text: str) -> None:
+    """Print a line beside the progress on standard error, once for all processes of a run."""
+    if distributed.is_main_process():
+        print((CLEAR if sys.stderr.isatty() else "") + printable(text), file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -43,8 +50,14 @@ class Progress:
 
     def message(self, text: str) -> None:
         """A line beside the progress, such as what this process waits for."""
-        if self.shown:
-            print((CLEAR if self.terminal else "") + printable(text), file=sys.stderr, flush=True)
+        note_line(text)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the block out of the rate and of what is left."""
+        began = time.monotonic()
+        yield
+        self.start += time.monotonic() - began
 
     def left(self) -> float:
         """Seconds until the end, at the pace so far."""

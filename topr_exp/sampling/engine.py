@@ -21,7 +21,7 @@ DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TO
 
 
 class Engine:
-    """Ends with `close`, and with the process that made it, however that ends.
+    """Imports vLLM from the beginning; ends with `close`, and with the process that made it, however that ends.
 
     What vLLM prints goes into `log`.
     """
@@ -42,7 +42,8 @@ class Engine:
         }
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        self.log, self.minutes, self.busy = log, minutes, False
+        self.log, self.minutes = log, minutes
+        self.busy = True  # it imports vLLM, which nobody waits for at its end
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as output:
             try:

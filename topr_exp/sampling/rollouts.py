@@ -147,6 +147,8 @@ def generate_rollouts(
     def make(shard: int) -> pa.Table:
         start, end = shard * size, (shard + 1) * size
         ids = [prompt.tolist() for prompt in prompts[start:end]]
+        with progress.paused():
+            sampler.start(policy, ids)
         groups = sampler.sample(policy, ids, n, (seed, shard), questions.stop)
         made = table_of_samples(policy, groups, questions.stop, first=start)
         names = [problem.id for problem in questions.problems[start:end] for _ in range(n)]

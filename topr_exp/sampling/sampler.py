@@ -6,6 +6,7 @@ The reference is exact ancestral sampling, batched, finished rows dropped.
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,9 +48,16 @@ class Sampler(ABC):
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
+        self.timed: Callable[[str], AbstractContextManager[None]] = lambda stage: nullcontext()
+
+    def begin(self) -> None:  # noqa: B027
+        """Do in the background what takes long and needs no model: it is sampled from before long."""
 
     def prepare(self, policy: Policy, length: int) -> None:  # noqa: B027
         """From now on sample from this policy, at most `length` tokens of prompt and completion together."""
+
+    def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:  # noqa: B027
+        """Start what `sample` would start, so that its time is not taken for that of sampling."""
 
     @abstractmethod
     def sample(
@@ -70,6 +78,10 @@ class Sampler(ABC):
 
     def rest(self) -> None:  # noqa: B027
         """Free what can be freed at once: the policy trains next, and is sampled from again afterwards."""
+
+    def release(self) -> None:
+        """Give memory back for training that samples nothing; afterwards the policy is sampled from again."""
+        self.close()
 
     def close(self) -> None:  # noqa: B027
         """End all processes and free their memory; after the next `prepare`, `sample` starts them again."""

@@ -6,6 +6,7 @@ no folder from this process's memory. After every load its log-probabilities are
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from topr_exp.models import loading
 from topr_exp.models.adapter import merged_in
 from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, stored
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.progress import note_line
 from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.sampler import Sample, Sampler, seed_of
 from topr_exp.types import TOPRError
@@ -25,7 +28,12 @@ from topr_exp.types import TOPRError
 # Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 MARGIN = 3 << 30  # bytes: the engine's CUDA context and what grows in this process
+TRAINED_BYTES = 16  # of a weight with its gradient and AdamW's state
+PLENTY, ACTIVATIONS = 2, 16 << 30  # times that, and bytes for what a batch needs
 MOST = 0.9  # of a GPU's memory
+RETRY_SECONDS = 15.0
+# How vLLM and torch say that a GPU's memory is taken.
+NO_MEMORY = ("Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed")
 SLICE = 1 << 14  # of the vocabulary that is computed at a time, since the engine has the memory
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # whose expandable segments no other process can open
 SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
@@ -41,15 +49,26 @@ class VLLM(Sampler):
     ) -> None:
         super().__init__(config)
         self.trust_remote_code = trust_remote_code
-        self.stays = beside_training and not config.sleep  # on the GPU while the policy trains
+        self.beside_training = beside_training and not config.sleep
+        self.stays = self.beside_training  # on the GPU while the policy trains
         self.python = check_python(config.python)
         self.gpu = distributed.visible_gpus()[0] if torch.cuda.is_available() else None
         self.log = scratch / str(distributed.rank()) / "engine.log"
         self.length = 0
         self.folder, self.held = Path(), ""  # what an engine starts from: the weights with this fingerprint
         self.engine: Engine | None = None
+        self.spare: Engine | None = None  # imports vLLM, or has: the next engine
         self.loaded, self.serves, self.asleep = "", 0, False  # the engine's weights, its longest sequence
         self.description: dict[str, str] = {}
+        self.parts = ""  # of the time that the last start took
+
+    def begin(self) -> None:
+        if self.engine is None and self.spare is None:
+            self.spare = self.process()
+
+    def process(self) -> Engine:
+        """A process for an engine, which imports vLLM."""
+        return Engine(self.python, self.log, torch.get_num_threads(), self.gpu, self.config.timeout_min)
 
     def prepare(self, policy: Policy, length: int) -> None:
         """Note how long an engine must be, and where it finds weights of this model to start with."""
@@ -62,7 +81,9 @@ class VLLM(Sampler):
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
         config = self.config
-        answer = self.ensure(policy, prompts).ask(
+        self.start(policy, prompts)
+        assert self.engine is not None
+        answer = self.engine.ask(
             "generate",
             prompts=[list(map(int, prompt)) for prompt in prompts],
             seeds=[seed_of(*seed, i) >> 1 for i in range(len(prompts))],  # room for seed + n
@@ -76,8 +97,18 @@ class VLLM(Sampler):
         )
         return completions_of(answer)
 
-    def ensure(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
-        """The engine: running, awake, long enough and with the policy's weights."""
+    def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+        """As of all samplers; the start of an engine, with the first check of its weights, is a stage of its own."""
+        if self.engine is not None and self.serves >= self.length:
+            self.ensure(policy, prompts)
+            return
+        began = time.monotonic()
+        with self.timed("engine"):
+            self.ensure(policy, prompts)
+        note_line(f"engine       started in {time.monotonic() - began:.0f} s: {self.parts}")
+
+    def ensure(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+        """Have an engine that runs, is awake, long enough and has the policy's weights."""
         if self.serves < self.length:
             self.end()
         if self.engine is not None and self.loaded != policy.fingerprint:
@@ -90,22 +121,39 @@ class VLLM(Sampler):
                 self.end()
         engine, holds = self.engine, self.loaded
         if engine is None:
-            engine, holds = self.start(policy), self.held
+            engine, holds = self.start_beside_other_runs(policy), self.held
         if self.loaded != policy.fingerprint:
             self.loaded = ""  # until it is known to be right
             if holds != policy.fingerprint:
                 send_weights(engine, policy)
             check_log_probabilities(engine, policy, prompts[:2])
             self.loaded = policy.fingerprint
-        return engine
 
-    def start(self, policy: Policy) -> Engine:
-        """Start an engine with the folder of the weights at hand."""
-        config = self.config
+    def start_beside_other_runs(self, policy: Policy) -> Engine:
+        """Start an engine; where runs share the GPU and its memory is taken, again until the others have left it."""
+        deadline, waits = time.monotonic() + 60 * self.config.timeout_min, False
+        while True:
+            others = distributed.runs_per_gpu() > 1 and others_hold_memory()
+            try:
+                return self.start_engine(policy)
+            except TOPRError as error:
+                if not (others and any(text in str(error) for text in NO_MEMORY)) or time.monotonic() > deadline:
+                    raise
+                self.end()
+            if not waits:
+                warn("the GPU has no memory for an engine beside the other runs; it waits until they leave some")
+            waits = True
+            time.sleep(RETRY_SECONDS)
+
+    def start_engine(self, policy: Policy) -> Engine:
+        """Start an engine with the folder of the weights at hand, and note how long that took."""
+        config, began = self.config, time.monotonic()
         release_gpu_memory()
-        self.engine = engine = Engine(self.python, self.log, torch.get_num_threads(), self.gpu, config.timeout_min)
-        self.serves = self.length
-        self.description = engine.ask(
+        if not config.sleep:
+            self.stays = self.beside_training or has_room_to_train(policy, config.gpu_memory_utilization)
+        self.engine, self.spare = self.spare or self.process(), None
+        engine, self.serves = self.engine, self.length
+        answer = engine.ask(
             "start",
             model=str(self.folder),
             dtype=policy.precision,
@@ -117,6 +165,11 @@ class VLLM(Sampler):
             sleep=config.sleep,
             float32_head=policy.float32_head and not policy.full_precision,
         )
+        self.description = answer["made_by"]
+        seconds, waited = time.monotonic() - began, max(0.0, answer["imported"] - began)
+        before = answer["import_seconds"] - waited
+        ahead = f" ({before:.0f} s of it before)" if before >= 1 else ""
+        self.parts = f"{waited:.0f} import{ahead}, {seconds - waited:.0f} load, profile and compile"
         return engine
 
     def made_by(self) -> dict[str, str]:
@@ -132,8 +185,17 @@ class VLLM(Sampler):
             self.engine.close()
         self.engine, self.loaded, self.asleep = None, "", False
 
+    def release(self) -> None:
+        """As of all samplers; an engine beside which there is room to train stays, of another the imports begin."""
+        if self.engine is not None and not self.stays:
+            self.close()
+        self.begin()
+
     def close(self) -> None:
         self.end()
+        if self.spare is not None:
+            self.spare.close()
+            self.spare = None
         self.length = 0
 
 
@@ -210,12 +272,37 @@ def logits_of(policy: Policy, inputs: torch.Tensor, start: int) -> torch.Tensor:
     return logits if head.bias is None else logits + head.bias.float()
 
 
+def has_room_to_train(policy: Policy, share: float | None) -> bool:
+    """Whether what an engine leaves of a GPU's free memory is plenty to train this policy in.
+
+    share: of the GPU's memory that the engine takes; None: half of what is free. False without a GPU.
+    """
+    if not torch.cuda.is_available():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    left = free - share * total if share is not None else free / 2
+    weights = sum(weight.numel() for weight in policy.model.parameters())
+    plenty: float = PLENTY * TRAINED_BYTES * weights + ACTIVATIONS
+    return left >= plenty * distributed.runs_per_gpu()
+
+
 def free_share(*, stays: bool) -> float:
     """The share of its GPU's memory that an engine may take: all that is free but a margin, half if it stays.
 
-    The other half is for gradient and activations of a policy that trains meanwhile. Without a GPU: 1, read by nobody.
+    The other half is for gradient and activations of a policy that trains meanwhile. Of several runs on a GPU each
+    takes no more than its part of the whole, its policy included. Without a GPU: 1, read by nobody.
     """
     if not torch.cuda.is_available():
         return 1
     free, total = torch.cuda.mem_get_info()
-    return math.floor(100 * min((free - MARGIN) / total, MOST) / (2 if stays else 1)) / 100
+    most = min((free - MARGIN) / total, MOST)
+    runs = distributed.runs_per_gpu()
+    if runs > 1:
+        most = min(most, MOST / runs - torch.cuda.memory_reserved() / total)
+    return max(0.01, math.floor(100 * most / (2 if stays else 1)) / 100)
+
+
+def others_hold_memory() -> bool:
+    """Whether other processes hold memory of this process's GPU."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved() > MARGIN

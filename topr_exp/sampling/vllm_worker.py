@@ -6,15 +6,17 @@ Requests and answers are dictionaries, one answer a request, as described at eac
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from array import array
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]  # another `vllm` lies there
@@ -28,6 +30,19 @@ class Worker:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.llm: Any = None
+        self.import_seconds = 0.0
+        self.imported = time.monotonic()
+
+    def import_vllm(self) -> None:
+        """Import what an engine needs before anybody asks for one; `start` imports again and says what fails."""
+        began = time.monotonic()
+        try:
+            import torch  # noqa: F401
+            from vllm import LLM, SamplingParams  # noqa: F401
+        except Exception:
+            traceback.print_exc()
+        self.imported = time.monotonic()
+        self.import_seconds = self.imported - began
 
     def serve(self) -> None:
         """Answer requests until the other side is gone."""
@@ -46,7 +61,7 @@ class Worker:
             return None
 
     def start(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Load a model folder; gives vLLM's version and the kind of device."""
+        """Load a model folder; gives vLLM's version, the kind of device, and seconds of the imports and of the rest."""
         import torch
         import vllm
         from vllm.platforms import current_platform
@@ -78,7 +93,11 @@ class Worker:
         leave_tokens_undecoded()
         self.llm = vllm.LLM(**options)
         device = "cpu" if on_cpu else torch.cuda.get_device_name()
-        return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device}
+        return {
+            "made_by": {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device},
+            "import_seconds": self.import_seconds,
+            "imported": self.imported,  # by time.monotonic(), which is one clock for all processes
+        }
 
     def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
         """n completions of each prompt, in their order, as of `completion`.
@@ -182,6 +201,20 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, Refused) else f"{type(error).__name__}: {text}"
 
 
+def leave() -> NoReturn:
+    """End this process at once: vLLM and CUDA take ten seconds to take down what the system frees anyway."""
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(Exception):
+        if torch is not None and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # when the process that asks ends
-    Worker(Connection(int(sys.argv[1]))).serve()
+    worker = Worker(Connection(int(sys.argv[1])))
+    worker.import_vllm()
+    worker.serve()
+    leave()

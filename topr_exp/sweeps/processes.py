@@ -7,6 +7,7 @@ Not torch's elastic launcher: 30 seconds after one process of a run ended it kil
 """
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -179,14 +180,16 @@ def run_locally(
 
 
 def run_one(run: Run, log: Path, jobs: int, slot: int) -> None:
-    choose_gpus(slot, run.settings["cluster"]["processes"])
+    choose_gpus(slot, run.settings["cluster"]["processes"], jobs)
     share_threads(jobs)
     run_processes(run.enter(), log)
 
 
-def choose_gpus(slot: int, count: int) -> None:
-    """Spread the runs over the GPUs, `count` for each, before the first use of one."""
+def choose_gpus(slot: int, count: int, jobs: int) -> None:
+    """Spread `jobs` runs over the GPUs, `count` for each, before the first use of one; note how many share one."""
     names = distributed.visible_gpus()
+    places = max(1, len(names) // count)
+    os.environ[distributed.RUNS_PER_GPU] = str(math.ceil(jobs / places))
     if len(names) > count:
         first = slot % (len(names) // count) * count
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first : first + count])
@@ -207,8 +210,9 @@ def run_processes(config: Config, log: Path | None = None) -> None:
         return
     stop, endings = StopFlag(), list[BaseException]()
     with stop.listening(), rendezvous() as place:
-        if "CUDA_VISIBLE_DEVICES" in os.environ:  # the fork server has it as it was when that started
-            place["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
+        for name in ("CUDA_VISIBLE_DEVICES", distributed.RUNS_PER_GPU):
+            if name in os.environ:  # the fork server has it as it was when that started
+                place[name] = os.environ[name]
 
         def start(rank: int, slot: int) -> Child:
             return Child(f"process {rank} of {size}", log, run_rank, config, rank, place)
