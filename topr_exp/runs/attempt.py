@@ -24,7 +24,8 @@ from typing import Any
 from topr_exp import __version__
 from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.exit_status import Lasting, say, warn
-from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_object, write_text
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, write_text
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
@@ -158,8 +159,8 @@ def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
 
 def overrides(folder: Path) -> list[str]:
     """Overrides of the user: as the sweep noted them for this run, else from the command line."""
-    noted = read_object(folder / LAUNCH)[0].get("overrides")
-    return list(map(str, noted)) if isinstance(noted, list) else [word for word in sys.argv[1:] if "=" in word]
+    noted: list[str] | None = read_small_file(folder / LAUNCH)[0].get("overrides")
+    return [word for word in sys.argv[1:] if "=" in word] if noted is None else noted
 
 
 def command_of(folder: Path, environment: dict[str, Any]) -> str:
