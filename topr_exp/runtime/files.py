@@ -12,6 +12,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -28,17 +29,30 @@ DIGEST_BYTES = 16
 CHECKSUMS = "checksums.json"
 DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
 MISSING = "is missing"
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
 
 _guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing below it, by raising
 
 
 @contextmanager
 def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
-    """Turn an OSError of the block, or safetensors' form of it, into a TOPRError "cannot <doing>: <reason><note>"."""
+    """Turn an OSError of the block, or a Rust library's, into a TOPRError "cannot <doing>: <reason><note>"."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        raise TOPRError(f"cannot {doing}: {getattr(error, 'strerror', None) or error}{note()}") from error
+    except Exception as error:
+        if (reason := disk_reason(error)) is None:
+            raise
+        raise TOPRError(f"cannot {doing}: {reason}{note()}") from error
+
+
+def disk_reason(error: Exception) -> str | None:
+    """Why a disk refused, where that is what an exception says; tokenizers raises a bare Exception for it."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    of_rust = OS_ERROR.search(str(error))
+    if of_rust is not None and type(error) in (Exception, SafetensorError):
+        return os.strerror(int(of_rust[1]))
+    return str(error) if isinstance(error, SafetensorError) else None
 
 
 def unique_name() -> str:
