@@ -20,7 +20,7 @@ from topr_exp.runs.attempt import start_anew
 from topr_exp.runs.folder import EXAMPLES, IMPORTED, rows_in
 from topr_exp.runs.plan import plan
 from topr_exp.runs.preflight import check_machine
-from topr_exp.runtime.files import read_object
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, TOPRError
 
@@ -124,10 +124,10 @@ def read_completions(run: str | Path, iteration: int = 1) -> pd.DataFrame:
     completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
     """
     folder = Path(run) / f"iteration-{iteration}"
-    sources, fault = read_object(folder / "sources.json")
+    sources, fault = read_small_file(folder / "sources.json")
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
-    kinds, parts = [kind for kind in ("", "imported_") if f"{kind}rollouts" in sources], []
+    kinds, parts = [kind for kind in ("", "imported_") if {f"{kind}rollouts", f"{kind}verdicts"} <= sources.keys()], []
     home, table = Path(run).resolve(), sources[f"{kinds[0]}rollouts"].split(" ")[0]
     places = home / "store", home.parent.parent / "store", Path(sources["store"])  # wherever these are now
     store = Store(next((place for place in places if (place / table).is_dir()), places[-1]))

@@ -22,7 +22,8 @@ from topr_exp.config.settings import Config
 from topr_exp.runs.attempt import environment
 from topr_exp.runs.preflight import check_files, check_machine
 from topr_exp.runtime.exit_status import exit_status, say
-from topr_exp.runtime.files import disk_errors, read_object, write_json
+from topr_exp.runtime.files import disk_errors, write_json
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.schema import NOT_IDENTITY, hashed, literal, safe, show
 from topr_exp.types import VERDICTS, ConfigError
@@ -123,7 +124,7 @@ def find_weights(choice: str, models: list[str]) -> Path:
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
     for folder in list(weights.parents)[:2]:  # <run>/model, <run>/iteration-1/model
-        stored, fault = read_object(folder / "config.json")
+        stored, fault = read_small_file(folder / "config.json")
         if (folder / "state.json").exists() or "resolved" in stored:
             break
     else:

@@ -136,6 +136,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     options = options_of(hint)
     if isinstance(value, str) and has_half_pair(value):
         raise ConfigError(f"{key}={value!a}: expected UTF-8; half of a surrogate pair is no character")
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{key}={value!a}: expected a text without NUL, which no name of a file can hold")
     for option in options:
         kind = typing.get_origin(option) or option
         if words := choices_of(option):

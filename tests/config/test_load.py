@@ -84,6 +84,15 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> N
     assert config_of("data.source=hub").data.source == "hub"
 
 
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the folder of a run is called `~`, which some libraries expand where they write, and others do not."""
+    monkeypatch.setenv("HOME", "/home/somebody")
+    config = config_of('output_dir="~/x"')
+    assert (config.output_dir, config.store) == ("/home/somebody/x", Path("/home/somebody/x/store"))
+    assert config.folder.is_relative_to("/home/somebody/x")
+    assert config_of('output_dir="x~"').output_dir == "x~"
+
+
 def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp_path: Path) -> None:
     """The other settings of `tiny` stay, but the run is not called tiny, unless a name or a model is given."""
     own = shutil.copytree(SHIPPED / "tiny", tmp_path / "runs" / "my_run" / "iteration-2" / "model")

@@ -37,6 +37,9 @@ ODD = [
      "task.template must be without a backslash and an n"),
     ([f"name='{34 * '語'}'"], "name must be 1 to 100 letters, digits"),
     (["data.template='\udcff{question}'"], r"data.template='\udcff{question}': expected UTF-8; half of a surrogate"),
+    (['output_dir="a\0b"'], r"output_dir='a\x00b': expected a text without NUL"),
+    (["data.stop=['a\0b']"], r"data.stop[0]='a\x00b': expected a text without NUL"),
+    (['output_dir="~no-such-user/x"'], "output_dir must be a folder (`~` stands for a home folder that there is"),
     (["data.stop=['\udcff']"], r"data.stop[0]='\udcff': expected UTF-8"),
 ]  # fmt: skip
 

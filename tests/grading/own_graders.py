@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import sys
 import time
 
 KEPT: list[bytes] = []
@@ -49,6 +50,11 @@ def obedient(completion: str, gold: str) -> object:
             import fractions
 
             return fractions.Fraction(1, 4)
+        case "print":
+            print("said", rest, file=sys.stderr, flush=True)
+            os.write(2, f"wrote {rest}\n".encode())
+            print("for nobody")
+            return "correct"
         case "object":
             return {"correct"}
     said = json.loads(completion)

@@ -2,13 +2,16 @@
 
 import csv
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.conftest import config_of, refused
+from tests.conftest import ROOT, config_of, refused
 from tests.extending import LOSS, REWARD, SOURCE, project
 from topr_exp.evaluate import main as evaluate
 from topr_exp.grading import Grader, Outcome
@@ -98,6 +101,7 @@ RESULT = r"must return one of correct, incorrect, invalid, or a number, .*; got 
         ("[]", RESULT + r"\[\]"),
         ('["correct", "5", "0.5"]', RESULT + r"\['correct', '5', '0\.5'\]"),
         ('["correct", "5", 1, 1]', RESULT + r"\['correct', '5', 1, 1\]"),
+        (r'["correct", "\ud800"]', r"gave an answer with half of a surrogate pair, .*: '\\ud800' \(completion 2\)$"),
         ('"correct"', r"must give a number where data\.reward=graded; got 'correct' \(completion 2\)$"),
         ("NaN", r"gave the reward nan, which is not finite \(completion 2\)$"),
         ('[-Infinity, "5"]', r"gave the reward -inf, which is not finite \(completion 2\)$"),
@@ -110,6 +114,43 @@ def test_its_mistakes_are_one_line_and_not_scored(said, message, obedient, tmp_p
     with refused(rf"^grader own_graders:obedient {message}"):
         list(obedient.grade([("1", ""), (said, "")]))
     assert not any(tmp_path.iterdir())
+
+
+PRINTING = f"""
+import sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT)!r}]
+from topr_exp.grading import Grader
+with Grader("own_graders:obedient", workers=1, deadline=60.0) as grader:
+    answers = [one.verdict for one in grader.grade([(f"print {{i}} " + i % 2 * 100_000 * "x", "") for i in range(8)])]
+print(*answers, grader._pool._server.pid)
+"""
+
+
+@pytest.mark.parametrize("place", ["file", "pipe"])
+def test_it_may_print_wherever_standard_error_is(place: str, tmp_path: Path) -> None:
+    """A file is what it is in every run of a sweep, and a worker may write to none."""
+    log = tmp_path / "log"
+    where = {"file": f"2>>{log}", "pipe": f"2>&1 >&3 3>&- | cat >{log}"}
+    command = ["bash", "-c", f'exec 3>&1; "$0" -c "$1" {where[place]}', sys.executable, PRINTING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    *verdicts, server = done.stdout.split()
+    assert verdicts == ["correct"] * 8, done
+    deadline = time.monotonic() + 30
+    while any(session_of(path) == server for path in Path("/proc").glob("[0-9]*/stat")):
+        assert time.monotonic() < deadline, "a process of the server's session is left"
+        time.sleep(0.1)
+    words = log.read_text().split()
+    assert (words.count("said"), words.count("wrote")) == (8, 8)
+    assert "nobody" not in words
+
+
+def session_of(path: Path) -> str:
+    """The session of a process; "" where it is gone, or a zombie."""
+    try:
+        state, *numbers = path.read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if state == "Z" else numbers[2]
 
 
 def test_it_may_read_literals_and_import_late(obedient: Grader) -> None:

@@ -225,9 +225,9 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(tmp_path: Path, caps
 
     for path in (tmp_path / "mine.txt", out / "figures" / "photo.png"):
         path.write_text("mine")
-    for path in (out / "figures" / "old.pdf", out / "tables" / "runs.csv"):
+    for path in (out / "figures" / "curve_old.pdf", out / "tables" / "runs.csv"):
         path.write_text("of an earlier report")
-    listing(*listed, "figures/old.pdf", "../mine.txt")
+    listing(*listed, "figures/curve_old.pdf", "figures/photo.png", "../mine.txt")
     assert main(command) == 0
     assert {"manifest.json", "figures/photo.png", *listed} == contents(out).keys()
     assert contents(out)["figures/photo.png"] == (tmp_path / "mine.txt").read_text() == "mine"
@@ -235,6 +235,30 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(tmp_path: Path, caps
     listing(*(one for one in listed if one != "tables/runs.csv"))
     assert main(command) == 1
     assert f"no report listed ({out / 'tables' / 'runs.csv'})" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", ["report", "report/figures", "report/tables"])
+def test_no_report_is_written_through_a_link(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a folder that somebody else packed may have it, with a manifest that names files beyond."""
+    make_run(tmp_path / "runs")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "curve_mine.pdf").write_text("mine")
+    link = tmp_path / "runs" / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(elsewhere)
+    files = [f"{place}/curve_mine.pdf" for place in ("figures", "tables")]
+    manifest = json.dumps({"written_by": AUTHOR, "files": files})
+    if name != "report":
+        (link.parent / "manifest.json").write_text(manifest)
+    assert main([str(tmp_path / "runs")]) == 1
+    assert f"{link} is a symbolic link" in capsys.readouterr().err
+    assert contents(elsewhere) == {"curve_mine.pdf": "mine"}
+    if name == "report":  # but a link that the user names is theirs
+        assert main([str(tmp_path / "runs"), "--out", str(link)]) == 1, "of other files"
+        (elsewhere / "curve_mine.pdf").unlink()
+        assert main([str(tmp_path / "runs"), "--out", str(link)]) == 0
 
 
 @pytest.mark.extended

@@ -287,5 +287,6 @@ def test_header_summary_and_card_name_the_problems_that_imported_completions_ans
 def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["topr", "-m", "seed=0,1"])
     assert overrides_of(tmp_path / "a") == ["seed=0,1"]
-    write_json(tmp_path / "launch.json", {"overrides": ["seed=1"]})
+    stored = {"number": 1, "settings": {}, "cwd": "/", "arguments": [], "launched": 0.0}
+    write_json(tmp_path / "launch.json", {**stored, "overrides": ["seed=1"]})
     assert overrides_of(tmp_path) == ["seed=1"]

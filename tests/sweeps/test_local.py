@@ -61,6 +61,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
     text = moved.read_text()
     moved.write_text(json.dumps({**json.loads(text), "cwd": str(sweep / "gone")}))
     done = answer("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
+    assert f"launched in {ROOT}; code beyond topr_exp: none\n" in done.stdout
     moved.write_text(text)
     assert done.returncode == 1
     assert "4 runs: 2 done, 2 failed; 2 to start" in done.stdout
@@ -105,8 +106,16 @@ def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_pat
     launcher.communicate(timeout=300)
     wait_for(lambda: all(json.loads((f / "state.json").read_text())["status"] == "stopped" for f in folders))
     assert not list(sweep.glob("*/DONE"))
-    done = answer("topr_exp.sweeps", "resume", sweep)
+    silent = answer("topr_exp.sweeps", "resume", sweep)
+    told = "its settings run code that is not installed; if you trust it, say so"
+    assert (silent.returncode, silent.stderr) == (
+        2,
+        f"error: {sweep}: {told}: python -m topr_exp.sweeps resume {sweep} {SLOW[0]}\n",
+    )
+    assert set(attempts(sweep).values()) == {1}
+    done = answer("topr_exp.sweeps", "resume", sweep, SLOW[0])
     assert done.returncode == 0, done.stderr
+    assert f"launched in {ROOT}; code beyond topr_exp: {SLOW[0]}\n" in done.stdout
     assert set(attempts(sweep).values()) == {2}
     assert all([record["step"] for record in each["updates"]] == list(range(1, 21)) for each in results(sweep).values())
 

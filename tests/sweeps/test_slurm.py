@@ -111,8 +111,10 @@ def status(sweep: Path, **more: str) -> str:
 
 
 def resume(sweep: Path, *settings: str) -> None:
-    """Resume until all is done."""
-    done = answer("topr_exp.sweeps", "resume", sweep, *settings)
+    """Resume until all is done, with the word for the losses of tests/slow.py where a run has one."""
+    targets = [run["settings"]["algo"]["_target_"] for run in launched(sweep)]
+    words = {f"algo._target_={target}" for target in targets if target.startswith("tests.")}
+    done = answer("topr_exp.sweeps", "resume", sweep, *settings, *sorted(words))
     assert done.returncode == 0, done.stderr
     finish()
 

@@ -283,8 +283,8 @@ def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_was_moved_is_not_resumed_where_it_was(tmp_path, monkeypatch, capsys):
-    make_sweep_of_two(tmp_path / "sweep").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
+    make_sweep_of_two(tmp_path / "sweep").rename(tmp_path / "moved")
     assert main(["resume", "moved"]) == 1
     told = f"error: moved was launched as {tmp_path / 'sweep'}, where its runs would go on: move it back\n"
     assert capsys.readouterr().err.endswith(told)
@@ -299,9 +299,9 @@ def test_runs_of_an_array_have_one_cluster() -> None:
 
 
 def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     make_sweep_of_two(tmp_path / "sweep")
     monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
-    monkeypatch.chdir(tmp_path)
     assert main(["resume", "sweep", "cluster.processes=3"]) == 2
     assert "cluster.processes must divide optim.batch_size=32" in capsys.readouterr().err
     asked: list[str] = []

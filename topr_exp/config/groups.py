@@ -243,6 +243,10 @@ class SlurmCluster(ClusterConfig):
     def check(self) -> Iterator[Rule]:
         below = self.signal_delay_s < 60 * self.timeout_min
         yield "signal_delay_s", below, f"below {self.timeout_min} minutes"
+        for key in ("partition", "account", "qos", "constraint"):  # each becomes a line of a script
+            yield key, "\n" not in (getattr(self, key) or ""), "a single line"
+        options = [f"{name}{value}" for name, value in (self.additional_parameters or {}).items()]
+        yield "additional_parameters", "\n" not in "".join(options), "options of a single line"
 
     @property
     def world_size(self) -> int:

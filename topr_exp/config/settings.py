@@ -3,6 +3,7 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -56,7 +57,15 @@ class Config(Section):
     cluster: groups.ClusterConfig
     tracking: groups.TrackingConfig
 
+    def __post_init__(self) -> None:
+        """Expand `~`, which transformers does where it saves a model, and pathlib does not."""
+        expanded = os.path.expanduser(self.output_dir)
+        object.__setattr__(self, "output_dir", expanded)
+        super().__post_init__()
+
     def check(self) -> Iterator[Rule]:
+        no_home = self.output_dir.startswith("~")
+        yield "output_dir", not no_home, "a folder (`~` stands for a home folder that there is; else write ./~)"
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             yield from rules(self)
         processes, size = self.cluster.world_size, self.optim.batch_size

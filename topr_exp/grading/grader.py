@@ -19,7 +19,7 @@ from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest, source_of
-from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
+from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
 GRADER_VERSION = "7"  # part of store keys: raise it with every change that can change a verdict
 
@@ -165,6 +165,8 @@ class Grader(AbstractContextManager["Grader"]):
                 f"must return one of {', '.join(VERDICTS)}, or a number, or one of these and the answer's text, or a "
                 f"verdict, the answer and a number; got {value!r:.100}"
             )
+        elif isinstance(answer, str) and has_half_pair(answer):
+            mistake = f"gave an answer with half of a surrogate pair, which is no character: {answer!a:.100}"
         elif reward is None and self.graded:
             mistake = f"must give a number where data.reward=graded; got {value!r:.100}"
         elif reward is not None and not abs(reward) <= LARGEST_REWARD:  # not-a-number, too

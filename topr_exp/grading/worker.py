@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import sys
 import traceback
 from collections.abc import Callable
@@ -39,6 +40,8 @@ def serve(descriptor: int, caller: int, target: str) -> None:
     The kernel then ends the workers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.stderr is not None and stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode):
+        relay_errors(descriptor)
     control = Connection(descriptor)
     name, _, function = target.partition(":")
     module = importlib.import_module(name)
@@ -61,6 +64,25 @@ def serve(descriptor: int, caller: int, target: str) -> None:
                 control.close()
                 _work(Connection(channel), server, task)
             os.close(channel)
+
+
+def relay_errors(control: int) -> None:
+    """Have a process of its own write into the file that standard error is: a worker may write to none, but to a pipe.
+
+    It ends with the last of those who write. control: the caller's socket, which it must not keep open.
+    """
+    errors = sys.stderr.fileno()
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.close(writer)
+        os.close(control)
+        while text := os.read(reader, 1 << 16):
+            with contextlib.suppress(OSError):  # the disk is full
+                os.write(errors, text)
+        os._exit(0)
+    os.dup2(writer, errors)
+    os.close(writer)
+    os.close(reader)
 
 
 # ---- a worker

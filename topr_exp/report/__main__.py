@@ -4,6 +4,7 @@ Groups runs by the settings that differ, except seeds, from their folders alone.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,10 @@ from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_js
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
+FILES = re.compile(  # the names that a report's files can have
+    r"report\.html|tables/(?:runs\.csv|groups\.csv|groups\.tex)|figures/captions\.txt"
+    r"|figures/(?:(?:curve|training|sweep)_\w+|final|ess_by_age|pass_at_k|maj_at_k|correct_histogram|levels)\.(?:pdf|png)"
+)
 AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 
 
@@ -39,7 +44,8 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the report of the runs in and below `folders`; returns the path of its page.
 
     out: where to; None is `report/` in the first folder. Replaces the files that an earlier report's manifest lists.
-    TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk refuses.
+    TOPRError where there are no runs, where a file would be overwritten that no report wrote, where a folder is a link,
+    or the disk refuses.
     """
     from topr_exp.report import figures, groups
     from topr_exp.report.estimates import best_first
@@ -48,6 +54,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
 
     comparison = groups.group_runs(find_runs(folders))
     target = out if out is not None else folders[0] / "report"
+    refuse_links([target / "figures", target / "tables", *([target] if out is None else [])])
     listed = read_manifest(target)
     ordered = best_first(comparison.groups)
     files, drawings = figures.draw_files(figures.plots(comparison, ordered))
@@ -74,6 +81,7 @@ def read_manifest(target: Path) -> set[str]:
 
 def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of those that are listed; the manifest names a file before it is there."""
+    assert all(map(FILES.fullmatch, files)), files.keys()
     there = {path.relative_to(target).as_posix(): path for path in target.glob("*/*")}  # none elsewhere is removed
     refuse_foreign(target, [there[name] for name in (files.keys() & there.keys()) - listed])
     with disk_errors(f"write in {target}"):
@@ -83,8 +91,15 @@ def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> No
             (target / name).parent.mkdir(exist_ok=True)
             write_whole(target / name, data)
         for name in (listed & there.keys()) - files.keys():
-            there[name].unlink()
+            if FILES.fullmatch(name):  # whoever packed the folder wrote the list
+                there[name].unlink()
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
+
+
+def refuse_links(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.is_symlink():
+            raise TOPRError(f"{folder} is a symbolic link, and a report would be written elsewhere: give --out")
 
 
 def refuse_foreign(target: Path, files: Sequence[Path]) -> None:

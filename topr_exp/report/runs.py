@@ -11,7 +11,8 @@ import pandas as pd
 
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.exit_status import plural, printable, warn
-from topr_exp.runtime.files import MISSING, number, read_lines, read_object
+from topr_exp.runtime.files import MISSING, number, read_lines
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
@@ -147,7 +148,7 @@ def read_records(run: Run, done: bool) -> None:
 
 def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
     """A JSON file of the run; {} and a note where it can't be read."""
-    found, fault = read_object(run.path / name, unreadable_is_damage=True)
+    found, fault = read_small_file(run.path / name)
     if fault and (expected or fault != MISSING):
         run.notes.append(f"{name} {fault}")
     return found

@@ -24,7 +24,8 @@ from typing import Any
 from topr_exp import __version__
 from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.exit_status import Lasting, say, warn
-from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_text
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, write_text
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
@@ -61,7 +62,7 @@ def clear(path: Path) -> None:
     with disk_errors(f"write in {path}"):
         (path / ERROR).unlink(missing_ok=True)
         for leftover in list(path.rglob(f"*{TEMPORARY}")):
-            if leftover.is_dir():
+            if leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover)
             elif not leftover.name.startswith(LAUNCH):
                 leftover.unlink(missing_ok=True)
@@ -71,11 +72,13 @@ def keep_log(folder: Path) -> None:
     """Keep what a command prints from now on in the run's folder, too, where that is not where it goes."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, Lasting):
-        with suppress(OSError):
-            log = io.FileIO(folder / LOG, "a")
+        try:
+            log = io.FileIO(folder / LOG, "a", opener=open_own_file)
             if not os.path.samestat(os.fstat(log.fileno()), os.fstat(raw.fileno())):
-                Lasting.log = log
                 log.write(f"==== {now()}, process {os.getpid()}\n".encode())
+                Lasting.log = log
+        except OSError as error:
+            warn(f"{folder / LOG} can't be written ({error.strerror}): what this run prints is not kept")
 
 
 def start_anew(config: Any) -> Any:
@@ -156,8 +159,8 @@ def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
 
 def overrides(folder: Path) -> list[str]:
     """Overrides of the user: as the sweep noted them for this run, else from the command line."""
-    noted = read_object(folder / LAUNCH)[0].get("overrides")
-    return list(map(str, noted)) if isinstance(noted, list) else [word for word in sys.argv[1:] if "=" in word]
+    noted: list[str] | None = read_small_file(folder / LAUNCH)[0].get("overrides")
+    return [word for word in sys.argv[1:] if "=" in word] if noted is None else noted
 
 
 def command_of(folder: Path, environment: dict[str, Any]) -> str:

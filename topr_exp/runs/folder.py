@@ -19,7 +19,8 @@ from topr_exp.runs import attempt
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.exit_status import plural, warn
-from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
+from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.schema import literal, plain
 from topr_exp.types import TOPRError
@@ -65,7 +66,7 @@ class RunFolder:
     @distributed.main_process_only
     def _open(self) -> None:
         if self.done:
-            if "final" in read_object(self.path / "summary.json")[0]:
+            if "final" in read_small_file(self.path / "summary.json")[0]:
                 return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
         with contextlib.ExitStack() as held:
@@ -99,7 +100,7 @@ class RunFolder:
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
-        now = read_object(self.path / "state.json")[0].get("attempt", {})
+        now = read_small_file(self.path / "state.json")[0].get("attempt", {})
         if self._attempt and now and now != self._attempt:
             raise TOPRError(
                 f"{self.path} was taken over by process {now.get('host')}:{now.get('pid')} (attempt {now.get('number')}"
@@ -127,11 +128,12 @@ class RunFolder:
 
     def read(self, name: str, *keys: str) -> dict[str, Any]:
         """A JSON object of the folder; {} where it is absent or, with a warning, damaged. keys: some that it has."""
-        found = read_object(path := self.path / name)[0]
-        found = found if found.keys() >= {*keys} else {}
-        if not found and path.exists():
-            warn(f"{path} is damaged")
-        return found
+        stored, fault = read_small_file(path := self.path / name)
+        if missing_keys := sorted({*keys} - stored.keys()):
+            stored, fault = {}, fault or f"lacks {missing_keys[0]}"
+        if fault and path.exists():
+            warn(f"{path} is damaged: it {fault}")
+        return stored
 
     def finished(self) -> dict[str, Any]:
         """The summary of a run that finished before; warns of what its files lost."""

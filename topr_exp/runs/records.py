@@ -12,7 +12,7 @@ from typing import Any
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import check_guards, disk_errors, number, read_lines, sync_folder, write_text
+from topr_exp.runtime.files import check_guards, disk_errors, number, open_own_file, read_lines, sync_folder, write_text
 
 Record = dict[str, Any]
 
@@ -37,7 +37,10 @@ class Metrics:
         """Add the record of an update; null for what is not finite, which JSON does not have."""
         check_guards(self.path)
         known = {name: value if math.isfinite(value) else None for name, value in record.items()}
-        with disk_errors(f"write {self.path}"), self.path.open("a", encoding="utf-8") as file:
+        with (
+            disk_errors(f"write {self.path}"),
+            open(self.path, "a", encoding="utf-8", opener=open_own_file) as file,
+        ):
             file.write(json.dumps(known) + "\n")
         if self.listener is not None:
             self.listener(known)

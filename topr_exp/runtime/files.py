@@ -5,13 +5,16 @@ and under its own name that of the list, so that a list that lost entries is fou
 """
 
 import codecs
+import errno
 import functools
 import hashlib
 import importlib.util
 import json
 import math
 import os
+import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,26 +29,86 @@ DIGEST_BYTES = 16
 CHECKSUMS = "checksums.json"
 DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
 MISSING = "is missing"
+OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
 
 _guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing below it, by raising
 
 
 @contextmanager
 def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
-    """Turn an OSError of the block, or safetensors' form of it, into a TOPRError "cannot <doing>: <reason><note>"."""
+    """Turn an OSError of the block, or a Rust library's, into a TOPRError "cannot <doing>: <reason><note>"."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        raise TOPRError(f"cannot {doing}: {getattr(error, 'strerror', None) or error}{note()}") from error
+    except Exception as error:
+        if (reason := disk_reason(error)) is None:
+            raise
+        raise TOPRError(f"cannot {doing}: {reason}{note()}") from error
+
+
+def disk_reason(error: Exception) -> str | None:
+    """Why a disk refused, where that is what an exception says; tokenizers raises a bare Exception for it."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    of_rust = OS_ERROR.search(str(error))
+    if of_rust is not None and type(error) in (Exception, SafetensorError):
+        return os.strerror(int(of_rust[1]))
+    return str(error) if isinstance(error, SafetensorError) else None
 
 
 def unique_name() -> str:
     return os.urandom(6).hex()
 
 
+def open_own_file(path: Path | str, flags: int) -> int:
+    """Descriptor of a file that only this project's processes write; an `opener` for `open`.
+
+    OSError where the name leads to another file (a symbolic or hard link, in a folder that somebody else packed) or to
+    no regular file: a FIFO would block, a device may do anything.
+    """
+    safe_flags = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, safe_flags, 0o666)  # less what the umask takes away
+    except OSError as error:
+        if os.path.islink(path):
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, a socket
+            raise OSError(errno.ENXIO, "it is no regular file", str(path)) from None
+        raise
+    try:
+        refuse_irregular(path, descriptor)
+        if os.fstat(descriptor).st_nlink > 1:
+            raise OSError(errno.EMLINK, "another name is linked to it", str(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, through links too; OSError at once for a FIFO or a device, which would block or never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        refuse_irregular(path, descriptor)
+        yield file
+
+
+def refuse_irregular(path: Path | str, descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """What a regular file holds; OSError as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb", buffering=0) as file:
+    """SHA-256 of a regular file."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -2,7 +2,8 @@
 
 A lock is the kernel's (flock), on a file `*.claim` that names host and process for messages. It ends with its process;
 given back, its file is deleted. Correctness never rests on a lock: shards are renamed into place whole, and a run
-compares its attempt's number before it writes. (Not filelock: who may only read can't ask it for a lock's holder.)
+compares its attempt's number before it writes. A link or a FIFO in a lock's place can't be taken, and is nobody's.
+(Not filelock: who may only read can't ask it for a lock's holder.)
 """
 
 import errno
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import open_own_file
 
 SUFFIX = ".claim"
 PROC = Path("/proc")
+NO_LOCK = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EMLINK)  # of `open_own_file`: a link, a FIFO
 REFUSED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
@@ -49,7 +52,7 @@ class Owner:
 
     def has_open(self, path: Path) -> bool:
         """True if its process has a file open, as a lock's holder must: anybody can write a number into one."""
-        wanted = path.stat()
+        wanted = path.lstat()
         for descriptor in (PROC / f"{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed by now
                 if os.path.samestat(descriptor.stat(), wanted):
@@ -78,10 +81,13 @@ class Lock:
 
 
 def acquire(path: Path) -> Lock | Owner:
-    """Take a lock, or return the process that holds it; OSError where its folder is missing or not writable."""
+    """Take a lock, or return the process that holds it.
+
+    OSError where its folder is missing or not writable, or something else has its name.
+    """
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = open_own_file(path, os.O_RDWR | os.O_CREAT)
         except PermissionError:
             if not path.exists():
                 raise
@@ -148,11 +154,11 @@ def _hold(path: Path, descriptor: int, kind: int) -> Reading | None:
 def living_owner(path: Path) -> Owner | None:
     """Return the process that holds the lock `path`, if any, without the right to write."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_own_file(path, os.O_RDONLY)
     except PermissionError:  # of a user who keeps it to themselves
         return Owner("", 0)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: deleted on another host while we opened it
+        if error.errno in (errno.ENOENT, errno.ESTALE, *NO_LOCK):  # ESTALE: deleted on another host meanwhile
             return None
         raise
     try:
@@ -180,7 +186,7 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 def _is_at(path: Path, descriptor: int) -> bool:
     with suppress(FileNotFoundError):
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
     return False
 
 

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from topr_exp.runtime.files import disk_errors, open_own_file
 from topr_exp.runtime.gpu_machine import TESTED, minor
 from topr_exp.types import ConfigError, TOPRError
 
@@ -45,7 +46,7 @@ class Engine:
         self.log, self.minutes = log, minutes
         self.busy = True  # it imports vLLM, which nobody waits for at its end
         log.parent.mkdir(parents=True, exist_ok=True)
-        with theirs, log.open("wb") as output:
+        with theirs, disk_errors(f"write {log}"), open(log, "wb", opener=open_own_file) as output:
             try:
                 # A new session: Ctrl-C reaches this process alone, which then ends the engine and its workers.
                 self.process = subprocess.Popen(

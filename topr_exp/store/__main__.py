@@ -169,7 +169,7 @@ def size_of(table: Table) -> int:
 
 def makers(*tables: Table) -> str:
     """host:pid of the processes at work on some tables."""
-    owners = [locks.living_owner(path) for table in tables for path in table.folder.glob(f"*{locks.SUFFIX}")]
+    owners = [locks.living_owner(path) for table in tables for path in table.folder.glob(f"{SHARD}*{locks.SUFFIX}")]
     return ", ".join(sorted({str(owner) for owner in owners if owner}))
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.files import TEMPORARY, disk_errors, sync_folder, write_whole
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, sync_folder, write_whole
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.shards import SOURCE, Contents, examine, read_rows, read_shard, write_shard
@@ -38,6 +38,9 @@ HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
 SOME_ROWS = re.compile(" without malformed ones| in groups of ")  # in the name of an imported table's (imported.py)
+# All that is tidied: a folder that somebody else packed may hold anything under other names.
+OUR_LOCKS = re.compile(rf"{SHARD}\d{{5,}}\{locks.SUFFIX}")
+OUR_TEMPORARIES = re.compile(rf"(?:key\.json|{SHARD}\d{{5,}}\.arrow)\.[0-9a-f]+\{TEMPORARY}")
 MARKER = "STORE"  # marks a folder as a store
 MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 MISSING = "missing"  # the one fault of a shard that is no damage
@@ -266,12 +269,12 @@ class Table:
             os.utime(self.folder / KEY_FILE)
             root = self.folder.parent.parent
             if not (root / MARKER).exists() and not foreign_entries(root):  # `prune` removes nothing from any other
-                (root / MARKER).touch()  # whole at once, so that a kill leaves nothing behind
+                os.close(open_own_file(root / MARKER, os.O_WRONLY | os.O_CREAT))  # whole at once
                 sync_folder(root)
-            for path in self.folder.glob(f"*{TEMPORARY}"):
-                path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
-            for path in self.folder.glob(f"*{locks.SUFFIX}"):
-                if isinstance(lock := locks.acquire(path), locks.Lock):
+            for path in self.folder.iterdir():
+                if OUR_TEMPORARIES.fullmatch(path.name):
+                    path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
+                elif OUR_LOCKS.fullmatch(path.name) and isinstance(lock := locks.acquire(path), locks.Lock):
                     with lock:
                         pass  # giving it back deletes its file
 

@@ -22,6 +22,10 @@ from topr_exp.sweeps.sweep import Run, find, open_sweep, read_statuses
 from topr_exp.types import TOPRError
 
 LINES = 40  # that `logs` shows
+RESUME_SETTINGS = (
+    "changed cluster settings, such as cluster.jobs=4; and those of the sweep that name code which is not installed, "
+    "such as algo._target_=my.Loss, to say that you trust it"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         each.set_defaults(function=function)
         each.add_argument("folder", type=Path, help="the sweep's folder, output_dir/name")
         if name == "resume":
-            each.add_argument("settings", nargs="*", help="changed cluster settings, such as cluster.jobs=4")
+            each.add_argument("settings", nargs="*", help=RESUME_SETTINGS)
         if name in ("cancel", "logs"):
             several = "*" if name == "cancel" else None
             each.add_argument("run", nargs=several, help="a run's number or folder name")
@@ -55,14 +59,19 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     from topr_exp.runs.preflight import check_machine
     from topr_exp.schema import plain
     from topr_exp.sweeps.launch import run_unfinished
+    from topr_exp.sweeps.named_code import KEYS, confirm_code, refuse_strange_place
 
     runs = open_sweep(folder)
     for owner in {path.stat().st_uid for path in (folder, *(run.folder / sweep.FILE for run in runs))} - {os.getuid()}:
         warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
     newest, here = max(runs, key=lambda run: run.launched), folder.resolve()
     todo = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
+    of_cluster = [text for text in settings if not text.startswith(tuple(f"{key}=" for key in KEYS))]
+    for run in (newest, *todo):
+        refuse_strange_place(run)
     with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
-        cluster = recompose(newest.arguments, settings)
+        cluster = recompose(newest.arguments, of_cluster)
+        code = confirm_code(folder, todo, cluster, settings)  # before the settings are loaded, which imports it
         for run in todo:
             run.settings["cluster"] = plain(cluster)
         configs = [run.config() for run in todo]
@@ -70,10 +79,13 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
         if moved := places - {here}:
             raise TOPRError(f"{folder} was launched as {moved.pop()}, where its runs would go on: move it back")
         check_machine(configs)
+    say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code) or 'none'}")
     if isinstance(cluster, SlurmCluster):
         slurm.require()
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
         runs = open_sweep(folder)
+        unfinished = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
+        confirm_code(folder, unfinished, cluster, settings)  # the files may be others by now
         for run in runs:
             run.settings["cluster"] = plain(cluster)
         return run_unfinished(runs, cluster)

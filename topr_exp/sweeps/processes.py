@@ -25,6 +25,7 @@ from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import open_console
+from topr_exp.runtime.files import disk_errors, open_own_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps.sweep import LOG, Run
 from topr_exp.types import ConfigError, TOPRError
@@ -64,10 +65,10 @@ def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...]
     """Do the work and send how it ended: None, or an exception of ours."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     open_console(goes_on=True)
-    if log is not None:
-        redirect(log)
     ending: BaseException | None = None
     try:
+        if log is not None:
+            redirect(log)
         work(*arguments)
     except Interrupted as stopped:
         ending = stopped
@@ -134,9 +135,10 @@ def supervise(
 
 
 def redirect(log: Path) -> None:
-    """Append what this process and its children print to a file."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
+    """Append what this process and its children print to a file; TOPRError where that can't be written."""
+    with disk_errors(f"write {log}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(f"write {log}"), open(log, "ab", opener=open_own_file) as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())

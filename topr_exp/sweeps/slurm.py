@@ -19,7 +19,8 @@ from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runtime.files import read_object
+from topr_exp.runtime.files import open_own_file
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
@@ -134,7 +135,7 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
     """
     job = os.environ["SLURM_JOB_ID"]
     if reason == signal.SIGUSR2:
-        with (run.folder.parent / SCRIPTS / f"{run.job}.limits").open("a") as limits:
+        with open(run.folder.parent / SCRIPTS / f"{run.job}.limits", "a", opener=open_own_file) as limits:
             limits.write("|")
             if limits.tell() > run.settings["cluster"]["max_num_timeout"]:
                 give_up(run, "out of time, more often than cluster.max_num_timeout allows")
@@ -155,9 +156,9 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
 
 def refuse_standstill(run: Run) -> None:
     """Give up where SIGTERM came at one place again and again: srun's, of a task that was killed without a word."""
-    state, _ = read_object(run.folder / "state.json")
+    state, _ = read_small_file(run.folder / "state.json")
     place = f"{state.get('stage')} {(state.get('progress') or {}).get('done', 0)}"
-    with (run.folder.parent / SCRIPTS / f"{run.job}.places").open("a+") as places:
+    with open(run.folder.parent / SCRIPTS / f"{run.job}.places", "a+", opener=open_own_file) as places:
         places.write(f"{place}\n")
         places.seek(0)
         last = places.read().splitlines()[-MOST_AT_ONE_PLACE:]

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import plural, printable, warn
-from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, read_object, write_json
+from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, write_json
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Run:
 
 def read_run(folder: Path) -> Run | None:
     """The run that a folder's `launch.json` describes; a damaged one, or another user's, is a warning."""
-    stored, fault = read_object(folder / FILE, unreadable_is_damage=True)
+    stored, fault = read_small_file(folder / FILE)
     with suppress(TypeError):  # not these keys
         return Run(folder, **stored)
     if fault != MISSING:
@@ -205,7 +206,7 @@ def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
 
 def read_status(run: Run, queue: Queue | None = None) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
-    state, fault = read_object(run.folder / "state.json", unreadable_is_damage=True)
+    state, fault = read_small_file(run.folder / "state.json")
     entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
     found, error = NEW, ""
     try:

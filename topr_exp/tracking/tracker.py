@@ -22,7 +22,8 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.files import number, read_lines, read_object
+from topr_exp.runtime.files import number, read_lines
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.schema import flatten
 from topr_exp.types import TOPRError
@@ -205,7 +206,7 @@ class WandbWriter(Writer):
     def _init(self, mode: Literal["offline"] | None = None) -> Any:
         import wandb
 
-        config, environment = (read_object(self.folder / name)[0] for name in ("config.json", "environment.json"))
+        config, environment = (read_small_file(self.folder / name)[0] for name in ("config.json", "environment.json"))
         quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
         upload = UPLOAD_SECONDS + MODEL_SECONDS * self.tracking.model_artifact
         return wandb.init(
@@ -230,7 +231,7 @@ class WandbWriter(Writer):
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
         if (self.folder / "DONE").exists():
-            for name, value in flatten(read_object(self.folder / "summary.json")[0]):
+            for name, value in flatten(read_small_file(self.folder / "summary.json")[0]):
                 if not isinstance(value, (dict, list)):
                     self.run.summary[allowed(name.replace(".", "/"))] = value
             if self.tracking.model_artifact:

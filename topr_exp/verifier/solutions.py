@@ -1,6 +1,5 @@
 """Problems become solutions to verify: a solver answers, the grader finds the truth, each answer makes one question."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,9 @@ from topr_exp.data.prompts import Prompter
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.evaluation.statistics import CORRECT
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import write_json
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import MISSING, write_json
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import Problem
 from topr_exp.verifier import figures
 
@@ -96,7 +97,9 @@ class Verification:
             change = figures.difference(self.base.values["weighted_sc"], counted.values["weighted_sc"])
             found["weighted_sc - base"] = change
         path = folder / FILE
-        shown = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # by an earlier evaluation
+        shown, fault = read_small_file(path)  # by an earlier evaluation
+        if fault not in ("", MISSING):
+            warn(f"{path} is damaged: it {fault}; what earlier evaluations wrote there is lost")
         shown["problems"] = [problem.id for problem in self.test.problems]
         shown["solutions"], shown["verifications"] = counted.solutions, counted.verifications
         values = {name: value.tolist() for name, value in counted.values.items()}
