@@ -275,7 +275,7 @@ class Experiment:
         (self.sampler.rest if self.config.schedule.in_rounds else self.sampler.close)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int, round_number: int | None = None) -> TrainingSet:
-        """Compose a training set, or that of a round; the first one of a run says of which sign R is."""
+        """Compose a training set, or that of a round; the sign of R and p̃ are said of sets and of the first round."""
         config = self.config
         found = build_training_set(
             build_candidates(pool, config.compose),
@@ -288,8 +288,9 @@ class Experiment:
             effective=config.effective_positive,
             round_number=round_number,
         )
-        if not self.told_signs:
-            tell_signs(found, config.algo)
+        if round_number is None or not self.told_signs:
+            solves_for_c = config.reward == "pm1" and not config.schedule.in_rounds  # else only c can be set
+            tell_signs(found, config.algo, "effective_positive" if solves_for_c else "baseline")
         self.told_signs = True
         return found
 

@@ -105,14 +105,44 @@ def header(
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
 
 
-def tell_signs(found: TrainingSet, algo: Any) -> None:
-    """Print of which sign R is, where that means something; warn where a loss never makes wrong answers rarer."""
+def tell_signs(found: TrainingSet, algo: Any, key: str = "effective_positive") -> None:
+    """Print of which sign R is, and p̃, where these mean something; warn where wrong answers weigh nothing or too much.
+
+    key: the setting that p̃ can be changed with, effective_positive or baseline.
+    """
     if found.description["unit"] != "examples" or "group_rewards" in algo.needs:
         return
     shares = found.signs()
     say(signs(shares))
-    if getattr(algo, "by_sign", False) and (text := never_rarer(shares, algo.name)):
-        warn(text)
+    effective = found.weight_of_positives() if algo.uses_baseline else None
+    if effective is not None:
+        share = 100 * found.description["positive_share"]
+        say(f"{'p̃':<12} {effective:.3g}: {share:.3g} % positive, c = {found.baseline:g}")  # p̃ is two characters
+    advice = never_rarer(shares, algo.name) if getattr(algo, "by_sign", False) else ""
+    if not advice and effective is not None:
+        advice = weight_advice(found, effective, key)
+    if advice:
+        warn(advice)
+
+
+USUAL_WEIGHT = (0.05, 0.5)  # p̃ outside of it gets a line
+ADVISED_WEIGHT = 0.15
+
+
+def weight_advice(found: TrainingSet, effective: float, key: str) -> str:
+    """Say where p̃ is far from what the paper found to be good, and what to set; "" elsewhere.
+
+    "" too where the set is of one kind, so that no c changes p̃, and where wrong answers have no weight at all.
+    """
+    low, high = USUAL_WEIGHT
+    of_one_kind = found.description["positive_share"] in (0, 1)
+    if of_one_kind or low <= effective <= high or effective == 1:
+        return ""
+    value = ADVISED_WEIGHT if key == "effective_positive" else found.baseline_of(ADVISED_WEIGHT)
+    weight = f"{100 * effective:.3g} % of the weight in training is on correct answers (p̃ = {effective:.3g})"
+    ways = "wrong answers can outweigh them and ruin the model" if effective < low else "wrong answers teach little"
+    paper = "the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6)"
+    return f"{weight}: {ways}; {paper}: {key}={value:.3g} gives {ADVISED_WEIGHT:g}"
 
 
 def signs(shares: dict[str, tuple[float, float, float]]) -> str:
