@@ -82,8 +82,10 @@ class TrainingSet:
         return middle + half * baseline_for(self.description["positive_share"], effective)
 
     def summary(self) -> dict[str, Any]:
-        """Summarize the set, JSON-ready; with mean reward and share of imported ones where there are such."""
+        """Summarize the set and its candidates, JSON-ready; with mean reward and imported share where there are."""
         found = dict(self.description)
+        if self.candidates.truncated is not None:
+            found["truncated_share"] = float(self.candidates.truncated.mean())
         if self.candidates.reward is not None:
             found["mean_reward"] = float(self.reward[self.examples].mean())
         if self.candidates.imported is not None:

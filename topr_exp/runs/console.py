@@ -215,33 +215,50 @@ def results(summary: dict[str, Any], folder: Path) -> str:
 def results_table(summary: dict[str, Any]) -> str:
     """Base against trained, and what to know of the numbers."""
     base, final = summary["base"], summary["final"]
-    trained = (
-        f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
-        f"baseline {summary['baseline']:g}"
-    )
+    trained = f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
+    if truncated := summary.get("truncated_share"):
+        trained += f"{100 * truncated:.1f} % of those sampled cut off, "
+    trained += f"baseline {summary['baseline']:g}"
     if "verifier" in base:
         lines = [*run_table(base["verifier"], final["verifier"]), trained]
+        if any(cut_off_of(figures) for figures in (base, final)):
+            shares = (f"{name} {cut_off_cell(figures)} %" for name, figures in (("base", base), ("trained", final)))
+            lines.append(f"cut off by the token limit: {', '.join(shares)}")
     else:
         lines = solved(base, final)
         lines.append(f"[ ]: 95 % over {base['problems']} problems; {trained}")
     if summary.get("note"):
         lines.append(f"note: {summary['note']}")
-    if cut_off := sum(each.get("cut_off", 0) for each in (base, summary, final)):
-        lines.append(f"note: the grader was cut off twice on {cut_off} completions, which count as incorrect")
+    if timeouts := sum(each.get("grader_timeouts", 0) for each in (base, summary, final)):
+        lines.append(f"note: the grader was cut off twice on {timeouts} completions, which count as incorrect")
     return "\n".join(lines)
 
 
 def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
-    """The table of a model that answers the problems."""
+    """The table of a model that answers the problems; with the share cut off by the token limit where there is one."""
     # One, or none where the grader does not say what incorrect completions answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     columns = ("pass@1", *majorities, *VERDICTS)
     graded = ["mean reward"] if "mean_reward" in base else []
-    lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in (*columns[1:], *graded))]
+    truncated = ["cut off"] if any(cut_off_of(figures) for figures in (base, final)) else []
+    lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in (*columns[1:], *truncated, *graded))]
     for name, figures in (("base", base), ("trained", final)):
-        cells = [f"{100 * figures[key]:.1f}" for key in columns[1:]] + [f"{figures['mean_reward']:.3g}" for _ in graded]
+        cells = [f"{100 * figures[key]:.1f}" for key in columns[1:]]
+        cells += [cut_off_cell(figures) for _ in truncated]
+        cells += [f"{figures['mean_reward']:.3g}" for _ in graded]
         lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{each:>13}" for each in cells))
     return lines
+
+
+def cut_off_of(figures: Mapping[str, Any]) -> float | None:
+    """The share of an evaluation's completions that the token limit cut off; None where an older run has none."""
+    share: float | None = figures.get("truncated_share")
+    return share
+
+
+def cut_off_cell(figures: Mapping[str, Any]) -> str:
+    share = cut_off_of(figures)
+    return "–" if share is None else f"{100 * share:.1f}"
 
 
 # ---- the first prompt, by `dry_run=true` and in a run's folder
