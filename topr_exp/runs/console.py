@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
-from topr_exp.models.loading import with_bos
+from topr_exp.models.loading import encode_chat, encode_text
 from topr_exp.runs.attempt import command_of
 from topr_exp.runs.preflight import model_folders, problems
 from topr_exp.runtime.distributed import main_process_only, visible_gpus
@@ -293,8 +293,9 @@ def preview_prompt(config: Config) -> str:
             reason = " ".join(str(error).split())
             raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
         return f"prompt: made with the tokenizer of {model.path}, which is not on this machine yet"
-    ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
-    return shown_tokens(with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+    encoded = encode_chat if prompter.chat else encode_text
+    ids = encoded(tokenizer, prompter.render(question, tokenizer, fields))
+    return shown_tokens(ids, tokenizer, prompter.stop)
 
 
 @main_process_only
