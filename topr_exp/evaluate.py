@@ -176,6 +176,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.evaluation import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
+    from topr_exp.runs.cut_off import warn_of_tested
     from topr_exp.runs.task_set import TaskSet
     from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
@@ -209,6 +210,7 @@ def evaluate_model(config: Config) -> None:
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
         show_completions(folder, "test", 0, evaluation.rollouts, evaluation.verdicts, test.problems)
         store.check_unchanged()
+        warn_of_tested(evaluation.rollouts.truncated, config.sampler.max_new_tokens)
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
@@ -231,6 +233,8 @@ def table(figures: dict[str, Any]) -> str:
     points = {f"{curve[:-1]}{k}": point for curve in ("pass@k", "maj@k") for k, point in figures[curve].items()}
     lines += [f"{name:<8}{cell(point)}" for name, point in points.items() if name != "maj@1"]  # which is pass@1
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
+    if figures["truncated_share"]:
+        lines.append(f"cut off by the token limit {100 * figures['truncated_share']:.1f} %")
     if "mean_reward" in figures:
         lines.append(f"mean reward {measured(figures, REWARD).written('.3g')}")
     return "\n".join(lines)

@@ -23,6 +23,7 @@ from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, show_c
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results, tell_signs, write_card, write_prompt
+from topr_exp.runs.cut_off import warn_of_sampled, warn_of_tested
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.imported_log import load_log
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
@@ -74,7 +75,7 @@ class Experiment:
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler, stop: StopFlag) -> None:
         self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
         self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
-        self.told_signs = False
+        self.told_signs = self.warned_of_cut_off = False
         self.log_report: dict[str, str] = {}  # rows of the header on imported completions
 
     def run(self) -> dict[str, Any]:
@@ -165,6 +166,7 @@ class Experiment:
             evaluation = self.evaluate(self.policies.trained, self.test, self.store(iteration))
             drawn = evaluation.rollouts, evaluation.verdicts, self.test.problems
             show_completions(self.folder.path, "test", iteration, *drawn)
+            warn_of_tested(evaluation.rollouts.truncated, self.config.sampler.max_new_tokens)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
                 part = evaluation.figures(self.config.evaluation.problems)
                 self.check_sources()
@@ -290,7 +292,7 @@ class Experiment:
         (self.sampler.rest if self.config.schedule.in_rounds else self.sampler.release)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int, round_number: int | None = None) -> TrainingSet:
-        """Compose a training set, or that of a round; the first one of a run says of which sign R is."""
+        """Compose a training set, or that of a round; the sign of R and p̃ are said of sets and of the first round."""
         config = self.config
         found = build_training_set(
             build_candidates(pool, config.compose),
@@ -303,9 +305,17 @@ class Experiment:
             effective=config.effective_positive,
             round_number=round_number,
         )
-        if not self.told_signs:
-            tell_signs(found, config.algo)
+        if round_number is None or not self.told_signs:
+            solves_for_c = config.reward == "pm1" and not config.schedule.in_rounds  # else only c can be set
+            tell_signs(found, config.algo, "effective_positive" if solves_for_c else "baseline")
         self.told_signs = True
+        if not self.warned_of_cut_off:
+            sampled = pool.rollouts.truncated
+            if self.imported is not None:  # of which `load_log` warned
+                sampled = sampled[~pool.imported] if pool.imported is not None else sampled[:0]
+            dropped = None if config.schedule.in_rounds else config.compose.drop_truncated
+            if len(sampled):
+                self.warned_of_cut_off = warn_of_sampled(sampled, config.sampler.max_new_tokens, dropped=dropped)
         return found
 
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:

@@ -89,7 +89,7 @@ def test_chat_prompts_are_turns() -> None:
 
 
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit() -> None:
-    policy = SimpleNamespace(context=10, tokenizer=None, encode=lambda text: np.zeros(len(text), np.int32))
+    policy = SimpleNamespace(context=10, tokenizer=None, encode=lambda text, chat: np.zeros(len(text), np.int32))
     problems = [Problem(text, text, "0") for text in ("12345", "123456", "1234567")]
     found = tokenize_prompts(problems, Prompter("{question}", (), False, ()), policy, 4)
     assert (found.problems, [*map(len, found.prompts)], found.too_long) == (problems[:2], [5, 6], 1)

@@ -139,7 +139,8 @@ def evaluation(path: str = "string", store: Store | None = None) -> Evaluation:
     tokens = Ragged(
         pa.chunked_array([pa.array([[1] * (3 + i % 4) for i in range(len(verdict))], pa.list_(pa.int32()))])
     )
-    rollouts: Any = SimpleNamespace(name="rollouts/r", tokens=tokens)
+    truncated = np.arange(len(verdict)) % 8 == 7
+    rollouts: Any = SimpleNamespace(name="rollouts/r", tokens=tokens, truncated=truncated)
     return Evaluation(QUESTIONS, rollouts, Verdicts("verdicts/v", columns), 4, store or Store("nowhere"))
 
 
@@ -162,7 +163,8 @@ def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:
     figures = evaluation().figures(2)
     assert (figures["problems"], figures["pass@1"], figures["maj@4"]) == (2, 3 / 8, 0.5)
     assert figures["levels"].keys() == {"1", "2"}
-    assert evaluation("timeout").figures(2)["cut_off"] == 8
+    assert evaluation("timeout").figures(2)["grader_timeouts"] == 8
+    assert (evaluation().figures(1)["truncated_share"], evaluation().figures(2)["truncated_share"]) == (0, 1 / 8)
 
 
 def test_problems_of_one_source_are_one_case() -> None:

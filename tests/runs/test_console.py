@@ -24,7 +24,7 @@ from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs.attempt import overrides as overrides_of
-from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, write_card
+from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, tell_signs, write_card
 from topr_exp.runs.task_set import TrainedOn
 from topr_exp.types import TOPRError
 
@@ -120,6 +120,65 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
     )
 
 
+def composed(
+    positives: int, n: int, rewards: str = "pm1", given: tuple[float, float] = (1, -1), **weighting: Any
+) -> Any:
+    """A training set of n completions of one problem."""
+    positive = np.arange(n) < positives
+    reward = np.where(positive, *given) if rewards == "given" else None
+    candidates = Candidates(np.zeros(n, np.int64), positive, np.zeros(n, bool), None, reward, None)
+    options = {"baseline": None, "effective": None, **weighting}
+    return build_training_set(candidates, rewards, compose(), "examples", seed=0, iteration=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("positives", "rewards", "given", "weighting", "algo", "row", "advice"),
+    [
+        (23, "pm1", (1, -1), {}, "topr", "0.023: 2.3 % positive, c = 0", "0.15"),
+        (23, "pm1", (1, -1), {}, "tis", "0.023: 2.3 % positive, c = 0", "0.15"),
+        (23, "pm1", (1, -1), {}, "ppo", "0.023: 2.3 % positive, c = 0", "0.15"),
+        (23, "pm1", (1, -1), {}, "sft", None, None),  # wrong answers have no weight whatever c is
+        (277, "pm1", (1, -1), {}, "topr", "0.277: 27.7 % positive, c = 0", None),  # the demo
+        (49, "pm1", (1, -1), {}, "topr", "0.049: 4.9 % positive, c = 0", "0.15"),
+        (50, "pm1", (1, -1), {}, "topr", "0.05: 5 % positive, c = 0", None),
+        (500, "pm1", (1, -1), {}, "topr", "0.5: 50 % positive, c = 0", None),
+        (501, "pm1", (1, -1), {}, "topr", "0.501: 50.1 % positive, c = 0", "0.15"),
+        (23, "pm1", (1, -1), {"effective": 0.15}, "topr", "0.15: 2.3 % positive, c = -0.7646", None),
+        (300, "pm1", (1, -1), {"effective": 0.01}, "topr", "0.01: 30 % positive, c = 0.953947", "0.15"),
+        (23, "pm1", (1, -1), {"baseline": -1.0}, "topr", "1: 2.3 % positive, c = -1", None),  # positives alone
+        (0, "pm1", (1, -1), {}, "topr", "0: 0 % positive, c = 0", None),  # no c changes that: the set's note says so
+        (1000, "pm1", (1, -1), {}, "topr", "1: 100 % positive, c = 0", None),
+        (23, "zero_one", (1, 0), {"baseline": 0.5}, "topr", "0.023: 2.3 % positive, c = 0.5", "0.118"),
+        (23, "given", (1, -1), {}, "topr", "0.023: 2.3 % positive, c = 0", "-0.765"),
+        (23, "given", (1, -1), {"baseline": -2.0}, "topr", None, None),  # all answers are made likelier
+    ],
+)  # fmt: skip
+def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(
+    positives, rewards, given, weighting, algo, row, advice, capsys
+):
+    found = composed(positives, 1000, rewards, given, **weighting)
+    key = "effective_positive" if rewards == "pm1" else "baseline"
+    tell_signs(found, config_of(f"algo={algo}").algo, key)
+    out, err = capsys.readouterr()
+    assert [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("p̃")] == [row] * bool(row)
+    wanted = f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {key}={advice} gives 0.15"
+    assert (wanted in err) == bool(advice), err
+    assert ("p̃" in err) == bool(advice), err
+
+
+@pytest.mark.parametrize(
+    ("rewards", "given", "key"),
+    [("pm1", (1, -1), "effective_positive"), ("pm1", (1, -1), "baseline"), ("zero_one", (1, 0), "baseline"),
+     ("given", (3, 1), "baseline")],
+)  # fmt: skip
+def test_the_setting_that_the_line_names_mends_it(rewards, given, key, capsys):
+    start = {"baseline": (given[0] + given[1]) / 2}
+    tell_signs(composed(600, 1000, rewards, given, **start), config_of().algo, key)
+    value = float(re.search(rf"{key}=([\d.-]+) gives", capsys.readouterr().err)[1])
+    setting = {"effective" if key == "effective_positive" else key: value}
+    assert composed(600, 1000, rewards, given, **setting).weight_of_positives() == pytest.approx(0.15, abs=2e-3)
+
+
 @pytest.mark.parametrize(
     ("overrides", "by_sign"), [((), True), (("algo=naive",), True), (("algo=sft",), False), (("algo=tis",), True),
                                (("algo.advantage=group",), False)],
@@ -160,7 +219,7 @@ def test_a_chat_prompt_goes_through_the_models_template(own_model: Path) -> None
     template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     text = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
-    assert "\n<bos><eos>user: Mia has" in text
+    assert "\n<eos>user: Mia has" in text, "a template puts a token before the messages, or none"
     assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
 
 

@@ -29,7 +29,7 @@ UPDATE = {"iteration": 1, "step": 1, "samples": 3, "positive_share": 0.5}
 KNOWN = {"baseline": 0.0, "effective_positive": 0.5, "positive_share": 0.5, "n_train": 3}
 SET = SimpleNamespace(examples=np.arange(3), summary=lambda: KNOWN)
 ROLLOUTS = SimpleNamespace(name="r", made_by="s", columns=pa.table({"row": [0, 2]}))  # of a log
-PART, VERDICTS = SimpleNamespace(rollouts=ROLLOUTS), SimpleNamespace(name="v", cut_off=0)
+PART, VERDICTS = SimpleNamespace(rollouts=ROLLOUTS), SimpleNamespace(name="v", grader_timeouts=0)
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
@@ -183,14 +183,21 @@ def test_rounds_are_summed_up_iteration_by_iteration(tmp_path: Path) -> None:
         folder.metrics.rewind(1, 0)
         for iteration, shares in ((1, (0.25, 0.75)), (2, (0.0, 0.0))):
             for step, share in enumerate(shares, 1):
-                told = {"round": 0, "positive_share": share, "cut_off": 3}  # two updates on one round, of 6 and 2
+                # Two updates on one round, of 6 and 2.
+                told = {
+                    "round": 0,
+                    "positive_share": share,
+                    "grader_timeouts": 3,
+                    "sampled_truncated": 0.25 * iteration,
+                }
                 folder.log({"iteration": iteration, "step": step, "samples": (6, 8)[step - 1], **told})
             folder.save_rounds(iteration, 8, 50, -0.3)
     found = [json.loads((folder.path / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2)]
     assert [(each["positive_share"], each["n_train"], each["baseline"]) for each in found] == [
         (0.375, 8, -0.3), (0.0, 8, -0.3)
     ]  # fmt: skip
-    assert [(bool(each["note"]), each["cut_off"]) for each in found] == [(False, 3), (True, 3)]
+    assert [(bool(each["note"]), each["grader_timeouts"]) for each in found] == [(False, 3), (True, 3)]
+    assert [each["truncated_share"] for each in found] == [0.25, 0.5]
 
 
 def test_a_run_does_not_go_on_without_a_file_that_it_was_begun_with(tmp_path: Path) -> None:

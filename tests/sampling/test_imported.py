@@ -150,7 +150,10 @@ def test_text_ends_by_itself_unless_it_says_otherwise(finish: str | None, ended:
     assert policy.decode(ids) == " The answer is 2."
 
 
-CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
 
 
 def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

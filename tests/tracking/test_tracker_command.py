@@ -78,7 +78,7 @@ def test_sections_and_filter(tmp_path: Path) -> None:
     assert spec["project"] == "mine"
     section = spec["spec"]["section"]
     sections = {one["name"]: len(one["panels"]) for one in section["panelBankConfig"]["sections"]}
-    assert sections == {"Learning curves by algorithm": 4, "Ratios": 6, "Invalid answers": 1,
+    assert sections == {"Learning curves by algorithm": 4, "Ratios": 6, "Invalid answers": 2,
                         "Effective proportion of positives": 1, "Runs": 2}  # fmt: skip
     (runs,) = section["runSets"]
     assert runs["filters"]["filters"][0]["value"] == "ptilde"

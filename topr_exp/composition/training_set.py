@@ -51,9 +51,41 @@ class TrainingSet:
             if len(found)
         }
 
+    def reward_values(self) -> tuple[float, float] | None:
+        """R0 of the correct and of the wrong examples, where it is one value each, the larger one of the correct."""
+        rows = self.examples.ravel()
+        correct = self.candidates.positive[rows]
+        of_correct, of_wrong = np.unique(self.reward[rows][correct]), np.unique(self.reward[rows][~correct])
+        if len(of_correct) != 1 or len(of_wrong) != 1 or of_correct[0] <= of_wrong[0]:
+            return None
+        return float(of_correct[0]), float(of_wrong[0])
+
+    def weight_of_positives(self) -> float | None:
+        """The share of Σ|R0 − c| that correct examples have: p̃ (Eq. 12), also for other pairs of rewards than 1 and −1.
+
+        None where rewards take other values than two, where c is not between these, and where no example has a weight.
+        """
+        values, p = self.reward_values(), self.description["positive_share"]
+        if p in (0, 1):
+            return float(p)
+        if values is None or not values[1] <= self.baseline <= values[0]:
+            return None
+        of_correct, of_wrong = values
+        positive, negative = p * (of_correct - self.baseline), (1 - p) * (self.baseline - of_wrong)
+        return positive / (positive + negative)
+
+    def baseline_of(self, effective: float) -> float:
+        """The c that gives correct examples this share of the weight: `baseline_for` of the set's two rewards."""
+        values = self.reward_values()
+        assert values is not None, "weight_of_positives is None for other rewards"
+        middle, half = (values[0] + values[1]) / 2, (values[0] - values[1]) / 2
+        return middle + half * baseline_for(self.description["positive_share"], effective)
+
     def summary(self) -> dict[str, Any]:
-        """Summarize the set, JSON-ready; with mean reward and share of imported ones where there are such."""
+        """Summarize the set and its candidates, JSON-ready; with mean reward and imported share where there are."""
         found = dict(self.description)
+        if self.candidates.truncated is not None:
+            found["truncated_share"] = float(self.candidates.truncated.mean())
         if self.candidates.reward is not None:
             found["mean_reward"] = float(self.reward[self.examples].mean())
         if self.candidates.imported is not None:

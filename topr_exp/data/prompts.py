@@ -134,7 +134,11 @@ def tokenize_prompts(
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
-    encoded = lambda one: policy.encode(prompter.render(one.question, policy.tokenizer, one.fields))
+
+    def encoded(problem: Problem) -> NDArray[np.int32]:
+        text = prompter.render(problem.question, policy.tokenizer, problem.fields)
+        return policy.encode(text, chat=prompter.chat)
+
     prompts = [given[place] if given and place in given else encoded(one) for place, one in enumerate(problems)]
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
     if not fitting:

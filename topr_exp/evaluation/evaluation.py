@@ -43,7 +43,9 @@ class Evaluation:
         codes = self.verdicts.codes.reshape(-1, self.n)
         chosen = self.questions.problems[:problems]
         found = summarise(codes[:problems], self.verdicts.classes.reshape(-1, self.n)[:problems], chosen)
-        found["cut_off"] = Verdicts("", self.verdicts.columns.slice(0, codes[:problems].size)).cut_off
+        graded = Verdicts("", self.verdicts.columns.slice(0, codes[:problems].size))
+        found["grader_timeouts"] = graded.grader_timeouts
+        found["truncated_share"] = float(self.rollouts.truncated[: codes[:problems].size].mean())
         found |= mean_lengths(codes[:problems], self.rollouts.tokens.lengths().reshape(-1, self.n)[:problems])
         if self.verdicts.reward is not None:
             rewards = self.verdicts.reward.reshape(-1, self.n)[:problems]

@@ -44,7 +44,7 @@ class Verdicts:
         return np.where(np.isnan(given), min(0.0, float(np.nanmin(given, initial=0.0))), given)
 
     @property
-    def cut_off(self) -> int:
+    def grader_timeouts(self) -> int:
         """Completions that count as incorrect since two workers were killed on them, or ended."""
         return self.count(*CUT_OFF)
 
@@ -111,7 +111,7 @@ def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: 
 def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> None:
     """Say how many completions count as incorrect because a grader was cut off or failed; `again`: the way out."""
     for count, what, then in (
-        (verdicts.cut_off, "was cut off twice (its time, its memory, or by another program)", again),
+        (verdicts.grader_timeouts, "was cut off twice (its time, its memory, or by another program)", again),
         (verdicts.count("raised"), "failed with an error", ""),
     ):
         if count:

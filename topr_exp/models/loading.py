@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
+PROBE = "1 + 1"  # a text, to see what a tokenizer puts before one
 HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # What decides a model's numbers and tokens; no pickled weights. A model's code runs only with model.trust_remote_code.
@@ -217,6 +218,25 @@ def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
             )
 
 
-def with_bos(ids: list[int], bos: int | None) -> list[int]:
-    """Token ids that begin with one beginning-of-sequence token where the model has one."""
-    return [bos, *ids] if bos is not None and (not ids or ids[0] != bos) else ids
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a plain text as its tokenizer makes them, except that nothing is put behind it.
+
+    Most Llamas' put a beginning-of-sequence token before it; GPT-2's, Qwen's and SmolLM2's don't, though two of these
+    name one. A text that begins with what would be put before it does not get that twice.
+    """
+    ids, prefix = encode_chat(tokenizer, text), prefix_of(tokenizer)
+    return ids if ids[: len(prefix)] == prefix else [*prefix, *ids]
+
+
+def encode_chat(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of what a chat template made, which holds all special tokens that it wants."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def prefix_of(tokenizer: Any) -> list[int]:
+    """The token ids that a tokenizer itself puts before a text."""
+    ids, whole = encode_chat(tokenizer, PROBE), tokenizer(PROBE)["input_ids"]
+    starts = range(len(whole) - len(ids) + 1)
+    start = next((start for start in starts if whole[start : start + len(ids)] == ids), 0)
+    return list(whole[:start])

@@ -110,15 +110,19 @@ class Policy:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute, cache_enabled=keep)
 
-    def encode(self, text: str) -> NDArray[np.int32]:
-        """Token ids of a prompt, with one beginning-of-sequence token where the model has one."""
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return np.array(loading.with_bos(ids, self.tokenizer.bos_token_id), dtype=np.int32)
+    @cached_property
+    def _prefix(self) -> list[int]:
+        return loading.prefix_of(self.tokenizer)
+
+    def encode(self, text: str, *, chat: bool = False) -> NDArray[np.int32]:
+        """Token ids of a prompt; chat: the model's chat template made it, else the tokenizer may put a token before."""
+        encoded = loading.encode_chat if chat else loading.encode_text
+        return np.array(encoded(self.tokenizer, text), dtype=np.int32)
 
     def text_of(self, prompt: NDArray[np.integer]) -> str:
-        """A prompt as text that `encode` gives back, special tokens included, but for the one at the beginning."""
-        bos = getattr(self.tokenizer, "bos_token_id", None)
-        ids = prompt[1:] if bos is not None and prompt[:1] == bos else prompt
+        """A prompt as text that `encode` gives back: with its special tokens, but for what the tokenizer adds."""
+        prefix = self._prefix
+        ids = prompt[len(prefix) :] if prompt[: len(prefix)].tolist() == prefix else prompt
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:

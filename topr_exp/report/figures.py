@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
 from topr_exp.report.groups import Comparison, tell
-from topr_exp.report.runs import DAMAGE, Run
+from topr_exp.report.runs import DAMAGE, Run, was_cut_off
 from topr_exp.runtime.files import number
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
@@ -86,7 +86,8 @@ class Plot:
 def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
     """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
     runs, groups = comparison.runs, dict([*groups.items()][:MOST_LINES])
-    found = [curve_plot(groups, "test", name) for name in (*headlines(runs), "invalid")]
+    names = [*headlines(runs), "invalid", *["truncated_share"] * any(map(was_cut_off, runs))]
+    found = [curve_plot(groups, "test", name) for name in names]
     if any("age" in run.curves["training"] for members in groups.values() for run in members):
         found += [curve_plot(groups, "test", "pass@1", axis) for axis in AXES] + [age_plot(groups)]
     found = [plot for plot in found if any(len(line.points) > 1 for line in plot.lines)]
@@ -99,7 +100,7 @@ def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
 
 def is_share(name: str) -> bool:
     """Tell by its name whether a number lies between 0 and 1."""
-    return any(part in name for part in ("pass@", "maj@", "invalid"))
+    return any(part in name for part in ("pass@", "maj@", "invalid", "truncated"))
 
 
 def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:

@@ -11,7 +11,7 @@ import pandas as pd
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.results import gold_answers
-from topr_exp.report.runs import Run
+from topr_exp.report.runs import Run, was_cut_off
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import number
 from topr_exp.schema import NOT_IDENTITY, flatten
@@ -25,8 +25,13 @@ FIRST = (
 )  # fmt: skip
 SHORT = {"effective_positive": "p̃", "baseline": "c", "compose.positive_share": "p"}
 MISSING = "not set"  # of a setting that is null
-OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
+OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train", "truncated_share")
 OF_RUN = ("run", "folder", "status", "notes", "group", "updates", "seconds")
+CUT_OFF = {  # title of a column -> where a summary has the share of completions that the token limit cut off
+    "final cut off": ("final", "truncated_share"),
+    "base cut off": ("base", "truncated_share"),
+    "training cut off": ("truncated_share",),
+}
 FORMULAS = ("=", "+", "@", "\t", "\r")  # how text begins that a spreadsheet would compute
 
 
@@ -158,6 +163,7 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
             | told
             | {name: run.figure(name) for name in OF_SUMMARY}
             | {"updates": len(run.updates), "seconds": sum(spent) if spent else None}
+            | {f"{part}_truncated_share": run.figure(part, "truncated_share") for part in ("base", "final")}
             | estimates([run], names)
         )
     return pd.DataFrame(rows).set_index("run")
@@ -219,4 +225,13 @@ def run_rows(comparison: Comparison) -> list[dict[str, Any]]:
 def scores(comparison: Comparison, runs: Sequence[Run]) -> dict[str, str]:
     """Estimates of runs after and before training by their titles."""
     names = [*headlines(comparison.runs), "invalid"]
-    return {f"{part} {name}": printed(runs, name, part) for part in ("final", "base") for name in names}
+    found = {f"{part} {name}": printed(runs, name, part) for part in ("final", "base") for name in names}
+    if any(map(was_cut_off, comparison.runs)):
+        found |= {title: cut_off(runs, *path) for title, path in CUT_OFF.items()}
+    return found
+
+
+def cut_off(runs: Sequence[Run], *path: str) -> str:
+    """The mean share of completions that the token limit cut off, in percent."""
+    shares = [share for run in runs if (share := run.figure(*path)) is not None]
+    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"

@@ -56,6 +56,11 @@ class Run:
         return number(value)
 
 
+def was_cut_off(run: Run) -> bool:
+    """Tell whether the token limit cut off a completion that a run was trained or tested on."""
+    return any(run.figure(*part, "truncated_share") for part in ((), ("base",), ("final",)))
+
+
 def to_frame(records: list[Record]) -> pd.DataFrame:
     """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
     steps = pd.Index([record["optimizer_step"] for record in records], name="step")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
-from topr_exp.models.loading import with_bos
+from topr_exp.models.loading import encode_chat, encode_text
 from topr_exp.runs.attempt import command_of
 from topr_exp.runs.preflight import model_folders, problems
 from topr_exp.runtime.distributed import main_process_only, visible_gpus
@@ -105,14 +105,44 @@ def header(
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
 
 
-def tell_signs(found: TrainingSet, algo: Any) -> None:
-    """Print of which sign R is, where that means something; warn where a loss never makes wrong answers rarer."""
+def tell_signs(found: TrainingSet, algo: Any, key: str = "effective_positive") -> None:
+    """Print of which sign R is, and p̃, where these mean something; warn where wrong answers weigh nothing or too much.
+
+    key: the setting that p̃ can be changed with, effective_positive or baseline.
+    """
     if found.description["unit"] != "examples" or "group_rewards" in algo.needs:
         return
     shares = found.signs()
     say(signs(shares))
-    if getattr(algo, "by_sign", False) and (text := never_rarer(shares, algo.name)):
-        warn(text)
+    effective = found.weight_of_positives() if algo.uses_baseline else None
+    if effective is not None:
+        share = 100 * found.description["positive_share"]
+        say(f"{'p̃':<12} {effective:.3g}: {share:.3g} % positive, c = {found.baseline:g}")  # p̃ is two characters
+    advice = never_rarer(shares, algo.name) if getattr(algo, "by_sign", False) else ""
+    if not advice and effective is not None:
+        advice = weight_advice(found, effective, key)
+    if advice:
+        warn(advice)
+
+
+USUAL_WEIGHT = (0.05, 0.5)  # p̃ outside of it gets a line
+ADVISED_WEIGHT = 0.15
+
+
+def weight_advice(found: TrainingSet, effective: float, key: str) -> str:
+    """Say where p̃ is far from what the paper found to be good, and what to set; "" elsewhere.
+
+    "" too where the set is of one kind, so that no c changes p̃, and where wrong answers have no weight at all.
+    """
+    low, high = USUAL_WEIGHT
+    of_one_kind = found.description["positive_share"] in (0, 1)
+    if of_one_kind or low <= effective <= high or effective == 1:
+        return ""
+    value = ADVISED_WEIGHT if key == "effective_positive" else found.baseline_of(ADVISED_WEIGHT)
+    weight = f"{100 * effective:.3g} % of the weight in training is on correct answers (p̃ = {effective:.3g})"
+    ways = "wrong answers can outweigh them and ruin the model" if effective < low else "wrong answers teach little"
+    paper = "the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6)"
+    return f"{weight}: {ways}; {paper}: {key}={value:.3g} gives {ADVISED_WEIGHT:g}"
 
 
 def signs(shares: dict[str, tuple[float, float, float]]) -> str:
@@ -185,33 +215,50 @@ def results(summary: dict[str, Any], folder: Path) -> str:
 def results_table(summary: dict[str, Any]) -> str:
     """Base against trained, and what to know of the numbers."""
     base, final = summary["base"], summary["final"]
-    trained = (
-        f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
-        f"baseline {summary['baseline']:g}"
-    )
+    trained = f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
+    if truncated := summary.get("truncated_share"):
+        trained += f"{100 * truncated:.1f} % of those sampled cut off, "
+    trained += f"baseline {summary['baseline']:g}"
     if "verifier" in base:
         lines = [*run_table(base["verifier"], final["verifier"]), trained]
+        if any(cut_off_of(figures) for figures in (base, final)):
+            shares = (f"{name} {cut_off_cell(figures)} %" for name, figures in (("base", base), ("trained", final)))
+            lines.append(f"cut off by the token limit: {', '.join(shares)}")
     else:
         lines = solved(base, final)
         lines.append(f"[ ]: 95 % over {base['problems']} problems; {trained}")
     if summary.get("note"):
         lines.append(f"note: {summary['note']}")
-    if cut_off := sum(each.get("cut_off", 0) for each in (base, summary, final)):
-        lines.append(f"note: the grader was cut off twice on {cut_off} completions, which count as incorrect")
+    if timeouts := sum(each.get("grader_timeouts", 0) for each in (base, summary, final)):
+        lines.append(f"note: the grader was cut off twice on {timeouts} completions, which count as incorrect")
     return "\n".join(lines)
 
 
 def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
-    """The table of a model that answers the problems."""
+    """The table of a model that answers the problems; with the share cut off by the token limit where there is one."""
     # One, or none where the grader does not say what incorrect completions answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     columns = ("pass@1", *majorities, *VERDICTS)
     graded = ["mean reward"] if "mean_reward" in base else []
-    lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in (*columns[1:], *graded))]
+    truncated = ["cut off"] if any(cut_off_of(figures) for figures in (base, final)) else []
+    lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in (*columns[1:], *truncated, *graded))]
     for name, figures in (("base", base), ("trained", final)):
-        cells = [f"{100 * figures[key]:.1f}" for key in columns[1:]] + [f"{figures['mean_reward']:.3g}" for _ in graded]
+        cells = [f"{100 * figures[key]:.1f}" for key in columns[1:]]
+        cells += [cut_off_cell(figures) for _ in truncated]
+        cells += [f"{figures['mean_reward']:.3g}" for _ in graded]
         lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{each:>13}" for each in cells))
     return lines
+
+
+def cut_off_of(figures: Mapping[str, Any]) -> float | None:
+    """The share of an evaluation's completions that the token limit cut off; None where an older run has none."""
+    share: float | None = figures.get("truncated_share")
+    return share
+
+
+def cut_off_cell(figures: Mapping[str, Any]) -> str:
+    share = cut_off_of(figures)
+    return "–" if share is None else f"{100 * share:.1f}"
 
 
 # ---- the first prompt, by `dry_run=true` and in a run's folder
@@ -246,8 +293,9 @@ def preview_prompt(config: Config) -> str:
             reason = " ".join(str(error).split())
             raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
         return f"prompt: made with the tokenizer of {model.path}, which is not on this machine yet"
-    ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
-    return shown_tokens(with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+    encoded = encode_chat if prompter.chat else encode_text
+    ids = encoded(tokenizer, prompter.render(question, tokenizer, fields))
+    return shown_tokens(ids, tokenizer, prompter.stop)
 
 
 @main_process_only

@@ -173,7 +173,8 @@ class RunFolder:
             "sampler_seed": config.sampler.seed,
             **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward", "asynchrony") if key in last},
             **problems,
-            "cut_off": last.get("cut_off", 0),
+            "truncated_share": last.get("truncated_share"),
+            "grader_timeouts": last.get("grader_timeouts", 0),
             "note": "; ".join(filter(None, [last.get("note"), *self.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
@@ -287,8 +288,8 @@ class RunFolder:
         sources = {"store": str(store), "rollouts": rollouts.name, "verdicts": verdicts[0].name}
         if len(parts) > 1:  # whose rows follow those of the sampled ones
             sources |= {"imported_rollouts": parts[1].rollouts.name, "imported_verdicts": verdicts[1].name}
-        cut_off = sum(part.cut_off for part in verdicts)
-        summary = {**found.summary(), "sampler": rollouts.made_by, "cut_off": cut_off}
+        timeouts = sum(part.grader_timeouts for part in verdicts)
+        summary = {**found.summary(), "sampler": rollouts.made_by, "grader_timeouts": timeouts}
         target = self.path / f"iteration-{iteration}"
         with disk_errors(f"write in {target}"):
             target.mkdir(exist_ok=True)
@@ -312,8 +313,11 @@ class RunFolder:
                  for name in ("positive_share", "mean_reward") if name in records[0]}  # fmt: skip
         # Each record of a round says the same of its completions.
         totals = {name: int(sum({each["round"]: each[name] for each in records if each.get(name)}.values()))
-                  for name in ("cut_off", "problems_drawn", "problems_kept")
-                  if name == "cut_off" or any(name in each for each in records)}  # fmt: skip
+                  for name in ("grader_timeouts", "problems_drawn", "problems_kept")
+                  if name == "grader_timeouts" or any(name in each for each in records)}  # fmt: skip
+        by_round = {record.get("round"): record.get("sampled_truncated") for record in records}
+        truncated = [share for share in by_round.values() if share is not None and not np.isnan(share)]  # not replayed
+        means["truncated_share"] = float(np.mean(truncated)) if truncated else None
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)

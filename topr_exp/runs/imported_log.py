@@ -16,7 +16,7 @@ from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runs.cut_off import warn_of_imported
 from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
@@ -25,7 +25,6 @@ from topr_exp.training.metrics import effective_sample_size
 from topr_exp.types import Problem, TOPRError
 
 SCORED = 64  # completions, evenly spread, whose log-probabilities are compared with the model's
-MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
 
 
 def load_log(
@@ -116,9 +115,7 @@ def ends(found: Completions, policy: Policy) -> dict[str, str]:
     elif rollouts.columns["finish"].null_count and (at := int((lengths - ended == (lengths - ended).max()).sum())) > 1:
         longest = int((lengths - ended).max())
         told += f"; {at} have {longest} tokens: if that was the limit, set data.completion_limit={longest}"
-    if cut_off.mean() > MOST_CUT_OFF:
-        warn(f"{100 * cut_off.mean():.1f} % of the completions were cut off: as wrong answers they teach shortness "
-             "(compose.drop_truncated=true leaves them out)")  # fmt: skip
+    warn_of_imported(cut_off)
     return {"ends": told}
 
 

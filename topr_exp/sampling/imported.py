@@ -162,7 +162,7 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
         except Exception as error:  # a template is a program of the model's
             refused = f"data.completions: the model's chat template refuses the messages {value:.80}"
             raise TOPRError(f"{refused} ({first_line(error)})") from None
-    return policy.encode(value)
+    return policy.encode(value, chat=kind == "messages")
 
 
 def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -29,7 +29,10 @@ CURVES = {  # section -> title of a panel -> the metric, by algorithm
         "Share of negatives above the upper limit": "rest/train_clipped_high_neg",
         "Share of negatives below the lower limit": "rest/train_clipped_low_neg",
     },
-    "Invalid answers": {"Invalid share": "rest/eval_invalid"},
+    "Invalid answers": {
+        "Invalid share": "rest/eval_invalid",
+        "Share cut off by the token limit": "rest/eval_truncated_share",
+    },
 }
 COLUMNS = (
     "algo", "positive_share", "effective_positive", "baseline", "final/pass_at_1", "final/invalid", "n_train", "seed",

@@ -186,8 +186,9 @@ class Rounds:
         found["sampler_gap"] = gap["per_token_mean_absolute"]
         if not self.sampler.config.unchanged:
             found |= {"sampler_kl_token": gap["kl_token"], "sampler_kl_answer": gap["kl_answer"]}
-        if verdicts.cut_off:
-            found["cut_off"] = verdicts.cut_off
+        found["sampled_truncated"] = float(np.mean(columns["finish"].to_numpy() == "length"))
+        if verdicts.grader_timeouts:
+            found["grader_timeouts"] = verdicts.grader_timeouts
         return found if verdicts.reward is None else {**found, "sampled_reward": float(verdicts.reward.mean())}
 
     def choose_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
