@@ -37,15 +37,14 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     return output
 
 
-def checked_signals(loss: Any, batch: Batch) -> dict[str, Tensor]:
-    """The signals of `loss` over the global batch; TOPRError for any that is not a tensor [B] by name."""
-    signals, count = loss.signals(batch), len(batch.logp)
-    must_return = f"signals of algo={loss.name} must return"
+def checked_signals(name: str, signals: Any, batch: Batch) -> dict[str, Tensor]:
+    """`signals` of the loss `name` over the global batch; TOPRError for any that is not a tensor [B] by name."""
+    count, must_return = len(batch.logp), f"signals of algo={name} must return"
     if not isinstance(signals, dict):
         raise TOPRError(f"{must_return} tensors by name, as in {{'limit': ...}}; got {described(signals)}")
-    for name, signal in signals.items():
+    for key, signal in signals.items():
         if not isinstance(signal, Tensor) or list(signal.shape) != [count]:
-            raise TOPRError(f"{must_return} {name} per completion, shape [{count}]; got {described(signal)}")
+            raise TOPRError(f"{must_return} {key} per completion, shape [{count}]; got {described(signal)}")
     return signals
 
 

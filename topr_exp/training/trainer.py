@@ -177,7 +177,7 @@ class Trainer:
                 assert isinstance(batch, Batch), "a loss of pairs has no signals"
                 if whole is None:  # the batch is the whole global one
                     with torch.no_grad():
-                        signals = checked_signals(self.loss, batch)
+                        signals = checked_signals(self.loss.name, self.signals(batch), batch)
                 else:
                     signals = {name: values[positions] for name, values in whole.items()}
                 batch = dataclasses.replace(batch, signals=signals)
@@ -212,7 +212,7 @@ class Trainer:
             distributed.all_reduce_sum_(logp)
             batch = examples.batch(rows, logp, mask, None)
             assert isinstance(batch, Batch), "a loss of pairs has no signals"
-            return checked_signals(self.loss, batch)
+            return checked_signals(self.loss.name, self.signals(batch), batch)
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
