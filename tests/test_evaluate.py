@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, lines_of, overrides
 from topr_exp import pipeline
-from topr_exp.config.load import CONF
+from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import main
 from topr_exp.models import loading
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.api import loss as named_loss
-from topr_exp.config.load import CONF
+from topr_exp.config.yamls import CONF
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import disk_errors
 from topr_exp.types import Batch, ConfigError, PairBatch, Tensor
