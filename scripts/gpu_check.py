@@ -44,6 +44,7 @@ from scripts.gpu_check_runs import (
     forget,
     gate,
     held,
+    last_of_each,
     newest_run,
     run_command,
 )
@@ -131,7 +132,7 @@ def whole(place: Place) -> dict[str, Any]:
 def sampling(place: Place) -> dict[str, Any]:
     count, n, shard = (256, 16, 64) if place.size == "8b" else (12, 4, 3)  # 1,024 completions at once
     more = [f"data.train_problems={count}", f"data.n={n}", f"sampler.prompts_per_shard={shard}", "sampler.top_k=500"]
-    return child(place, "sampling", str(place.out / "sampling"), *place.model, *more)
+    return child(place, "sampling", str(place.out / "sampling"), *last_of_each([*place.model, *more]))
 
 
 def rounds(place: Place) -> dict[str, Any]:

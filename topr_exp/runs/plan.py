@@ -74,9 +74,9 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     another = any(text.startswith("cluster=") for text in settings)
     others = ("experiment=", "hydra.searchpath=", "model=", "name=")
     kept = [text for text in args.overrides if text.lstrip("+").startswith(others) or belongs_to_cluster(text)]
-    changed = {key_of(text) for text in settings}
-    kept = [text for text in kept if key_of(text) not in changed and not (another and text.startswith("cluster"))]
-    args.overrides = kept + list(settings)
+    kept = [text for text in kept if not (another and text.startswith("cluster"))]
+    last = {key_of(text): text for text in [*kept, *settings]}
+    args.overrides = list(last.values())
     base = Composer(args).base()
     checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
     return checked
