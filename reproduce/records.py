@@ -16,8 +16,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from reproduce.selection import Runs
-from topr_exp.config.load import CONF
 from topr_exp.config.settings import Config
+from topr_exp.config.yamls import CONF
 from topr_exp.report.results import results
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record

@@ -49,6 +49,7 @@ from scripts.gpu_check_runs import (
     forget,
     gate,
     held,
+    last_of_each,
     newest_run,
     run_command,
 )
@@ -136,7 +137,8 @@ def sampling(place: Place) -> dict[str, Any]:
     large = place.size in ("8b", "135m")
     count, n, shard = (256, 16, 64) if large else (12, 4, 3)  # 1,024 completions at once
     more = [f"data.train_problems={count}", f"data.n={n}", f"sampler.prompts_per_shard={shard}", "sampler.top_k=500"]
-    return child(place, "sampling", str(place.out / f"{place.prefix}sampling"), *place.model, *more)
+    settings = last_of_each([*place.model, *more])
+    return child(place, "sampling", str(place.out / f"{place.prefix}sampling"), *settings)
 
 
 def rounds(place: Place) -> dict[str, Any]:

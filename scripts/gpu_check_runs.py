@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,14 +176,14 @@ def experiment(place: Place, name: str, settings: list[str]) -> dict[str, Any]:
 
 
 def run_command(place: Place, name: str, settings: list[str]) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "topr_exp",
-        f"output_dir={place.out / 'runs'}",
-        f"name={place.prefix}{name}",
-        *settings,
-    ]
+    words = last_of_each([f"output_dir={place.out / 'runs'}", f"name={place.prefix}{name}", *settings])
+    return [sys.executable, "-m", "topr_exp", *words]
+
+
+def last_of_each(words: Sequence[str]) -> list[str]:
+    """Settings of which each is given once, with its last value; options stay."""
+    last = {word.partition("=")[0] if "=" in word else word: word for word in words}
+    return list(last.values())
 
 
 def newest_run(place: Place, name: str) -> Path:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.load import CHOICES, CONF, SECTIONS, choices, hints_of
+from topr_exp.config.load import CHOICES, SECTIONS, choices, hints_of
 from topr_exp.config.settings import Config
+from topr_exp.config.yamls import CONF
 from topr_exp.runs.plan import plan
 from topr_exp.schema import describe, options_of, ranges, show
 

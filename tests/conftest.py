@@ -137,16 +137,22 @@ def make_policy() -> Any:
 
 
 def overrides(folder: Path, *more: str) -> list[str]:
-    """A run of a few seconds in `folder`."""
-    return ["experiment=smoke", f"output_dir={folder}", "cluster.threads=1", *more]
+    """A run of a few seconds in `folder`; `more` replaces what is given before it."""
+    return last_of_each(["experiment=smoke", f"output_dir={folder}", "cluster.threads=1", *more])
+
+
+def last_of_each(words: Iterable[str]) -> list[str]:
+    """Settings of which each is given once, with its last value; options stay."""
+    last = {word.lstrip("+").partition("=")[0] if "=" in word else word: word for word in words}
+    return list(last.values())
 
 
 def config_of(*arguments: str) -> Any:
-    """The checked settings of one run."""
+    """The checked settings of one run; of a key given twice, the last."""
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
 
-    (job,) = plan(parse_arguments(list(arguments))).jobs
+    (job,) = plan(parse_arguments(last_of_each(arguments))).jobs
     return job.config
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, lines_of, overrides
 from topr_exp import pipeline
-from topr_exp.config.load import CONF
+from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import main
 from topr_exp.models import loading
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
@@ -233,3 +233,10 @@ def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path: Path, monkeypa
         gc.enable()
     assert [path for path, _ in loaded] == ["tiny", "tiny_verifier"]
     assert found(tmp_path)["weights"] == weights_fingerprint(SHIPPED / "tiny_verifier")
+
+
+def test_a_setting_given_twice_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["model=tiny", "model=tiny_noise"], ["model=tiny", "data.eval_n=2", "data.eval_n=3"]):
+        assert main([*words, f"output_dir={tmp_path}"]) == 2
+        assert "is given twice; give it once" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -11,8 +11,9 @@ from omegaconf import OmegaConf
 from topr_exp.algorithms.base import Loss
 from topr_exp.compare import compare
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.load import CONF, build_section
+from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
+from topr_exp.config.yamls import CONF
 from topr_exp.grading import Grader
 from topr_exp.report.groups import group_runs, runs_frame
 from topr_exp.report.runs import find_runs

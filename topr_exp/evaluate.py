@@ -103,6 +103,8 @@ def given_settings(args: Namespace) -> dict[str, str]:
         read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")
         if not read and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
+        if key in given:
+            raise ConfigError(f"{key}={given[key]} and {text}: {key} is given twice; give it once")
         given[key] = value
     if "model" not in given:
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")

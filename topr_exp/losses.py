@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.api import loss as named_loss
-from topr_exp.config.load import CONF
+from topr_exp.config.yamls import CONF
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import disk_errors
 from topr_exp.types import Batch, ConfigError, PairBatch, Tensor
@@ -53,8 +53,10 @@ def show(options: argparse.Namespace) -> int:
 
 def drops_tokens(loss: Any) -> bool:
     """True for a loss that reports a share of dropped tokens or responses."""
+    from topr_exp.training.contract import checked_output
+
     _, batch = made_up(loss, right=True, tokens=1, delta=0.0)
-    return bool({"masked", "kept"} & loss(batch).metrics.keys())
+    return bool({"masked", "kept"} & checked_output(loss, batch).metrics.keys())
 
 
 def paper(name: str) -> str:
@@ -74,10 +76,12 @@ def pulls(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[
     """−∂loss/∂log π of an answer, summed over its tokens, at each Δ."""
     import torch
 
+    from topr_exp.training.contract import checked_output
+
     found = []
     for delta in deltas:
         logp, batch = made_up(loss, right, tokens, delta)
-        (gradient,) = torch.autograd.grad(loss(batch).loss.sum(), logp)
+        (gradient,) = torch.autograd.grad(checked_output(loss, batch).loss.sum(), logp)
         found.append(-float(gradient[0].sum()))
     return found
 

@@ -252,22 +252,34 @@ def deciding(settings: Any, prefix: str) -> Iterator[tuple[dataclasses.Field[Any
             yield field, key, value
 
 
-def run_name(settings: Any) -> str:
-    """A run's folder: algorithm, data, model, learning rate, what is not the default, seed, hash of the identity."""
+def run_name(settings: Any, own_loss: Any = None) -> str:
+    """A run's folder: algorithm, data, model, learning rate, what is not the default, seed, hash of the identity.
+
+    own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too.
+    """
     parts = [safe(group.name)[:20] for group in (settings.algo, settings.data, settings.model)]
     seed = f"s{settings.seed}"
-    for part in (f"lr{shown(settings.optim.lr)}", *beside_defaults(settings)):
+    beside_yaml = {key for _, key, value in deciding(settings.algo, "algo.") if differs(own_loss, key, value)}
+    for part in (f"lr{shown(settings.optim.lr)}", *beside_defaults(settings, beside_yaml)):
         if len("_".join([*parts, part, seed])) <= LONGEST:
             parts.append(part)
     return hashed("_".join([*parts, seed]), identity(settings))
 
 
-def beside_defaults(settings: Any, prefix: str = "") -> Iterator[str]:
-    """The settings that are not at their default, as parts of a name; what is too long for one stands in the hash."""
+def differs(own_loss: Any, key: str, value: Any) -> bool:
+    """True for a hyper-parameter whose value is not that of the loss's own YAML, where that is known."""
+    return own_loss is not None and getattr(own_loss, key.removeprefix("algo.")) != value
+
+
+def beside_defaults(settings: Any, beside_yaml: Collection[str] = (), prefix: str = "") -> Iterator[str]:
+    """The settings that are not at their default, as parts of a name; what is too long for one stands in the hash.
+
+    beside_yaml: keys without a default that are parts, too.
+    """
     for field, key, value in deciding(settings, prefix):
         if dataclasses.is_dataclass(value):
-            yield from beside_defaults(value, f"{key}.")
-        elif key in SHORT or field.default is not dataclasses.MISSING:
+            yield from beside_defaults(value, beside_yaml, f"{key}.")
+        elif key in SHORT or key in beside_yaml or field.default is not dataclasses.MISSING:
             word, text = SHORT.get(key, field.name), shown(value)
             if isinstance(value, bool):
                 yield word if value else f"no-{word}"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import ROOT
 from topr_exp.api import loss
-from topr_exp.config.load import CONF
+from topr_exp.config.yamls import CONF
 from topr_exp.losses import DELTAS, main, paper, weights
 
 

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from tests.conftest import config_of
+from tests.extending import LOSS as PRINTED
+from tests.extending import project
 from topr_exp.config.groups import OptimConfig
 from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
+from topr_exp.config.yamls import CONF, own_values
 from topr_exp.runs.folder import RunFolder
-from topr_exp.schema import NOT_IDENTITY, Section, hashed, plain
+from topr_exp.schema import NOT_IDENTITY, Section, hashed, plain, run_name
+from topr_exp.types import ConfigError
 
 VLLM, LORA = "model=llama3_8b", "model.lora={rank: 16, alpha: 32, targets: all-linear}"
 NAMES = {
@@ -160,3 +164,64 @@ def test_a_run_goes_on_after_its_loss_got_a_new_field(tmp_path: Path, monkeypatc
     with RunFolder(same) as folder:
         assert folder.read("state.json")["attempt"]["number"] == 2
     assert settings(later, "+algo.advantage=rank").folder != before.folder
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["algo.b_neg=0.5"], "_b_neg0.5_"),
+        (["algo=tis", "algo.b_neg=2", "algo.b_pos=3"], "_b_pos3_b_neg2_"),
+        (["algo.length_normalize=false"], "_no-length_normalize_"),
+        (["algo.ratio=token"], "_ratio-token_"),
+        (["algo=dpo", "algo.beta=.inf"], None),
+        (["algo=dpo", "algo.beta=0.2"], "_beta0.2_"),
+        (["algo=cispo", "algo.cap=.inf"], "_cap-inf_"),
+    ],
+)
+def test_a_name_shows_what_differs_from_the_losss_own_yaml(words: list[str], part: str | None) -> None:
+    if part is None:
+        with pytest.raises(ConfigError):
+            config_of(*words)
+        return
+    assert part in config_of(*words).folder.name
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "algo").glob("*.yaml")))
+def test_each_hyper_parameter_of_each_loss_shows_in_the_name_and_none_at_its_yamls_value(name: str) -> None:
+    config = config_of(f"algo={name}")
+    plain_name = run_name(config, config.algo)
+    assert run_name(config, own_values(config.algo)) == plain_name
+    for field in dataclasses.fields(config.algo):
+        value = getattr(config.algo, field.name)
+        if field.name == "name" or isinstance(value, (list, type(None))):
+            continue
+        changed = copy.deepcopy(config.algo)
+        other = not value if isinstance(value, bool) else "other" if isinstance(value, str) else value * 2 + 1
+        object.__setattr__(changed, field.name, other)
+        other_run = copy.copy(config)
+        object.__setattr__(other_run, "algo", changed)
+        words = run_name(other_run, config.algo)[:-11]
+        if len(words) + len(field.name) < 70 and other not in (field.default, float("inf")):
+            assert field.name in words, field.name
+        assert words != plain_name[:-11] or other in (field.default, float("inf")) or len(words) > 60
+
+
+def test_a_folder_of_an_earlier_release_is_found_by_its_hash(tmp_path: Path) -> None:
+    config = config_of("algo.b_neg=0.5", f"output_dir={tmp_path}")
+    now = config.folder
+    assert "b_neg0.5" in now.name
+    before = now.with_name("topr_gsm8k_tiny_lr1e-4_s0" + now.name[-11:])
+    before.with_name("topr_gsm8k_tiny_lr1e-4_s0_0000000000").mkdir(parents=True)
+    before.with_name("of_a_file" + now.name[-11:]).touch()
+    assert config.folder == now
+    before.mkdir()
+    assert config.folder == before
+    now.mkdir()
+    assert config.folder == now
+
+
+def test_a_name_shows_what_differs_from_a_yaml_of_ones_own(tmp_path: Path) -> None:
+    with project(tmp_path, PRINTED):
+        words = ("--config-dir", "conf", "algo=soft_topr")
+        assert "ceiling" not in config_of(*words).folder.name
+        assert "_ceiling4_" in config_of(*words, "algo.ceiling=4").folder.name

@@ -12,15 +12,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, refused
 from topr_exp import __version__
 from topr_exp.__main__ import main
 from topr_exp.algorithms.base import NotNegative, Positive
 from topr_exp.algorithms.clipping import PPO
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.config.load import CONF, build_section
+from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
+from topr_exp.config.yamls import CONF
 from topr_exp.runs.plan import plan
 from topr_exp.schema import Section, above, at_least, ranges, within
 from topr_exp.types import ConfigError
@@ -150,7 +151,7 @@ def composed(*words: str) -> tuple[Composer, list[tuple[list[str], Any]]]:
     "words",
     [
         ["seed=range(0,3)", "baseline=-0.3,0.1", "algo=glob(t*)", "hydra.mode=MULTIRUN"],
-        ["seed=1,2", "data.n=4", "seed=choice(5,6)", "data.stop=[a,b],[c]", "name='x,y'"],
+        ["seed=choice(5,6)", "data.n=4", "data.stop=[a,b],[c]", "name='x,y'"],
         ["seed=shuffle(1)", "optim.lr=sort(1e-3,1e-5)"],
     ],
 )
@@ -233,3 +234,23 @@ def test_the_version_is_this_programs(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         parse_arguments(["--version"])
     assert capsys.readouterr().out == f"topr_exp {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["-m", "seed=0,1", "seed=2,3"],
+            "^seed=0,1 and seed=2,3: seed is given twice; give it once, its values separated",
+        ),
+        (["seed=0", "seed=1"], "^seed=0 and seed=1: seed is given twice; give it once$"),
+        (["seed=0", "+seed=0"], r"^seed=0 and \+seed=0: seed is given twice; give it once$"),
+        (["algo=topr", "algo=tis"], "^algo=topr and algo=tis: algo is given twice"),
+        (["-m", "algo=topr,tis", "seed=0", "algo=sft"], "^algo=topr,tis and algo=sft: algo is given twice"),
+        (["algo.b_neg=1", "optim.lr=1", "algo.b_neg=2"], r"^algo\.b_neg=1 and algo\.b_neg=2: algo\.b_neg is given"),
+        (["experiment=smoke", "experiment=fig1"], "^experiment=smoke and experiment=fig1: experiment is given twice"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_one_line(words: list[str], line: str) -> None:
+    with refused(line, ConfigError):
+        plan(parse_arguments(words))

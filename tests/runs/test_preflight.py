@@ -55,7 +55,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     def tell(*arguments: str) -> str:
         capsys.readouterr()
         for more in (["dry_run=true"], []):
-            monkeypatch.setattr("sys.argv", ["topr_exp", *overrides(Path("out")), *arguments, *more])
+            monkeypatch.setattr("sys.argv", ["topr_exp", *overrides(Path("out"), *arguments, *more)])
             assert main() == 2
         first, second = capsys.readouterr().err.splitlines()
         assert first == second
@@ -125,7 +125,7 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeyp
     text = "from topr_exp.algorithms.policy_gradient import Tapered\n\n\nclass Mine(Tapered):\n    pass\n"
     (tmp_path / "own_notebook.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    words = [*overrides(tmp_path), "algo._target_=own_notebook.Mine"]
+    words = overrides(tmp_path, "algo._target_=own_notebook.Mine")
     assert config_of(*words).algo == config_of(*words).algo
     (tmp_path / "own_notebook.py").write_text(f"{text}\n# another\n")
     with refused(r"own_notebook.py has changed since this process imported it; start a new one", ConfigError):
@@ -208,7 +208,7 @@ def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "our_grader", raising=False)
     grader = "def grade(completion, gold):\n    return {}\n"
     (tmp_path / "our_grader.py").write_text(grader.format('"correct"'))
-    settings = [*overrides(tmp_path), "data.grader=our_grader:grade"]
+    settings = overrides(tmp_path, "data.grader=our_grader:grade")
     assert run(config_of(*settings))["base"]["correct"] == 1.0
     (tmp_path / "our_grader.py").write_text(grader.format('"correct" if "7" in completion else "incorrect"'))
     with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; set another name"):

@@ -309,7 +309,7 @@ def test_completions_of_whole_groups_are_read_beside_their_own_verdicts(tmp_path
 def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:
     """The log's own by default, the named model's where one is, refused where mu=sampler finds none."""
     ids = load_policy(config_of().model, "cpu").tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
-    own = {"tokens": ids, "logprobs": [-1.0] * len(ids)}
+    own = {"tokens": ids, "logprobs": [-1.0 - 0.1 * (place % 2) for place in range(len(ids))]}
     words = ((), ("mu=sampler",), ("mu_model=tiny_noise",))
     logged, sampled, named = (trained(tmp_path, *more, **own)[1]["kl_mu"] for more in words)
     assert logged == sampled > 0.1

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model
+from tests.conftest import make_model, refused
 from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.rollouts import fingerprint, generate_rollouts, rollouts_key
-from topr_exp.sampling.sampler import HFSampler, seed_of
+from topr_exp.sampling.rollouts import check_samples, fingerprint, generate_rollouts, rollouts_key
+from topr_exp.sampling.sampler import HFSampler, Sample, seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
 
@@ -105,3 +105,36 @@ def test_a_fingerprint_knows_where_rows_end() -> None:
 def test_every_tuple_of_numbers_is_a_seed_of_its_own() -> None:
     tuples = [(), (0,), (0, 0), (1, 23), (12, 3), (1, 2), (2, 1), (3,), (0, 3), (3, 0)]
     assert len({seed_of(*numbers) for numbers in tuples}) == len(tuples)
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        (Sample([3, 1], [-0.5], "stop"), "one log-probability per token; got 1 for 2 tokens"),
+        (Sample([3, 1], [-0.5, 0.1], "stop"), r"finite log-probabilities of at most 0; got 0\.1"),
+        (Sample([3, 1], [-0.5, -np.inf], "stop"), "finite log-probabilities of at most 0; got -inf"),
+        (Sample([3, 1], [np.nan, -0.5], "stop"), "finite log-probabilities of at most 0; got nan"),
+        (Sample([3, 1], [-0.5, -0.5], "eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
+    ],
+)
+def test_what_a_samplers_own_class_returns_is_checked(sample: Sample, line: str) -> None:
+    right = Sample([3, 1], [-0.5, 0.0], "stop")
+    check_samples([[right, right]], 1, 2, "own:Mine")
+    with refused(f"^sampler.name=own:Mine.*{line}"):
+        check_samples([[right, sample]], 1, 2, "own:Mine")
+    for groups in ([[right]], [[right, right], [right]], []):
+        with refused(r"^sampler.name=own:Mine must return 2 completions for each of 1 prompts; got \["):
+            check_samples(groups, 1, 2, "own:Mine")
+
+
+def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path: Path) -> None:
+    class Short(HFSampler):
+        def sample(self, *given: Any) -> Any:
+            groups = super().sample(*given)
+            groups[0][0].logprobs.pop()
+            return groups
+
+    config = dataclasses.replace(CONFIG, name=f"{__name__}:Short")
+    with refused("one log-probability per token"):
+        generate_rollouts(Short(config), policy(), QUESTIONS, 2, 0, Store(tmp_path))
+    assert not [path for path in tmp_path.rglob("shard-*") if path.suffix != ".claim"]

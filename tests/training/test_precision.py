@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
     sequences = examples.sequences(rows)
     right, wrong = (torch.float32, torch.bfloat16) if float32_head else (torch.bfloat16, torch.float32)
     expected, other = (np.concatenate(head_by_hand(policy, sequences, dtype)) for dtype in (right, wrong))
-    trainer.loss = lambda batch: seen.append(batch) or AGRO_LOSS(batch)
+    trainer.loss = Mock(side_effect=lambda batch: seen.append(batch) or AGRO_LOSS(batch))
     trainer.accumulate_gradients(examples, chosen)
     logp, mask = seen[0].logp.detach(), seen[0].mask
     scored = log_probabilities(policy, examples.rollouts, rows, 4)["logp"].to_pylist()

@@ -6,10 +6,9 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from importlib import metadata
 from pathlib import Path
 from string import Template
-from typing import Any, ClassVar
+from typing import Any
 
 from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -28,12 +27,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from topr_exp import __version__
-from topr_exp.config.load import CONF, is_text, unknown_key
+from topr_exp.config.load import is_text, unknown_key
+from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules
 from topr_exp.schema import first_line, show
 from topr_exp.types import ConfigError
 
 HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
-PROGRAM, PLUGINS = "python -m topr_exp", "topr_exp.conf"
+PROGRAM = "python -m topr_exp"
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -59,20 +59,18 @@ class OwnYAMLs(SearchPathPlugin):
     A plugin is an installed package with an entry point in the group `topr_exp.conf` that names a module of YAMLs.
     """
 
-    folder: ClassVar[Path | None] = None
-
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if self.folder is not None:
-            search_path.prepend(provider="command-line", path=f"file://{self.folder}")
-        for plugin in sorted(metadata.entry_points(group=PLUGINS)):
-            search_path.append(provider=plugin.name, path=f"pkg://{plugin.value}")
+        if OwnFolder.path is not None:
+            search_path.prepend(provider="command-line", path=f"file://{OwnFolder.path}")
+        for name, module in plugin_modules().items():
+            search_path.append(provider=name, path=f"pkg://{module}")
 
 
 def config_loader(config_dir: str | None) -> ConfigLoader:
     """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnYAMLs.folder = Path(config_dir).resolve() if config_dir is not None else None
+    OwnFolder.path = Path(config_dir).resolve() if config_dir is not None else None
     Plugins.instance().register(OwnYAMLs)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return GlobalHydra.instance().config_loader()
@@ -89,6 +87,7 @@ class Composer:
         self.compositions: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}  # by the choices of groups
         self.elsewhere = any(text.startswith("hydra.searchpath=") for text in args.overrides)  # choices not seen here
         self.overrides = [self.parse(text) for text in args.overrides]
+        self.refuse_repeated_keys()
 
     def parse(self, text: str) -> Override:
         """One override, parsed, of a key or a choice that there is."""
@@ -120,6 +119,17 @@ class Composer:
                 hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}{other}"
                 raise ConfigError(f"{key}={show(choice)}: no such choice; {hint}")
         return override
+
+    def refuse_repeated_keys(self) -> None:
+        """Raise ConfigError for a key that is given twice: one of its values would be ignored."""
+        first: dict[str, Override] = {}
+        for override in self.overrides:
+            key = str(override.key_or_group)
+            if key in first:
+                both = f"{first[key].input_line} and {override.input_line}"
+                listed = ", its values separated by commas" if override.is_sweep_override() else ""
+                raise ConfigError(f"{both}: {key} is given twice; give it once{listed}")
+            first[key] = override
 
     def base(self) -> DictConfig:
         """The config of the overrides that are not swept, with the `hydra` node."""
@@ -159,7 +169,7 @@ class Composer:
         swept += self.overrides
         words = " ".join(str(each.input_line) for each in swept if each.is_sweep_override())
         try:
-            (jobs,) = BasicSweeper.split_arguments(swept, None)  # of a key given twice the last
+            (jobs,) = BasicSweeper.split_arguments(swept, None)
         except (HydraException, TypeError, ValueError, ArithmeticError) as error:
             raise ConfigError(f"{words}: no list of values ({first_line(error)})") from None
         if not jobs:

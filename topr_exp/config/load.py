@@ -1,4 +1,4 @@
-"""Builds a run's settings from what Hydra composed, and checks them; where the YAMLs are, and their resolvers.
+"""Builds a run's settings from what Hydra composed, and checks them; the resolvers of the YAMLs.
 
 A mistake raises `ConfigError`, one line: key, value, what is allowed. Nothing heavy is imported, no file is read.
 """
@@ -8,7 +8,6 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,9 +22,6 @@ from topr_exp.config.settings import Config
 from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
 
-PACKAGE = Path(__file__).resolve().parents[1]
-# An installed package carries `conf/` inside; in the repository it stands at the top.
-CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
 # Groups whose choices have different settings, by the choice's name; `_target_` names the class of a loss or a source.
 CHOICES: dict[str, dict[str, Any]] = {"cluster": CLUSTERS, "sampler": SAMPLERS}
 TARGETS = ("algo", "data")

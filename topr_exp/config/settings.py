@@ -3,7 +3,10 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
+import errno
+import functools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -14,7 +17,9 @@ from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
+from topr_exp.config.yamls import own_values
 from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity, run_name, show, within
+from topr_exp.types import TOPRError
 
 
 def is_name(given: str) -> bool:
@@ -108,12 +113,40 @@ class Config(Section):
     @property
     def folder(self) -> Path:
         """The run's folder: the same for the same experiment, however it is started."""
-        return Path(self.output_dir) / self.name / run_name(self)
+        return folder_of(Path(self.output_dir) / self.name, run_name(self, own_values(self.algo)))
 
     @property
     def store(self) -> Path:
         """The folder of the store that all runs share."""
         return Path(self.output_dir) / "store"
+
+
+HASH = re.compile(r"_[0-9a-f]{10}\Z")  # at the end of a run's name
+HASHED = 11  # its characters
+
+
+def folder_of(parent: Path, name: str) -> Path:
+    """The folder `name` in `parent`, or where there is none, the one whose name has the same hash.
+
+    The hash alone says what a run is. The words before it change with what a release or a YAML has for a default.
+    """
+    folder = parent / name
+    try:
+        if os.path.lexists(folder):
+            return folder
+        return list_hashed_folders(parent, parent.stat().st_mtime_ns).get(name[-HASHED:], folder)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ESTALE):  # a folder of the run may be there
+            raise TOPRError(f"{parent} can't be read ({error.strerror})") from None
+        return folder  # none there; what can't be written in is refused later
+
+
+@functools.lru_cache(maxsize=8)
+def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
+    """The folders of runs in `parent`, which was changed at `modified`, by the end of their names."""
+    with os.scandir(parent) as entries:
+        names = [entry.name for entry in entries if HASH.search(entry.name) and entry.is_dir()]
+    return {name[-HASHED:]: parent / name for name in names}
 
 
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round

@@ -153,7 +153,7 @@ def read_records(run: Run, done: bool) -> None:
 
 def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
     """A JSON file of the run; {} and a note where it can't be read."""
-    found, fault = read_small_file(run.path / name)
+    found, fault = read_small_file(run.path / name, unreadable_is_damage=True)
     if fault and (expected or fault != MISSING):
         run.notes.append(f"{name} {fault}")
     return found

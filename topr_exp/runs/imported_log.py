@@ -17,6 +17,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.cut_off import warn_of_imported
+from topr_exp.sampling.given_logprobs import check_given_logprobs
 from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
@@ -60,6 +61,7 @@ def report(config: Config, log: ImportedLog, found: Completions, policy: Policy)
     elif config.mu_model is not None:
         rows["log μ"] = f"scored by {config.mu_model}"
     elif config.mu != "none" and found.log_mu is not None:
+        check_given_logprobs(rollouts.columns, rollouts.problem, str(config.data.completions))
         rows["log μ"] = f"as it came with the log; {distance(found, policy, config.optim.score_batch_size)}"
     elif config.mu != "none":
         rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu_model=NAME)"
@@ -76,6 +78,8 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
         if not any(text.startswith("model") for text in settings):
             named = [Problem(name, name, "") for name in log.columns["problem_id"].unique().to_pylist() if name]
             _, problem, _ = match_problems(log.columns, named, source, graded=False)
+            if "sampler_logp" in log.columns.column_names:
+                check_given_logprobs(log.columns, problem, source)
             return {"columns": log.read, **count(log.columns, problem, config.data.threshold)}
         policy = load_policy(config.model, config.cluster.device)
         data = dataclasses.replace(config.data, reward="given")  # no gold is needed

@@ -74,10 +74,16 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     another = any(text.startswith("cluster=") for text in settings)
     others = ("experiment=", "hydra.searchpath=", "model=", "name=")
     kept = [text for text in args.overrides if text.lstrip("+").startswith(others) or belongs_to_cluster(text)]
-    args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
+    kept = [text for text in kept if not (another and text.startswith("cluster"))]
+    last = {key_of(text): text for text in [*kept, *settings]}
+    args.overrides = list(last.values())
     base = Composer(args).base()
     checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
     return checked
+
+
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def belongs_to_cluster(override: str) -> bool:

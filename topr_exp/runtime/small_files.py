@@ -139,9 +139,9 @@ SMALL_FILES: dict[str, Any] = {
 }
 
 
-def read_small_file(path: Path) -> tuple[dict[str, Any], str]:
+def read_small_file(path: Path, *, unreadable_is_damage: bool = False) -> tuple[dict[str, Any], str]:
     """The object in one of SMALL_FILES and ""; or {} and its fault, in words that go on after the file's name."""
-    stored, fault = read_object(path)
+    stored, fault = read_object(path, unreadable_is_damage=unreadable_is_damage)
     if stored:
         fault = wrong_entry(stored, SMALL_FILES[path.name], "")
     return ({}, fault) if fault else (stored, "")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import topr_exp
 from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
+from topr_exp.data.rollout_files import FINISHES, LOGPROB_ABOVE_ZERO
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.runtime.progress import Progress
@@ -24,6 +25,7 @@ from topr_exp.sampling.sampler import HFSampler, Sample, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
 from topr_exp.store.source import Derivation, Source
+from topr_exp.types import TOPRError
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
@@ -150,6 +152,8 @@ def generate_rollouts(
         with progress.paused():
             sampler.start(policy, ids)
         groups = sampler.sample(policy, ids, n, (seed, shard), questions.stop)
+        if ":" in config.name:
+            check_samples(groups, len(ids), n, config.name)
         made = table_of_samples(policy, groups, questions.stop, first=start)
         names = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
         made = made.append_column("problem_id", pa.array(names, pa.string()))
@@ -186,6 +190,25 @@ def rollouts_key(
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
         "version": VERSION,
     }
+
+
+def check_samples(groups: list[list[Sample]], prompts: int, n: int, name: str) -> None:
+    """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token."""
+    sizes = [len(group) for group in groups]
+    if sizes != [n] * prompts:
+        raise TOPRError(f"sampler.name={name} must return {n} completions for each of {prompts} prompts; got {sizes}")
+    for sample in chain.from_iterable(groups):
+        values = np.asarray(sample.logprobs, np.float64)
+        if len(values) != len(sample.tokens):
+            raise TOPRError(
+                f"sampler.name={name} must return one log-probability per token; "
+                f"got {len(values)} for {len(sample.tokens)} tokens"
+            )
+        if not (np.isfinite(values) & (values <= LOGPROB_ABOVE_ZERO)).all():
+            wrong = values[~(np.isfinite(values) & (values <= LOGPROB_ABOVE_ZERO))][0]
+            raise TOPRError(f"sampler.name={name} must return finite log-probabilities of at most 0; got {wrong:g}")
+        if sample.finish not in FINISHES:
+            raise TOPRError(f"sampler.name={name}: finish must be one of {', '.join(FINISHES)}; got {sample.finish!r}")
 
 
 def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[str], first: int = 0) -> pa.Table:

@@ -85,7 +85,7 @@ class Run:
 
 def read_run(folder: Path) -> Run | None:
     """The run that a folder's `launch.json` describes; a damaged one, or another user's, is a warning."""
-    stored, fault = read_small_file(folder / FILE)
+    stored, fault = read_small_file(folder / FILE, unreadable_is_damage=True)
     with suppress(TypeError):  # not these keys
         return Run(folder, **stored)
     if fault != MISSING:
@@ -206,7 +206,7 @@ def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
 
 def read_status(run: Run, queue: Queue | None = None) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
-    state, fault = read_small_file(run.folder / "state.json")
+    state, fault = read_small_file(run.folder / "state.json", unreadable_is_damage=True)
     entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
     found, error = NEW, ""
     try:

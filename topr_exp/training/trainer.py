@@ -24,6 +24,7 @@ from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
+from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
@@ -174,10 +175,13 @@ class Trainer:
             batch = examples.batch(rows, scores.logp, inputs.mask, scores.vocab_kl)
             if self.signals is not None:
                 assert isinstance(batch, Batch), "a loss of pairs has no signals"
-                with torch.no_grad():  # a batch that is the whole global one gives them itself
-                    own = self.signals(batch) if whole is None else {k: v[positions] for k, v in whole.items()}
-                batch = dataclasses.replace(batch, signals=own)
-            out = self.loss(batch)
+                if whole is None:  # the batch is the whole global one
+                    with torch.no_grad():
+                        signals = checked_signals(self.loss.name, self.signals(batch), batch)
+                else:
+                    signals = {name: values[positions] for name, values in whole.items()}
+                batch = dataclasses.replace(batch, signals=signals)
+            out = checked_output(self.loss, batch)
             if counts:
                 metrics.add(batch, out, scores)
             mean = out.loss.sum() / divisor
@@ -206,7 +210,9 @@ class Trainer:
                 if counts:
                     logp[torch.from_numpy(positions).to(logp.device), : some.shape[1]] = some
             distributed.all_reduce_sum_(logp)
-            return self.signals(examples.batch(rows, logp, mask, None))
+            batch = examples.batch(rows, logp, mask, None)
+            assert isinstance(batch, Batch), "a loss of pairs has no signals"
+            return checked_signals(self.loss.name, self.signals(batch), batch)
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.

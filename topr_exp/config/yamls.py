@@ -1,0 +1,65 @@
+"""The folders that hold YAMLs: the package's, the user's own, plugins'; and the values of a loss's own YAML."""
+
+import functools
+import importlib.resources
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from topr_exp.schema import build
+from topr_exp.types import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# An installed package carries `conf/` inside; in the repository it stands at the top.
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+PLUGINS = "topr_exp.conf"  # entry points of installed packages, each naming a module of YAMLs
+
+
+class OwnFolder:
+    """The folder of --config-dir of the last command line; None without one."""
+
+    path: ClassVar[Path | None] = None
+
+
+@functools.cache
+def plugin_modules() -> dict[str, str]:
+    """The modules of YAMLs that installed packages bring, by the plugin's name, in its order."""
+    return {plugin.name: plugin.value for plugin in sorted(metadata.entry_points(group=PLUGINS))}
+
+
+def yaml_folders() -> Iterator[Path]:
+    """The folders in which a choice is looked for, the first that has it wins."""
+    if OwnFolder.path is not None:
+        yield OwnFolder.path
+    yield CONF
+    for module in plugin_modules().values():
+        try:
+            yield Path(str(importlib.resources.files(module)))
+        except ImportError:  # Hydra says so where a choice of it is asked for
+            continue
+
+
+def own_values(loss: Any) -> Any | None:
+    """The loss as its own YAML has it; None where no YAML of its name makes one of its class."""
+    for folder in yaml_folders():
+        if (path := folder / "algo" / f"{loss.name}.yaml").is_file():
+            return loss_of_file(path, path.stat().st_mtime_ns, type(loss))
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def loss_of_file(path: Path, modified: int, kind: type) -> Any | None:
+    """The loss of class `kind` with the values of a YAML; None for values that are none of its."""
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        assert isinstance(values, dict)
+        return build(
+            kind, {key: value for key, value in values.items() if key not in ("defaults", "_target_")}, "algo."
+        )
+    except (ConfigError, OmegaConfBaseException, YAMLError, OSError):
+        return None
