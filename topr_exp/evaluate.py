@@ -97,7 +97,7 @@ def settings(args: Namespace) -> Config:
 
 
 def given_settings(args: Namespace) -> dict[str, str]:
-    given = {}
+    given: dict[str, str] = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
         read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")

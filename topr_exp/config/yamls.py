@@ -48,7 +48,7 @@ def own_values(loss: Any) -> Any | None:
     """The loss as its own YAML has it; None where no YAML of its name makes one of its class."""
     for folder in yaml_folders():
         if (path := folder / "algo" / f"{loss.name}.yaml").is_file():
-            return loss_of_file(path, path.stat().st_mtime_ns, type(loss))
+            return loss_of_file(path, path.stat().st_mtime_ns, loss.__class__)
     return None
 
 

@@ -317,12 +317,12 @@ class RunFolder:
                   if name == "grader_timeouts" or any(name in each for each in records)}  # fmt: skip
         by_round = {record.get("round"): record.get("sampled_truncated") for record in records}
         truncated = [share for share in by_round.values() if share is not None and not np.isnan(share)]  # not replayed
-        means["truncated_share"] = float(np.mean(truncated)) if truncated else None
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)
         more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
         more["tokens_sampled"] = sampled
+        more["truncated_share"] = float(np.mean(truncated)) if truncated else None
         if "age" in (last := records[-1]):
             shares = {name: last[name] for name in last if name.startswith(("virtual_time", "dropped_share"))}
             idle = {name: sum(record[name] for record in records) for name in IDLE if name in last}

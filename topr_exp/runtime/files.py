@@ -9,6 +9,7 @@ import errno
 import functools
 import hashlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -87,7 +88,7 @@ def open_own_file(path: Path | str, flags: int) -> int:
 
 
 @contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[io.BufferedReader]:
     """A file to read, through links too; OSError at once for a FIFO or a device, which would block or never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
