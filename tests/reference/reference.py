@@ -169,7 +169,7 @@ class Reference:
             rng = random_generator(seed, iteration, f"round {number}")
             replayed = int((rng.random(count) < schedule["replay"]).sum()) if buffer else 0
             old = rng.choice(len(buffer), size=replayed, replace=replayed > len(buffer))
-            new, share, length = [], math.nan, math.nan
+            new, share, length, truncated_share = [], math.nan, math.nan, math.nan
             lines = []
             for i in range(count - replayed):  # problems in an endless list, each once a pass
                 epoch, place = divmod(number * count + i, total)
@@ -189,6 +189,7 @@ class Reference:
             if fresh:
                 share = float(np.mean([one.correct for one in fresh]))
                 length = float(np.mean([len(one.tokens) for one in fresh]))
+                truncated_share = float(np.mean([one.truncated for one in fresh]))
                 more = {"sampled_reward": float(np.mean([one.reward for one in fresh]))}
                 gap = float(torch.cat([(one.old - self.sampled_from(one)).abs() for one in fresh]).mean())
             groups = [*(buffer[i] for i in old), *new]
@@ -196,6 +197,7 @@ class Reference:
             candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
             chosen = self.compose(candidates, iteration, f" of round {number}")
             seen = {"round": number, "sampled_correct": share, "sampled_length": length, "sampler_gap": gap}
+            seen["sampled_truncated"] = truncated_share
             seen |= more if self.settings["data"]["reward"] == "graded" else {}
             if self.settings["compose"]["pass_rate"] is not None:
                 seen |= {"problems_drawn": len(lines), "problems_kept": len(solved)}
@@ -225,7 +227,9 @@ class Reference:
             text = self.tokenizer.decode(tokens, skip_special_tokens=True)
             answers = re.findall(r"The answer is (-?\d+)", text)
             correct = bool(answers) and int(answers[-1]) == self.golds[line]
-            group.append(Completion(problem, sample, prompt, tokens, correct))
+            reached_limit = len(tokens) == self.settings["sampler"]["max_new_tokens"]
+            truncated = reached_limit and tokens[-1] != self.tokenizer.eos_token_id
+            group.append(Completion(problem, sample, prompt, tokens, correct, truncated))
             if self.settings["data"]["reward"] == "graded":
                 group[-1].correct = self.closeness(group[-1])[1]
         return group
