@@ -66,6 +66,8 @@ LLAMAS = {
               "num_key_value_heads": 1, "vocab_size": 2048, "tie_word_embeddings": False},
     "100m": {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 6,
              "num_key_value_heads": 2, "vocab_size": 128_256, "tie_word_embeddings": False},
+    "smollm2": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
+                "num_key_value_heads": 3, "vocab_size": 49_152, "tie_word_embeddings": True},
     "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
              "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True},
     "8b": {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -75,6 +77,7 @@ CASES = {
     "short": Case("tiny", 0, (27, 51), (7, 34), 32, 32, "adamw", "≥ 1.2 times TRL's samples/s"),
     "few_shot": Case("tiny", 900, (27, 51), (7, 34), 32, 32, "adamw", "≥ 4 times TRL's samples/s"),
     "groups": Case("tiny", 0, (27, 51), (7, 34), 64, 16, "adamw", "none", samples=8),
+    "smollm2": Case("smollm2", 30, (40, 140), (60, 180), 64, 64, "adamw", "≥ 80,000 completion tokens/s"),
     "gsm8k_0.6b": Case("0.6b", 900, (40, 120), (80, 250), 64, 16, "adafactor", "≥ 4 times TRL's samples/s"),
     "plain_0.6b": Case("0.6b", 0, (40, 120), (200, 512), 64, 16, "adafactor", "≥ 1.5 × tokens/s, MFU ≥ 45 %"),
     "plain_8b": Case("8b", 0, (40, 120), (200, 512), 16, 8, "adafactor", "≥ 1.5 × tokens/s, ≤ 72 GiB"),
@@ -204,7 +207,7 @@ class Ours:
         adamw = case.optimizer == "adamw"
         config = OptimConfig(
             name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
-            batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model != "tiny",
+            batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model not in ("tiny", "smollm2"),
             score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction="sequences",
             warmup_steps=0, schedule="constant",
         )  # fmt: skip
