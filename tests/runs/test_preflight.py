@@ -315,6 +315,7 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, threads
 def test_the_share_of_a_sweeps_run_is_a_default(tmp_path, threads, monkeypatch):
     """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.setenv(processes.distributed.RUNS_PER_GPU, "1")  # a sweep's run sets it, for itself alone
     monkeypatch.chdir(tmp_path)
     configs = [config_of("experiment=smoke", f"output_dir={tmp_path}", f"seed={seed}") for seed in (0, 1)]
     torch.set_num_threads(5)

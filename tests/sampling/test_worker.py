@@ -302,6 +302,13 @@ def test_runs_that_share_a_gpu_share_its_memory(stays: bool, monkeypatch: pytest
     assert vllm_module.free_share(stays=False) == 0.9
 
 
+def test_without_a_gpu_several_runs_hold_none_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv(RUNS_PER_GPU, "4")
+    assert not vllm_module.others_hold_memory()
+    assert vllm_module.free_share(stays=False) == 1
+
+
 @pytest.mark.parametrize(
     "message",
     ["ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than", "ValueError: No available memory for",

@@ -104,6 +104,7 @@ def test_each_slot_has_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen(slot: int, count: int, names: list[str]) -> str:
         monkeypatch.setattr(processes.distributed, "visible_gpus", lambda: names)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+        monkeypatch.setenv(processes.distributed.RUNS_PER_GPU, "1")
         processes.choose_gpus(slot, count, jobs=1)
         return os.environ["CUDA_VISIBLE_DEVICES"]
 

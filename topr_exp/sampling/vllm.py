@@ -303,6 +303,8 @@ def free_share(*, stays: bool) -> float:
 
 
 def others_hold_memory() -> bool:
-    """Whether other processes hold memory of this process's GPU."""
+    """True if other processes hold memory of this process's GPU; without a GPU there is none to hold."""
+    if not torch.cuda.is_available():
+        return False
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved() > MARGIN
