@@ -5,7 +5,7 @@
 A real update of `Trainer` on a CPU, in bfloat16 by autocast, with a model of random weights in the case's shape. Every
 operation that reaches torch's dispatcher is counted, views too: they launch nothing on a GPU but take a core's time.
 Sequences are shorter than in a real run; how many operations an update has depends on the layout of its rows and on
-the chunks of the output layer, not on lengths. What is chosen on a GPU is chosen here too (`as_on_a_gpu`).
+the chunks of the output layer, not on lengths.
 """
 
 from __future__ import annotations
