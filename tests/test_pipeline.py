@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 import weakref
 from collections import Counter
@@ -166,3 +167,19 @@ def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, 
     assert last.exitcode == 0
     assert result(killed.folder) == (expected := result(undisturbed.folder))
     assert len(expected["updates"]) >= 20
+
+
+@pytest.mark.parametrize("rounds", [(), ("schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2")])
+def test_how_far_the_samplers_mu_is_from_the_policy_is_said(
+    outputs: Path, rounds: tuple[str, ...], capsys: Any
+) -> None:
+    """At temperature 1 they are the same, at 0.6 not."""
+    gaps = []
+    for temperature in (1.0, 0.6):
+        run(config_of(*overrides(outputs, "mu=sampler", f"sampler.temperature={temperature}", "name=mu", *rounds)))
+        (line,) = re.findall(r"^log μ +\|log π − log μ\| is (\S+) a token(.*)$", capsys.readouterr().out, re.MULTILINE)
+        gaps.append(float(line[0]))
+        if not rounds:
+            share = float(re.search(r"effective sample size (\S+) %", line[1])[1])
+            assert (share == 100) == (temperature == 1)
+    assert gaps[0] < 1e-4 < 0.01 < gaps[1]

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from topr_exp.config.compose_overrides import Composer
+from topr_exp.config.compose_overrides import Composer, refuse_dashes
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import choices, load
 from topr_exp.config.model import SAMPLERS
@@ -55,10 +55,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your folder of YAMLs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.set_defaults(multirun=False)
-    return exit_status(partial(work, parser.parse_intermixed_args(arguments)), resumes=True)
+    words = sys.argv[1:] if arguments is None else arguments
+    return exit_status(partial(work, parser, words), resumes=True)
 
 
-def work(args: Namespace) -> int:
+def work(parser: ArgumentParser, words: list[str]) -> int:
+    """Parse the command line and evaluate; returns the exit status."""
+    args, unknown = parser.parse_known_intermixed_args(words)
+    refuse_dashes(unknown, words)
+    if unknown:
+        parser.parse_intermixed_args(words)  # exits with the parser's own words
     config = settings(args)
     check_machine([config])
     evaluate_model(config)

@@ -25,7 +25,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results, tell_signs, write_card, write_prompt
 from topr_exp.runs.cut_off import warn_of_sampled, warn_of_tested
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.imported_log import load_log
+from topr_exp.runs.imported_log import distance, load_log
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
@@ -231,6 +231,8 @@ class Experiment:
             gap = self.measure_mismatch(parts[0], examples, store)
             if gap is not None:
                 say(describe_mismatch(gap))
+            if self.config.mu == "sampler" and parts[0] is not self.imported:  # of a log the header says it
+                say(f"{'log μ':<11} {distance(parts[0], self.policies.trained, self.config.optim.score_batch_size)}")
             self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, gap)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)

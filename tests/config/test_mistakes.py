@@ -57,6 +57,13 @@ def mistakes() -> list[tuple[list[str], str]]:
     return [*zip(words, (message for _, message in rows), strict=True), *ODD]
 
 
+@pytest.mark.parametrize("words", [["experiment=null"], ["-m", "experiment=null", "seed=0,1"]])
+def test_no_experiment_is_the_same_as_none_named(words: list[str]) -> None:
+    without = [word for word in words if word != "experiment=null"]
+    with_word, plain = (plan(parse_arguments(given)) for given in (words, without))
+    assert [job.config for job in with_word.jobs] == [job.config for job in plain.jobs]
+
+
 @pytest.mark.parametrize(("words", "message"), mistakes(), ids=lambda value: str(value)[:60])
 def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:

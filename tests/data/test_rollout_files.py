@@ -114,7 +114,7 @@ def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path: Pa
 
 def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path: Path) -> None:
     source = written(tmp_path, [{"prompt": "?", "completion": ["a", "b"], "reward": [1, None]}], "jsonl")
-    with pytest.raises(TOPRError, match="1: lacks reward, unlike the rows before"):
+    with pytest.raises(TOPRError, match=r"1: reward is empty .*, unlike the rows before"):
         import_rows(Store(tmp_path / "store"), RolloutReader(str(source), None, skip_malformed=True))
 
 
@@ -187,6 +187,7 @@ TOOL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
 
 
 IDS = "must be token ids from 0 to 2147483647, at least one; got"
+EMPTY = "is empty (null, or pandas' NaN), unlike the rows before; all rows or none"
 NO_PROBLEM = "problem_id is missing, and question and gold are not both there instead"
 
 
@@ -196,9 +197,9 @@ NO_PROBLEM = "problem_id is missing, and question and gold are not both there in
         ({"reward": float("nan")}, "reward must be a finite number; got nan"),
         ({"reward": float("-inf")}, "reward must be a finite number; got -inf"),
         ({"reward": "1"}, "reward must be a finite number; got '1'"),
-        ({"reward": None}, "lacks reward, unlike the rows before; all rows or none"),
-        ({"logprobs": None}, "lacks logprobs, unlike the rows before; all rows or none"),
-        ({"tokens": None, "logprobs": None}, "lacks logprobs, unlike the rows before; all rows or none"),
+        ({"reward": None}, f"reward {EMPTY} (data.skip_malformed=true leaves"),
+        ({"logprobs": None}, f"logprobs {EMPTY}"),
+        ({"tokens": None, "logprobs": None}, f"logprobs {EMPTY}"),
         ({"logprobs": [-1.0]}, "1 logprobs for 2 tokens"),
         ({"tokens": None}, "logprobs without tokens: nothing says which tokens they belong to"),
         *(({"logprobs": values}, "logprobs must be finite numbers of at most 0 (natural logarithms of probabilities)")
@@ -224,12 +225,19 @@ NO_PROBLEM = "problem_id is missing, and question and gold are not both there in
         ({"completion": []}, "completion must be text; got list"),
         ({"completion": 5}, "completion must be text; got int"),
         ({"completion": "\ud800"}, "holds half of a surrogate pair, which is no character"),
-        ({"completion": None, "tokens": None, "logprobs": None}, "completion is missing"),
+        ({"completion": None, "tokens": None, "logprobs": None}, "completion is missing; completion is empty (null)"),
+        ({"finish": float("nan")}, "finish must be text; got NaN, as pandas writes an empty cell"),
+        (b'{"prompt": "a", "answer_text": "b", "reward": 1}',
+         "completion is missing; the columns are prompt, answer_text, reward; data.columns={completion: NAME} names"),
+        (b'{"ask": "a", "completion": "b", "reward": 1}',
+         f"{NO_PROBLEM}, nor a prompt; the columns are ask, completion, reward; data.columns={{prompt: NAME}} names"),
+        (b'{"prompt": "a", "completion": "b"}', "lacks logprobs, unlike the rows before; all rows or none"),
         ({"finish": "eos"}, "finish must be one of stop, length, stop_string; got 'eos'"),
         (b"{", "not valid JSON (Expecting property name enclosed in double quotes"),
+        (b"[", "not valid JSON (Expecting value: line 2 column 1 (char 2)); the file must hold an object a line: "),
         (b"[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
         (b'{"problem_id": %b}' % (b"9" * 5000), "not valid JSON (Exceeds the limit"),
-        (b"[1]", "expected a JSON object, found list"),
+        (b"[1]", "expected a JSON object, found list; the file must hold an object a line: jq -c"),
         (b'{"completion": "\xff"}', "not UTF-8 text"),
     ],
 )  # fmt: skip

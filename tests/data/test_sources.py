@@ -245,7 +245,8 @@ def odd(**changes: Any) -> dict[str, Any]:
     ("files", "settings", "message"),
     [
         (NINE, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
-        (NINE, "test_share=0.01", "train.jsonl, 0.01 of it to test on holds no problems"),
+        (NINE, "test_share=0.01", r"train.jsonl: of its 9 problems data.test_share=0.01 leaves none to test on"),
+        ({"train": []}, "test_share=0.2", "train.jsonl holds no problems"),
         ({"test": rows(9)}, "", "no train.jsonl there"),
         ({**NINE, "test": rows(3, 50)}, "test_share=0.1", "has a test.jsonl; leave data.test_share out"),
         ({**NINE, "test": rows(9)}, "", "no problem is left; every training question is also"),

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -16,7 +17,7 @@ from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.models.loading import SHIPPED
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import preview_prompt, shown_tokens
-from topr_exp.sampling.imported import encode_prompt
+from topr_exp.sampling.imported import encode_prompt, tokenize_completions
 
 TEXTS = ("Question: 2 + 2?\nAnswer:", "a", " 7", "é 数")
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
@@ -105,6 +106,21 @@ def test_a_dry_run_shows_these_tokens(folder: Path) -> None:
     ids = policy.encode(prompter.render(first.question, tokenizer), chat=chat).tolist()
     shown = preview_prompt(dataclasses.replace(config, model=model, data=data))
     assert shown == shown_tokens(ids, tokenizer, prompter.stop)
+
+
+def test_a_long_text_is_no_reason_for_a_warning_of_the_library(tmp_path: Path, caplog: Any, capsys: Any) -> None:
+    """That it is longer than the model's context "will result in indexing errors": such prompts are left out here."""
+    folder = write_tokenizer("qwen", tmp_path)
+    stored = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(stored | {"model_max_length": 5}))
+    policy, tokenizer = policy_of(folder)
+    assert tokenizer.model_max_length == 5
+    log = pa.table({"text": ["x" * 99], "finish": ["stop"]})
+    assert len(policy.encode("x" * 99)) == len(policy.encode("x" * 99, chat=True)) == 99
+    assert len(tokenize_completions(log, policy)[0]) == 100
+    assert "indexing errors" not in "".join((caplog.text, *capsys.readouterr()))
+    tokenizer("x" * 99)
+    assert "indexing errors" in "".join((caplog.text, *capsys.readouterr())), "what the library says by itself"
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -23,6 +23,7 @@ from topr_exp.grading import check_name
 from topr_exp.models import loading
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
+from topr_exp.runs.attempt import start_anew
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job, plan
 from topr_exp.runs.preflight import compare_inputs, inputs_of
@@ -211,9 +212,11 @@ def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.Monke
     settings = overrides(tmp_path, "data.grader=our_grader:grade")
     assert run(config_of(*settings))["base"]["correct"] == 1.0
     (tmp_path / "our_grader.py").write_text(grader.format('"correct" if "7" in completion else "incorrect"'))
-    with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; set another name"):
+    with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; overwrite=true "):
         run(config_of(*settings))
     assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
+    again = start_anew(config_of(*settings, "overwrite=true"))
+    assert run(again)["base"]["correct"] < 1.0, "the way out that the line names"
 
 
 def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path, source: Path) -> None:
@@ -252,7 +255,9 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
         run,
         lambda config: refuse_changed_inputs(Job([], config)),
     ):  # the second: dry_run and a sweep's launch
-        with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
+        with pytest.raises(
+            TOPRError, match=rf"^{key} has changed since .*; overwrite=true begins it again .*, name=OTHER"
+        ):
             answer(config)
 
 

@@ -13,6 +13,7 @@ from transformers.optimization import Adafactor as Reference
 
 from tests.processes import together
 from tests.training.test_trainer import optim
+from topr_exp.training import optimizers
 from topr_exp.training.optimizers import Adafactor, make_optimizer
 
 SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the second has fewer rows than there are processes
@@ -110,4 +111,29 @@ def test_gradients_of_a_skipped_update_are_freed() -> None:
 def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:
     """Where torch may choose it takes every weight at once on a GPU, with a copy of the second moments of all."""
     optimizer = make_optimizer(weights(), optim())
-    assert [group["foreach"] for group in optimizer.param_groups] == [False]
+    assert [(group["foreach"], group["fused"]) for group in optimizer.param_groups] == [(False, None)]
+
+
+def adamw_steps(own: list[torch.nn.Parameter], made: Any) -> list[list[Tensor]]:
+    optimizer, weights_after_steps = make_optimizer(own, optim(lr=LR)), []
+    for step in range(3):
+        set_gradients(own, step, made)
+        optimizer.step()
+        weights_after_steps.append([full(weight) for weight in own])
+    return weights_after_steps
+
+
+def fused_steps_of_a_part() -> tuple[bool, list[list[Tensor]]]:
+    optimizers.takes_fused_kernel = lambda weights: True
+    own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
+    return make_optimizer(own, optim()).defaults["fused"], adamw_steps(own, sharded)
+
+
+def test_the_kernel_that_a_gpu_takes_gives_adamws_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole weights and of sharded ones."""
+    expected = adamw_steps(weights(), torch.clone)
+    for fused, steps_of_parts in together(2, fused_steps_of_a_part):
+        assert fused
+        assert_equal(steps_of_parts, expected)
+    monkeypatch.setattr(optimizers, "takes_fused_kernel", lambda weights: True)
+    assert_equal(adamw_steps(weights(), torch.clone), expected)

@@ -19,6 +19,7 @@ from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
 from topr_exp.store import Ragged
+from topr_exp.training import optimizers
 from topr_exp.training.examples import Examples, micro_batches
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
@@ -293,3 +294,18 @@ def test_one_gpu_tries_to_keep_layers(setting, kind, processes, recompute, tmp_p
     monkeypatch.setattr(type(policy), "device", torch.device(kind))
     monkeypatch.setattr("topr_exp.training.trainer.distributed.world_size", lambda: processes)
     assert new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path).recompute is recompute
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+@pytest.mark.parametrize("kernel", [False, True])
+def test_a_checkpoint_goes_on_bit_for_bit_with_either_kernel(made, monkeypatch, kernel, optimizer) -> None:
+    monkeypatch.setattr(optimizers, "takes_fused_kernel", lambda weights: kernel)
+    undisturbed, examples = made(folder="a", name=optimizer)
+    assert undisturbed.optimizer.defaults.get("fused") in (kernel if optimizer == "adamw" else None, None)
+    train(undisturbed, examples, 6)
+    broken, _ = made(folder="b", name=optimizer)
+    train(broken, examples, 3)
+    broken.save({})
+    resumed, _ = made(folder="b", name=optimizer)
+    train(resumed, examples, 6)
+    assert torch.equal(weights(resumed), weights(undisturbed))

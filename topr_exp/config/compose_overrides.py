@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from topr_exp import __version__
-from topr_exp.config.load import is_text, unknown_key
+from topr_exp.config.load import SETTINGS, is_text, unknown_key
 from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules
 from topr_exp.schema import first_line, show
 from topr_exp.types import ConfigError
@@ -48,9 +48,27 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     parser = ArgumentParser(PROGRAM, parents=[get_args_parser()], add_help=False, conflict_handler="resolve")
     parser.add_argument("--version", action="version", version=f"topr_exp {__version__}")
     args, unknown = parser.parse_known_intermixed_args(words)
-    if unknown and "=" in unknown[0]:
-        raise ConfigError(f"{unknown[0]}: a setting has no dashes; write {unknown[0].lstrip('-')}")
+    refuse_dashes(unknown, words)
     return args if not unknown else parser.parse_intermixed_args(words)
+
+
+def refuse_dashes(unknown: Sequence[str], words: Sequence[str]) -> None:
+    """Raise ConfigError where an option that there is not is a setting: --KEY=VALUE, --KEY VALUE or a bare --KEY.
+
+    unknown: the options that the parser does not have; words: the whole command line.
+    """
+    if not unknown or not unknown[0].startswith("-"):
+        return
+    option = unknown[0]
+    setting = option.lstrip("-").replace("-", "_")
+    following = [*words, ""][list(words).index(option) + 1] if option in words else ""
+    takes_value = bool(following) and "=" not in following and not following.startswith("-")
+    if "=" in option:
+        raise ConfigError(f"{option}: a setting has no dashes; write {option.lstrip('-')}")
+    if takes_value:
+        raise ConfigError(f"{option} {following}: a setting has no dashes; write {setting}={following}")
+    if setting.split(".", 1)[0] in SETTINGS:
+        raise ConfigError(f"{option}: a setting has no dashes; write {setting}=VALUE")
 
 
 class OwnYAMLs(SearchPathPlugin):
@@ -115,7 +133,7 @@ class Composer:
             single = not override.is_sweep_override() and (key, choice) != ("experiment", None) and not self.elsewhere
             if single and choice not in allowed:
                 other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
-                near = difflib.get_close_matches(str(choice), allowed, n=1)
+                near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
                 hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}{other}"
                 raise ConfigError(f"{key}={show(choice)}: no such choice; {hint}")
         return override
@@ -180,7 +198,8 @@ class Composer:
     def compose(self, overrides: list[Override], with_hydra: bool = False) -> DictConfig:
         """One config: Hydra composes the choices of groups, then values take their places."""
         values = [each for each in overrides if self.is_value(str(each.key_or_group))]
-        chosen = tuple(str(each.input_line).lstrip("+") for each in overrides if each not in values)
+        choices = [each for each in overrides if each not in values and not is_no_experiment(each)]
+        chosen = tuple(str(each.input_line).lstrip("+") for each in choices)
         if chosen not in self.compositions:  # reading the YAMLs takes 0.1 s
             step = partial(self.loader.load_configuration, "config", overrides=[*chosen], run_mode=RunMode.RUN)
             found = self.call(step)
@@ -207,6 +226,11 @@ class Composer:
             raise ConfigError(" ".join(str(error.__cause__ or error).split())) from None
         except (OmegaConfBaseException, ValueError) as error:
             raise ConfigError(first_line(error)) from None
+
+
+def is_no_experiment(override: Override) -> bool:
+    """True for experiment=null, the same as no word of it, which Hydra does not take on a command line."""
+    return override.key_or_group == "experiment" and not override.is_sweep_override() and override.value() is None
 
 
 def quote_numbers(override: str) -> str:

@@ -133,6 +133,10 @@ class DataConfig(Section, ABC):
         """Describe the origin of a split."""
         return f"the {split} split of data={self.name}"
 
+    def why_empty(self, split: str) -> str:
+        """Say that a split has no problems, in a line."""
+        return f"{self.origin(split)} holds no problems"
+
     @property
     def place(self) -> str:
         """Origin of the problems in a word: the class, a folder, ..."""

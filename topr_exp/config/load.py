@@ -25,6 +25,7 @@ from topr_exp.types import ConfigError
 # Groups whose choices have different settings, by the choice's name; `_target_` names the class of a loss or a source.
 CHOICES: dict[str, dict[str, Any]] = {"cluster": CLUSTERS, "sampler": SAMPLERS}
 TARGETS = ("algo", "data")
+SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 
 
@@ -159,7 +160,7 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     # Keys of the same depth: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
     same = [name for name in names if name.rpartition(".")[2] == last]
-    near = difflib.get_close_matches(key, same or level, cutoff=0 if same else 0.75 if "." in key else 0.6)
+    near = difflib.get_close_matches(key.lower(), same or level, cutoff=0 if same else 0.75 if "." in key else 0.6)
     hint = f"; did you mean {near[0]}?" if near else f" here; allowed: {', '.join(known)}" if known else ""
     return ConfigError(f"nothing reads {key}{hint}")
 

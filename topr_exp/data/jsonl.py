@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.data.problems import as_text, asked, level_of, refuse_no_number, text_of
+from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.schema import Rule, within
 from topr_exp.types import Problem, TOPRError
@@ -50,6 +51,15 @@ class JsonLines(DataConfig):
     def origin(self, split: str) -> str:
         path, shared = self.place_of(split)
         return f"{path}, {self.test_share:g} of it to test on" if shared else str(path)
+
+    def why_empty(self, split: str) -> str:
+        path, shared = self.place_of(split)
+        count = sum(1 for _ in read_json_lines(path))
+        if not shared or not count:
+            return f"{path} holds no problems"
+        purpose = "test" if split == "test" else "train"
+        problems = plural(count, "problem")
+        return f"{path}: of its {problems} data.test_share={self.test_share:g} leaves none to {purpose} on"
 
     def place_of(self, split: str) -> tuple[Path, bool]:
         """The file that holds a split, and whether it holds the other one too.

@@ -99,7 +99,7 @@ def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
     problems = [one for one in found if isinstance(one, Problem)]
     unparsable = [one for one in found if isinstance(one, NoAnswer)]
     if not found:
-        raise TOPRError(f"{origin} holds no problems")
+        raise TOPRError(source.why_empty(split))
     if len(unparsable) > LARGEST_UNPARSABLE_SHARE * len(found):
         raise TOPRError(
             f"{origin}: {len(unparsable)} of {len(found)} problems have no {unparsable[0].what} that can be read "

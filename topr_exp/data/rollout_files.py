@@ -69,6 +69,7 @@ class RolloutReader:
     found: dict[str, str] = field(default_factory=dict)  # role -> the column that was read
     unread: set[str] = field(default_factory=set)
     skipped: list[str] = field(default_factory=list)  # what is wrong with the rows that were left out
+    names: tuple[str, ...] = ()  # the columns of the newest row
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         prompts: dict[str, str] = {}  # of an id
@@ -82,8 +83,7 @@ class RolloutReader:
                     present = row.keys() & {*ALL_OR_NONE}
                     asked = present if asked is None else asked
                     if name := min(present ^ asked, default=None):
-                        differs = "lacks" if name in asked else "has"
-                        raise ValueError(f"{differs} {self.label(name)}, unlike the rows before; all rows or none")
+                        raise ValueError(self.unlike(name, has_it=name not in asked))
                     name, prompt = row.get("problem_id"), prompt_of(row)
                     if name is not None and prompt and prompts.setdefault(name, prompt) != prompt:
                         raise ValueError(f"{self.label('problem_id')} {name} has another prompt before")
@@ -102,9 +102,26 @@ class RolloutReader:
         """The column that a part of a row was read from."""
         return self.found.get("prompt" if name == "messages" else name, name)
 
+    def unlike(self, name: str, *, has_it: bool) -> str:
+        """Say that a row has a value that the rows before lack, or the other way round."""
+        label = self.label(name)
+        if has_it:
+            return f"has {label}, unlike the rows before; all rows or none"
+        empty = label in self.names or "+" in label
+        state = f"{label} is empty (null, or pandas' NaN)" if empty else f"lacks {label}"
+        return f"{state}, unlike the rows before; all rows or none (data.skip_malformed=true leaves such rows out)"
+
+    def ways(self, role: str) -> str:
+        """Name the columns of the newest row, and the setting that says which of them is what."""
+        empty = [name for name in NAMES[role] if name in self.names]
+        if empty:
+            return f"{empty[0]} is empty (null)"
+        return f"the columns are {', '.join(self.names)}; data.columns={{{role}: NAME}} names one"
+
     def unlisted(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The values by role of each completion in a row, which may be a prompt's with lists."""
-        chosen = roles_of(tuple(row), tuple(name for name, value in row.items() if value is not None), self.columns)
+        self.names = tuple(row)
+        chosen = roles_of(self.names, tuple(name for name, value in row.items() if value is not None), self.columns)
         self.found |= chosen
         values = {role: row[name] if name in row else added_up(row, name) for role, name in chosen.items()}
         self.unread |= row.keys() - {*chosen.values(), *chosen.get("reward", "").split("+")}
@@ -150,11 +167,14 @@ class RolloutReader:
         """Why a row is no completion; each fault assumes that there is none before it."""
         for name in TEXTS:
             if not isinstance(row.get(name, ""), str):
-                yield f"{self.label(name)} must be text; got {type(row[name]).__name__}"
+                value: Any = row[name]
+                kind = "NaN, as pandas writes an empty cell" if value != value else type(value).__name__
+                yield f"{self.label(name)} must be text; got {kind}"
         if not {"completion", "tokens"} & row.keys():
-            yield "completion is missing"
+            yield f"completion is missing; {self.ways('completion')}"
         if "problem_id" not in row and prompt_of(row) is None:
-            yield "problem_id is missing, and question and gold are not both there instead, nor a prompt"
+            missing = "problem_id is missing, and question and gold are not both there instead, nor a prompt"
+            yield f"{missing}; {self.ways('prompt')}"
         if row.get("finish", "stop") not in FINISHES:
             yield f"{self.label('finish')} must be one of {', '.join(FINISHES)}; got {row['finish']!r}"
         reward = row.get("reward", 0)

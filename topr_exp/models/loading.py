@@ -230,7 +230,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 
 def encode_chat(tokenizer: Any, text: str) -> list[int]:
     """Token ids of what a chat template made, which holds all special tokens that it wants."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # of no length it warns
     return ids
 
 

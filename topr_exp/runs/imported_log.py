@@ -136,11 +136,11 @@ def encoded_again(log: ImportedLog, policy: Policy) -> dict[str, str]:
 
 
 def distance(found: Completions, policy: Policy, batch_size: int) -> str:
-    """How far the given log-probabilities are from the model's, on some of the completions."""
-    assert found.log_mu is not None
+    """How far the given log-probabilities, or the sampler's, are from the model's, on some of the completions."""
+    log_mu = found.log_mu if found.log_mu is not None else Ragged(found.rollouts.columns["sampler_logp"])
     rows = np.unique(np.linspace(0, found.rollouts.rows - 1, SCORED).round().astype(int)).tolist()
     scored = log_probabilities(policy, found.rollouts, rows, batch_size)["logp"].to_pylist()
-    gaps = [np.array(ours, np.float64) - found.log_mu[row] for row, ours in zip(rows, scored, strict=True)]
+    gaps = [np.array(ours, np.float64) - log_mu[row] for row, ours in zip(rows, scored, strict=True)]
     ess = effective_sample_size(torch.tensor([gap.sum() for gap in gaps]))
     each = np.abs(np.concatenate(gaps)).mean()
     return f"|log π − log μ| is {each:.2g} a token on {len(rows)} of them, the effective sample size {100 * ess:.0f} %"

@@ -232,7 +232,10 @@ def compare_inputs(run: RunFolder, found: dict[str, dict[str, str]], note: bool 
     for kind, now in found.items():
         before = noted[kind] if isinstance(noted.get(kind), dict) else now
         if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
-            raise TOPRError(f"{changed[0]} has changed since {run.path} was begun; set another name, or remove that")
+            raise TOPRError(
+                f"{changed[0]} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
+                "goes to replaced/ beside it), name=OTHER keeps both"
+            )
     if note and {**noted, **found} != noted:
         write_json(run.path / INPUTS, {**noted, **found})
 

@@ -275,6 +275,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise TOPRError(f"{path} can't be read: {error.strerror}") from None
 
 
+OBJECT_A_LINE = "the file must hold an object a line: jq -c '.[]' FILE makes that of an array, jq -c . FILE of objects"
+
+
 def strict_object(where: str, line: bytes) -> dict[str, Any]:
     """The JSON object of a user's line; TOPRError that begins with `where`."""
     try:
@@ -282,9 +285,11 @@ def strict_object(where: str, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise TOPRError(f"{where}: not UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # a number of over 4300 digits, nested too deep
-        raise TOPRError(f"{where}: not valid JSON ({error})") from None
+        hint = f"; {OBJECT_A_LINE}" if line.strip() in (b"[", b"{", b"[{") else ""  # goes on in the next line
+        raise TOPRError(f"{where}: not valid JSON ({error}){hint}") from None
     if not isinstance(row, dict):
-        raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}")
+        hint = f"; {OBJECT_A_LINE}" if isinstance(row, list) else ""
+        raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}{hint}")
     if b"\\u" in line and has_half_pair(json.dumps(row, ensure_ascii=False)):
         raise TOPRError(f"{where}: holds half of a surrogate pair, which is no character")
     return row

@@ -187,7 +187,7 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
     chunks = []
     for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
         texts, finishes = batch["text"].to_pylist(), batch["finish"].to_pylist()
-        ids = policy.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        ids = policy.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [[*row, *ending(row, finish)] for row, finish in zip(ids, finishes, strict=True)]
         chunks.append(pa.array(rows, pa.list_(pa.int32())))
     return pa.chunked_array(chunks, pa.list_(pa.int32()))

@@ -145,7 +145,9 @@ def stored_rows(files: list[Any], key: str, name: str, weight: Tensor) -> Tensor
 def as_made(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
     """An entry of the optimizer's state as the type that the optimizer itself gives it."""
     if value.ndim == 0:
-        return value if value.is_floating_point() else int(value)
+        if not value.is_floating_point():
+            return int(value)
+        return value.to(weight.device) if optimizer.defaults.get("fused") else value  # the kernel reads AdamW's steps
     value = value.to(weight.device)
     if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):
         return value

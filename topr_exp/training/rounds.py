@@ -24,6 +24,7 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import say
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.mismatch import measure_mismatch
 from topr_exp.sampling.rollouts import Rollouts, table_of_samples, token_count
@@ -58,6 +59,7 @@ class Rounds:
     seen: dict[str, float] = field(default_factory=dict)
     columns: pa.Table = None  # of the round under way: what was sampled or replayed
     drawn: list[pa.Table] = field(default_factory=list)  # what the round sampled so far
+    told_gap: bool = False  # how far μ, the sampler's, is from the policy
     kept: int = 0  # problems of it that `compose.pass_rate` keeps
     ages: np.ndarray | None = None  # updates since they were drawn, where they may be old
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
@@ -110,6 +112,10 @@ class Rounds:
         self.seen = dict.fromkeys(self.seen or ("sampled_correct", "sampled_length", "sampler_gap"), math.nan)
         if self.drawn:
             self.seen = self.describe_sampled(pa.concat_tables(self.drawn).combine_chunks())
+            if self.from_sampler and not self.told_gap:
+                gap = self.seen["sampler_gap"]
+                say(f"{'log μ':<11} |log π − log μ| is {gap:.2g} a token before the first update on these completions")
+                self.told_gap = True
         if self.compose.pass_rate is not None and self.drawn:
             self.seen |= {"problems_drawn": problems, "problems_kept": self.kept}
         if not groups:
