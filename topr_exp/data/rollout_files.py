@@ -116,6 +116,8 @@ class RolloutReader:
         empty = [name for name in NAMES[role] if name in self.names]
         if empty:
             return f"{empty[0]} is empty (null)"
+        if not self.names:
+            return "the row has no columns"
         return f"the columns are {', '.join(self.names)}; data.columns={{{role}: NAME}} names one"
 
     def unlisted(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
