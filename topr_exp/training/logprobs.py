@@ -3,10 +3,9 @@
 `score_tokens` scores micro-batches with a gradient; `score_rollouts` scores log μ and log π_ref once, for the store.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +13,13 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from topr_exp.models.loading import refuse_scaled_logits
 from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
+from topr_exp.training.layers import recomputed_layers
 from topr_exp.training.output_layer import OutputLayer
 from topr_exp.training.packing import Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, row_width, tree_rows, use_tree_attention
@@ -170,25 +168,6 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
 
     hidden: Tensor = model.base_model(input_ids=tensor(ids), use_cache=False, **options).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, tensor(places))
-
-
-@contextlib.contextmanager
-def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
-    """While the block runs, layers keep their inputs only and compute the rest again in the backward pass.
-
-    transformers does that in training mode, which is set on the layers alone: what lies inside them, dropout too,
-    stays in evaluation mode. Before and after, layers take a cache, which recomputation would not.
-    """
-    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if wanted else []
-    assert layers or not wanted, f"{type(model).__name__} has no layers that can be computed again"
-    for layer in layers:
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        layer.gradient_checkpointing = layer.training = True
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.gradient_checkpointing = layer.training = False
 
 
 def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
