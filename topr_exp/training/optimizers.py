@@ -1,8 +1,7 @@
 """AdamW as torch has it; Adafactor, of whole weights and of weights that are sharded by rows; learning rates."""
 
-import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -10,8 +9,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from topr_exp.config.groups import OptimConfig
-from topr_exp.runtime.compilers import c_compiler
-from topr_exp.runtime.exit_status import warn
 from topr_exp.types import TOPRError
 
 
@@ -36,70 +33,6 @@ def takes_fused_kernel(weights: list[torch.nn.Parameter]) -> bool:
     return all(weight.is_cuda for weight in weights)
 
 
-class Passes(NamedTuple):
-    """The passes of Adafactor over a matrix's gradient, which take the time that its memory traffic takes."""
-
-    # gradient [..., R, C] to the sums of squares of its rows [..., R] and columns [..., C]
-    squares: Callable[[Tensor], tuple[Tensor, Tensor]]
-    # gradient, factors of rows [..., R, 1] and columns [..., 1, C] to the sum of squares of the product
-    scaled_squares: Callable[[Tensor, Tensor, Tensor], Tensor]
-    # adds to weight: gradient, with the factors, times a number
-    add_scaled: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
-
-
-def squares_by_norms(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
-    return row, column
-
-
-def scaled_squares_in_place(gradient: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """As `Passes` says; the columns' factors are in the gradient from now on."""
-    norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)
-    return (norms * row).square().sum()
-
-
-def add_scaled_rows(weight: Tensor, gradient: Tensor, row: Tensor, column: Tensor, size: Tensor) -> None:
-    """As `Passes` says, of a gradient that has the columns' factors in it."""
-    weight.addcmul_(gradient, size * row)
-
-
-# No single operation takes both factors without writing a product: six reads of the gradient and a write.
-SINGLE_OPERATIONS = Passes(squares_by_norms, scaled_squares_in_place, add_scaled_rows)
-
-
-def squares_at_once(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    squares = gradient.square()
-    return squares.sum(-1), squares.sum(-2)
-
-
-def scaled_squares_at_once(gradient: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    return (gradient * row * column).square().sum()
-
-
-def add_scaled_at_once(weight: Tensor, gradient: Tensor, row: Tensor, column: Tensor, size: Tensor) -> None:
-    weight.add_(gradient * (size * row) * column)
-
-
-# What a compiler fuses: four reads of the gradient and no write.
-FUSABLE = Passes(squares_at_once, scaled_squares_at_once, add_scaled_at_once)
-
-
-@functools.cache
-def compiled_passes() -> Passes:
-    """The passes as kernels for a GPU, of any shape."""
-    return Passes(*(torch.compile(function, dynamic=True) for function in FUSABLE))
-
-
-def passes_for(weights: list[torch.nn.Parameter]) -> Passes:
-    """Compiled passes on a GPU; single operations on a CPU, whose results stay the same bit for bit."""
-    if not all(weight.is_cuda for weight in weights):
-        return SINGLE_OPERATIONS
-    if c_compiler() is None:
-        warn("no C compiler on PATH (gcc): Adafactor takes three times as long as with kernels that Triton builds")
-        return SINGLE_OPERATIONS
-    return compiled_passes()
-
-
 class Squares(NamedTuple):
     """Sums of squares of a weight's gradient."""
 
@@ -113,8 +46,9 @@ class Squares(NamedTuple):
 class Adafactor(torch.optim.Optimizer):
     """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
 
-    An update is bound by memory, so it passes over the gradient as rarely as it can (`Passes`). `clip` sums its squares
-    by rows and by columns; clipping scales these sums, not the gradient.
+    An update is bound by memory, so it reads the gradient five times and writes it once. `clip` sums its squares by
+    rows and by columns; clipping scales these sums, not the gradient. `step` multiplies it by the columns' factors in
+    place (no operation takes both factors without writing a product) and adds it to the weight by the rows' factors.
 
     The statistics are those of whole weights. Sharded, two sums go over processes: of columns' squares and norms, then
     of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows, `exp_avg_sq_col` the
@@ -125,7 +59,6 @@ class Adafactor(torch.optim.Optimizer):
 
     def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
-        self.passes = passes_for(parameters)
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
         self.scale = torch.ones(())
 
@@ -138,7 +71,7 @@ class Adafactor(torch.optim.Optimizer):
     def clip(self, limit: float) -> Tensor:
         """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""
         weights = [weight for group in self.param_groups for weight in group["params"]]
-        self.squares = [sums_of_squares(weight, self.passes) for weight in weights if weight.grad is not None]
+        self.squares = [sums_of_squares(weight) for weight in weights if weight.grad is not None]
         shared = [each.total for each in self.squares]
         shared += [each.column for each in self.squares if each.column is not None and each.weight.ndim == 2]
         self.sum_over_processes(shared)
@@ -152,24 +85,16 @@ class Adafactor(torch.optim.Optimizer):
         if not self.squares:
             self.clip(math.inf)
         (group,) = self.param_groups
-        factors = [self.direction(squares) for squares in self.squares]
-        totals = []
-        for squares, (row, column) in zip(self.squares, factors, strict=True):
-            if column is None:
-                totals.append((squares.gradient * row).square().sum())
-            else:
-                totals.append(self.passes.scaled_squares(squares.gradient, row, column))
+        factors = [self.direction(each) for each in self.squares]
+        totals = [scaled_squares(each.gradient, *pair) for each, pair in zip(self.squares, factors, strict=True)]
         self.sum_over_processes(totals)
-        for squares, total, (row, column) in zip(self.squares, totals, factors, strict=True):
-            rms = self.scale * (total / squares.weight.numel()).sqrt()
+        for each, total, (row, _) in zip(self.squares, totals, factors, strict=True):
+            rms = self.scale * (total / each.weight.numel()).sqrt()
             size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
-            local = local_part(squares.weight.detach())
+            local = local_part(each.weight.detach())
             if group["weight_decay"] != 0:
                 local.mul_(1 - group["weight_decay"] * group["lr"])
-            if column is None:
-                local.addcmul_(squares.gradient, -size * row)
-            else:
-                self.passes.add_scaled(local, squares.gradient, row, column, -size)
+            local.addcmul_(each.gradient, -size * row)  # the columns' factors are in it
         self.squares = []
 
     def direction(self, squares: Squares) -> tuple[Tensor, Tensor | None]:
@@ -205,14 +130,22 @@ class Adafactor(torch.optim.Optimizer):
             part.copy_(whole.view(part.shape))
 
 
-def sums_of_squares(weight: Tensor, passes: Passes) -> Squares:
+def sums_of_squares(weight: Tensor) -> Squares:
     """The sums of one weight's gradient, over this process's rows."""
     assert weight.grad is not None
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
         return Squares(weight, gradient, torch.linalg.vector_norm(gradient).square(), None, None)
-    row, column = passes.squares(gradient)
+    row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
     return Squares(weight, gradient, row.sum(), row, column)
+
+
+def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
+    """The sum of squares of a gradient by its factors; the columns' are in the gradient from now on."""
+    if column is None:
+        return (gradient * row).square().sum()
+    norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)
+    return (norms * row).square().sum()
 
 
 def local_part(value: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Logits at a time: 64 MiB in float32; on a GPU 256, since each chunk reads the whole output layer again.
-LOGITS_AT_A_TIME = {"cpu": 1 << 24, "cuda": 1 << 26}
+# Logits at a time: 64 MiB in float32; on a GPU 192, since each chunk reads the whole output layer again.
+LOGITS_AT_A_TIME = {"cpu": 1 << 24, "cuda": 3 << 24}
 
 # A matrix as a sum: (matrix,), or the (high, low) bfloat16 halves of a float32 one.
 Parts = tuple[Tensor, ...]
