@@ -8,7 +8,7 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.reproduce.worlds import group
-from topr_exp.evaluation.intervals import Interval, crossed_interval
+from topr_exp.evaluation.intervals import Interval, below_another, crossed_interval
 from topr_exp.report import estimates as module
 from topr_exp.report.estimates import best_first, estimate, headlines, minus, printed, ranking
 from topr_exp.report.groups import group_runs
@@ -109,7 +109,12 @@ N, PROBLEMS = 8, 40
 LEVELS = {"topr": 0.8, "tis": 0.78, "sft": 0.3}
 
 
+LEVELS_OF_COLLAPSED: dict[str, np.ndarray] = {}
+
+
 def counts(algo: str, seed: int, part: str) -> np.ndarray:
+    if algo in LEVELS_OF_COLLAPSED:
+        return (LEVELS_OF_COLLAPSED[algo][seed] * N).astype(int)
     chance = np.random.default_rng([*algo.encode(), seed])
     return chance.binomial(N, LEVELS[algo] if part == "final" else 0.1, PROBLEMS)
 
@@ -192,6 +197,24 @@ def test_groups_of_one_mean_share_the_first_place(runs: list[Run]) -> None:
     sentence, _ = ranked([*topr, *twins, *(run for run in runs if run.config["algo"]["name"] == "tis")])
     assert " share the highest mean of 3, " in sentence
     assert "Not told apart from them: tis" in sentence
+
+
+def test_collapsed_groups_have_no_part_in_the_error_of_the_others(
+    runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their seeds lie far apart; with their spread in the common error sft would not be told apart from topr."""
+    alone, _ = ranked(runs)
+    values = np.stack([np.stack([counts(algo, seed, "final") / N for seed in range(3)]) for algo in LEVELS])
+    apart = np.stack([np.full(PROBLEMS, level) for level in (0.0, 1.0, 0.05)])
+    assert below_another(values)[2].any()
+    assert not below_another(np.concatenate([values, apart[None]]))[2].any()
+    fallen = [made_run(f"dpo{seed}", {"pass@1": 0.9}, {"pass@1": level}, algo__name="dpo", seed=seed)
+              for seed, level in enumerate((0.0, 1.0, 0.05))]  # fmt: skip
+    monkeypatch.setitem(LEVELS_OF_COLLAPSED, "dpo", apart)
+    found, _ = ranked([*runs, *fallen])
+    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in found
+    assert found.endswith("Collapsed: dpo (2 of 3 seeds).")
+    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in alone
 
 
 def test_a_single_group_is_compared_with_its_base_and_unfinished_runs_are_left_out(runs: list[Run]) -> None:

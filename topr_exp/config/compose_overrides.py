@@ -6,7 +6,6 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -28,7 +27,7 @@ from yaml import YAMLError
 
 from topr_exp import __version__
 from topr_exp.config.load import SETTINGS, is_text, unknown_key
-from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules
+from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
 from topr_exp.schema import first_line, show
 from topr_exp.types import ConfigError
 
@@ -86,9 +85,7 @@ class OwnYAMLs(SearchPathPlugin):
 
 def config_loader(config_dir: str | None) -> ConfigLoader:
     """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnFolder.path = Path(config_dir).resolve() if config_dir is not None else None
+    use_own_folder(config_dir)
     Plugins.instance().register(OwnYAMLs)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return GlobalHydra.instance().config_loader()
