@@ -211,9 +211,14 @@ def damage(folder: Path) -> str | None:
 def indexed_files(index: Path) -> set[str] | None:
     """The names of the files that an index of weights lists; None where it lists none, or what is no file's name."""
     listed = read_object(index)[0].get("weight_map", {})
-    names = list(listed.values()) if isinstance(listed, dict) else [None]
-    is_name = all(isinstance(name, str) and name not in ("", "..") and "/" not in name for name in names)
-    return {*names} if is_name else None
+    if not isinstance(listed, dict):
+        return None
+    names = set()
+    for name in listed.values():
+        if not isinstance(name, str) or name in ("", "..") or "/" in name:
+            return None
+        names.add(name)
+    return names
 
 
 def size_beyond_weights(folder: Path, shapes: Sequence[Sequence[int]]) -> str | None:
