@@ -16,7 +16,7 @@ from typing import Any
 
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.types import VERDICTS, TOPRError
 
 READ_BYTES = 1 << 16
@@ -24,7 +24,7 @@ READ_BYTES = 1 << 16
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
+    parser = CommandParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for your own grader"
     )

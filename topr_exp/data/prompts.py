@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.config.data import ENDINGS, DataConfig
 from topr_exp.data.problems import as_text
 from topr_exp.runtime.files import read_json_lines
+from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:
@@ -55,7 +56,11 @@ class Prompter:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
         said = [*itertools.chain(*worked), asked]
         messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        try:
+            text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the model's
+            raise TOPRError(f"the model's chat template refuses the prompt ({first_line(error)})") from None
+        return text
 
     def _ask(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: what is put in may hold braces too.
