@@ -18,6 +18,11 @@ def with_answer(completion: str, gold: str) -> tuple[str, str | None]:
     return ("correct" if gold in words else "incorrect", words[-1]) if words else ("invalid", None)
 
 
+def naming_mistakes(completion: str, gold: str) -> str | tuple[str, str]:
+    """Gives the answers of incorrect completions alone."""
+    return "correct" if completion == gold else ("incorrect", completion)
+
+
 def obedient(completion: str, gold: str) -> object:
     """Does what the completion says, or returns it, read as JSON."""
     act, _, rest = completion.partition(" ")

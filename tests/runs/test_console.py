@@ -220,7 +220,7 @@ def test_a_chat_prompt_goes_through_the_models_template(own_model: Path) -> None
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     text = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
     assert "\n<eos>user: Mia has" in text, "a template puts a token before the messages, or none"
-    assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
+    assert text.endswith('End with your number, as in "The answer is 12."<eos>bot:◀')
 
 
 def test_a_verifiers_prompt() -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
-from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
+from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
 from topr_exp.config.yamls import own_values
 from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity, run_name, show, within
@@ -167,7 +167,7 @@ def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]
 
 def rewards(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
-    graded, own = config.reward == "graded", config.data.grader_name not in ENDINGS
+    graded, own = config.reward == "graded", config.data.grader_name not in ANSWER_GRADERS
     numbers, logged = config.reward in NUMBERS, config.data.completions is not None and config.compose.mix is None
     yield "data.reward", not (numbers and config.task.verifies), "pm1 or zero_one for task=verifier"
     alone = "pm1, zero_one or graded, unless data.completions alone is trained on"
@@ -283,7 +283,7 @@ def unread(config: Config) -> list[str]:
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "model.float32_head": config.model.dtype != "float32",
         "data.fewshot_file": config.data.shots > 0,
-        "data.threshold": config.data.grader_name not in ENDINGS or config.reward == "given",
+        "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
         **{
             f"data.{key}": config.data.completions is not None
             for key in ("columns", "skip_malformed", "completion_limit")

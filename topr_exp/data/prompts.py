@@ -28,9 +28,9 @@ TEMPLATES = {
     "final": "Problem: {question}\nReasoning:",
 }
 CHAT_TEMPLATES = {
-    "gsm8k": '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
+    "gsm8k": '{question}\n\nWork it out step by step. End with your number, as in "The answer is 12."',
     "math": "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
-    "final": '{question}\n\nWork it out step by step. End with "So the final answer is X."',
+    "final": '{question}\n\nWork it out step by step. End with your answer, as in "So the final answer is 12."',
 }
 
 
