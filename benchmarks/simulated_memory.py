@@ -53,7 +53,7 @@ from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.training import logprobs, parallel
+from topr_exp.training import output_layer, parallel
 from topr_exp.training.logprobs import Inputs, TokenScores
 from topr_exp.training.optimizers import make_optimizer
 
@@ -245,9 +245,9 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def as_on_tensor_cores() -> None:
-    """Have the output layer compute as on a GPU: by products of halves, whose results have these shapes."""
-    logprobs.on_tensor_cores = lambda weight: weight.dtype is torch.float32
-    logprobs.multiply = lambda left, right: left.new_empty((len(left), right.shape[1]), dtype=torch.float32)
+    """Have the output layer compute as on a GPU: by products of halves, which are added in place."""
+    output_layer.has_tensor_cores = lambda weight: True
+    output_layer.add_matrix_product = lambda total, left, right: None
 
 
 def options(case: Case) -> OptimConfig:

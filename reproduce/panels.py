@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce.difficulty import EFFECTIVE_POSITIVE
-from reproduce.draw import OF_BARS, SEED, grid, log_axis, names_below, panel, series_style, style_of
+from reproduce.draw import OF_BARS, SEED, grid, log_axis, names_below, panel, plain_number, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model
 from reproduce.groups import BETA, EFFECTIVE, RATE, Groups, algorithms, name_of
 from reproduce.records import TRIED, read_rates
@@ -143,7 +143,7 @@ def cells(ax: Axes, runs: Runs, key: str = EFFECTIVE, written: str = "{:g}", sca
             ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)
     ax.imshow(table, origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=100)
     ax.set_xticks(range(len(values)), [written.format(scale * value) for value in values])
-    ax.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+    ax.set_yticks(range(len(rates)), [plain_number(rate) for rate in rates])
     ax.set(ylabel="learning rate")
     ax.grid(visible=False)
 

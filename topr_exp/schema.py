@@ -24,7 +24,7 @@ NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
     "model.size", "model.learning_rates", "sampler.python", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
     "sampler.eager", "sampler.sleep", "sampler.timeout_min",
-    "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size",
+    "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size", "optim.compile",
 })  # fmt: skip
 # Shorter words for a name.
 SHORT = {"baseline": "c", "effective_positive": "pe", "model.lora.rank": "lora"}

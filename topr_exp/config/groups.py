@@ -141,6 +141,7 @@ class OptimConfig(Section):
     # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
     gradient_checkpointing: bool | None = None
     score_batch_size: Count  # the same without gradients
+    compile: bool = False  # torch.compile of the layers: the first updates take a minute longer, later ones less
     epochs: Count
     skip_nonfinite: bool = False  # skip updates with a non-finite loss or gradient instead of stopping
     reduction: Literal["sequences", "tokens"] = "sequences"

@@ -3,13 +3,13 @@
 import contextlib
 import ctypes
 import json
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from topr_exp.config.sampler_choice import DRIVER
+from topr_exp.runtime.compilers import c_compiler
 from topr_exp.types import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -86,7 +86,7 @@ def examine(python: str) -> tuple[dict[str, str], list[str]]:
         )
         rows.append(("torch", f"{torch}, CUDA {cuda}", built))
         rows.append(("Python.h", include, None if (Path(include) / "Python.h").is_file() else headers))
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC") or "gcc", "gcc", "clang"))), None)
+    compiler = c_compiler()
     free = shutil.disk_usage(SHARED_MEMORY).free / 2**30 if SHARED_MEMORY.exists() else 0.0
     small = f"{SHARED_MEMORY} has {free:.1f} GiB free, {LEAST_SHARED_GIB} are needed: docker run --shm-size=8g"
     rows += [
