@@ -92,8 +92,10 @@ class ChatTokenizer(SimpleNamespace):
     chat_template = "yes"
 
     def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
-        assert options == {"tokenize": False, "add_generation_prompt": True}
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+        own = {"tokenize": False, "add_generation_prompt": True}
+        assert options | own == options
+        variables = "".join(f"<{name}={value}>" for name, value in options.items() if name not in own)
+        return variables + "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
 
 
 def test_chat_prompts_are_turns() -> None:
@@ -104,6 +106,26 @@ def test_chat_prompts_are_turns() -> None:
     assert prompter.stop == ()
     with pytest.raises(TOPRError, match="no chat template"):
         prompter.render("Q", SimpleNamespace(chat_template=None))
+
+
+def test_the_chat_template_gets_the_options_that_are_set() -> None:
+    prompter = build_prompter(settings("math", chat=True, template="{question}", chat_options={"thinking": False}))
+    assert prompter.render("Q", ChatTokenizer()) == "<thinking=False><user>Q<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "warned"),
+    [
+        ("{{ strftime_now('%d') }}", {}, True),
+        ("{{ strftime_now('%d') }}", {"date_string": "26 Jul 2024"}, False),
+        ("{{ messages }}", {}, False),
+    ],
+)
+def test_a_chat_template_that_puts_todays_date_into_prompts_is_a_warning(template, options, warned, capsys):
+    tokenizer = ChatTokenizer(chat_template=template)
+    policy = SimpleNamespace(context=99, tokenizer=tokenizer, encode=lambda text, chat: np.zeros(9, np.int32))
+    tokenize_prompts([Problem("q", "Why?", "0")], Prompter("{question}", (), True, (), options), policy, 4)
+    assert ("puts today's date into every prompt" in capsys.readouterr().err) == warned
 
 
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit() -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -141,12 +143,31 @@ def test_folders_that_cannot_be_used(own_model: Path, tmp_path: Path) -> None:
             load_model(name)
 
 
-def test_an_unreachable_hub_says_how_to_give_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("revision", "option"), [(None, ""), ("1234abc", " --revision 1234abc")])
+def test_an_unreachable_hub_says_how_to_download_the_model_and_how_to_give_a_folder(
+    revision: str | None, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise ConnectionError("no route\nat all")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with refused(r"model a/b: .*no route.*give a folder"):
+    with refused(rf"model a/b: .*no route.* `hf download a/b{option}` .*model\.path=FOLDER"):
+        model_folder("a/b", revision)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_gated_model_says_where_access_is_asked_for(wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    response = httpx.Response(403, request=httpx.Request("GET", "https://huggingface.co/a/b"))
+    gated = GatedRepoError("403 Client Error.\nCannot access gated repo", response=response)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        if wrapped:
+            raise LocalEntryNotFoundError("no files\nhere") from gated
+        raise gated
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    page = r"https://huggingface\.co/a/b"
+    with refused(rf"model a/b is gated: ask for access at {page} and run `hf auth login`, or .*model\.path=FOLDER"):
         model_folder("a/b")
 
 

@@ -66,6 +66,17 @@ def test_every_row_of_a_plain_run() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "text"),
+    [("no GPU is seen", "prompts_per_shard=32), many times slower than vllm: no GPU is seen; n=8 "),
+     (None, "prompts_per_shard=32); n=8 ")],
+)  # fmt: skip
+def test_a_large_model_that_vllm_does_not_sample_says_why(reason, text, monkeypatch):
+    monkeypatch.setattr("topr_exp.runs.console.why_not_vllm", lambda: reason)
+    assert text in shown("model=qwen2_5_0_5b", "data=gsm8k", "sampler=hf")["sampling"]
+    assert "vllm" not in shown("model=tiny")["sampling"]
+
+
+@pytest.mark.parametrize(
     ("overrides", "row", "text"),
     [
         (["effective_positive=0.5"], "algorithm", f"{TOPR}, effective_positive=0.5, rewards 1 and -1"),

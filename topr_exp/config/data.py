@@ -2,10 +2,10 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
 from topr_exp.types import Problem
@@ -71,6 +71,11 @@ LINE_BREAKS = Range(
 )
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
 NO_EMPTY = Range("texts, none of them empty", all)
+OWN_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template, which are set here
+CHAT_OPTIONS = Range(
+    f"null or {{NAME: VALUE}}, no NAME of {', '.join(OWN_OPTIONS)}",
+    lambda given: isinstance(given, Mapping) and not {*given} & {*OWN_OPTIONS},
+)
 
 
 class NoAnswer(NamedTuple):
@@ -109,6 +114,7 @@ class DataConfig(Section, ABC):
     # With {question}, and the names of further fields; None takes the one of asked_as.
     template: Annotated[str | None, WITH_QUESTION, LINE_BREAKS] = None
     chat: bool = False
+    chat_options: Annotated[Any, CHAT_OPTIONS] = None  # variables of the chat template, by name
     # None: the next question's beginning where there are shots.
     stop: Annotated[list[str] | None, NO_EMPTY, LINE_BREAKS] = None
 

@@ -283,6 +283,7 @@ def unread(config: Config) -> list[str]:
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "model.float32_head": config.model.dtype != "float32",
         "data.fewshot_file": config.data.shots > 0,
+        "data.chat_options": config.data.chat or bool(config.task.chat) or config.data.completions is not None,
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
         **{
             f"data.{key}": config.data.completions is not None

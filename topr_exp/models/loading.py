@@ -62,14 +62,26 @@ def model_folder(path_or_name: str, revision: str | None = None) -> Path:
 
     try:
         folder = Path(snapshot_download(path_or_name, revision=revision, allow_patterns=list(READ_FILES)))
-    except Exception as error:
-        # Whatever the hub client raises (no network, no such model, a gated one), the way out is the same.
-        raise TOPRError(
-            f"model {path_or_name}: not a folder, and the hub did not give it ({type(error).__name__}: "
-            f"{first_line(error)}); give a folder in its place"
-        ) from error
+    except Exception as error:  # the hub client raises many types
+        raise TOPRError(hub_refusal(path_or_name, revision, error)) from error
     check_folder(folder, path_or_name)
     return folder
+
+
+def hub_refusal(name: str, revision: str | None, error: Exception) -> str:
+    """The line on a model that the hub did not give: why, and the ways to have it."""
+    from huggingface_hub.errors import GatedRepoError
+
+    own_folder = "give a folder in its place, as in model.path=FOLDER"
+    if isinstance(error, GatedRepoError) or isinstance(error.__cause__, GatedRepoError):
+        page = f"https://huggingface.co/{name}"
+        return f"model {name} is gated: ask for access at {page} and run `hf auth login`, or {own_folder}"
+    download = f"hf download {name}" if revision is None else f"hf download {name} --revision {revision}"
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    return (
+        f"model {name}: not on this machine, and the hub did not give it ({reason}); run `{download}` where the hub "
+        f"can be reached, or {own_folder}"
+    )
 
 
 def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:

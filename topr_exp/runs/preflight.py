@@ -204,7 +204,8 @@ def check_machine(configs: Iterable[Config]) -> None:
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device for config in runs if not isinstance(config.cluster, SlurmCluster)}:
-        check_device(device)
+        if slow_device := check_device(device):
+            warn(slow_device)
     engines = [
         (config.sampler.python, samples_here(config)) for config in runs if isinstance(config.sampler, VLLMConfig)
     ]

@@ -8,10 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from topr_exp.config.sampler_choice import DRIVER
 from topr_exp.runtime.compilers import c_compiler
 from topr_exp.types import ConfigError
 
-DRIVER = Path("/proc/driver/nvidia/version")
 SHARED_MEMORY = Path("/dev/shm")
 OLDEST_DRIVER = {12: 525, 13: 580}  # by CUDA's major version
 LEAST_SHARED_GIB = 1.0
@@ -59,6 +59,20 @@ def old_driver(cuda: str | None) -> str | None:
         return None
     remedy = "update it, install a torch for its CUDA, or set cluster.device=cpu"
     return f"NVIDIA's driver is {found}, CUDA {cuda} needs {least} or newer: {remedy}"
+
+
+def torch_without_cuda(version: str, cuda: str | None) -> str | None:
+    """The line for a torch that can't use the GPU whose driver is here; None where there is nothing to say.
+
+    version, cuda: of torch, the second None for a build without CUDA.
+    """
+    found = driver_version()
+    if found is None or cuda is not None:
+        return None
+    return (
+        f"a GPU is here (NVIDIA's driver {found}), but torch {version} has no CUDA: "
+        "pip install -c constraints-gpu.txt torch (docs/gpu.md), or set cluster.device=cpu"
+    )
 
 
 def examine(python: str) -> tuple[dict[str, str], list[str]]:
