@@ -33,7 +33,8 @@ check-ordering: $(VENV)/.installed-dev
 faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
 
-# Ten minutes: does a run of which one write, fsync, rename or unlink fails go on to the files of a whole run? 300 points.
+# Ten minutes: does a run of which a write, fsync, rename, unlink, open, read, close, stat or lock fails go on to the files
+# of a whole run? 300 points.
 io-faults: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.io_faults
 
@@ -60,7 +61,7 @@ check-gpu-pins: $(VENV)/.installed
 		"$$(grep '^vllm==' constraints-gpu.txt | cut -d' ' -f1)"
 	$(BIN)/python -m scripts.vllm_names $(VENV)/wheels/vllm-*.whl
 
-# Seconds: the site, into site/; a link that leads nowhere is an error.
+# Seconds: the site, into site/; a link that leads nowhere, a page outside the menu and two of one address are errors.
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
@@ -73,6 +74,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python 3.11 to 3.13 is needed (3.11 is tested); this is {v[0]}.{v[1]}: set PYTHON=")'
 	test -e $(VENV) || { mkdir -p $(VENV) && touch $(VENV)/.made; }  # by make: what `make clean` may remove
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing topr_exp and the packages of constraints.txt into $(VENV): minutes; PyPI's torch brings CUDA, several GB"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import measure
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from topr_exp.training.logprobs import CHUNK, SplitLinear, on_tensor_cores, split
+from topr_exp.training.output_layer import OutputLayer
 
 VOCABULARIES = (413, 4_096, 32_768, 128_256)
 
@@ -86,17 +86,21 @@ def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """What `score_tokens` does without entropy and KL."""
-    size = max(1, CHUNK[weight.device.type] // len(weight))
-    halves = split(weight.detach()) if on_tensor_cores(weight) else None
+    layer = OutputLayer(SimpleNamespace(get_output_embeddings=lambda: Layer(weight, None)), float32=True)
 
-    def score(part: Tensor, wanted: Tensor) -> Tensor:
-        logits = functional.linear(part, weight) if halves is None else SplitLinear.apply(part, weight, *halves)
-        return -functional.cross_entropy(logits, wanted, reduction="none")
+    def score(logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
+        wanted = targets[start : start + len(logits), None]
+        return (logits.log_softmax(-1).gather(-1, wanted)[:, 0],)
 
-    if size >= len(hidden):
-        return score(hidden, targets)
-    parts = zip(hidden.split(size), targets.split(size), strict=True)
-    return torch.cat([checkpoint(score, *part, use_reentrant=False) for part in parts])
+    (logp,) = layer.scores(hidden, score)
+    return logp
+
+
+class Layer(NamedTuple):
+    """An output layer as a model has it."""
+
+    weight: Tensor
+    bias: Tensor | None
 
 
 def torchs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -1,17 +1,25 @@
-"""Minutes of the paper's GSM8K run of 8B on one GPU and on eight: derived from the settings and ASSUMED, not measured.
+"""Minutes of the paper's GSM8K run of 8B on one GPU and on eight, and of smaller models on a card of 24 GB.
+
+They are derived from the settings and ASSUMED, some of which were measured; no such run was made.
 
     python benchmarks/minutes.py            seconds; the tables of docs/parallel.md, as Markdown
+    python benchmarks/minutes.py --presets  the minutes in the table of docs/own_model.md
 
 Operations and bytes are counted: 2 operations a weight and token forward, 4 backward, of tokens that a batch shares
 once (topr_exp/training/packing.py); the output layer's products three times in bfloat16 (logprobs.py); 8 times
-the weights' bytes in Adafactor; gathers and sums of FSDP as simulated_memory.py counts them. Rates are assumed.
+the weights' bytes in Adafactor; gathers and sums of FSDP as simulated_memory.py counts them.
+
+The layers of 8B have one share of the peak. In smaller ones norms, activations and casts, which are bound by memory,
+weigh more beside the products: they are counted as bytes a token, layer and width, calibrated by one measured update.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
+import presets
 from training import LLAMAS
 
 import topr_exp
@@ -24,18 +32,19 @@ ASSUMED: dict[str, tuple[float, str]] = {
     "tokens of a completion": (130, "mean"),
     "tokens of the longest completion of a shard": (400, "guess; others have ended before"),
     "peak, TFLOP/s": (989, "NVIDIA's sheet, bfloat16, dense; H200 and H100 alike"),
-    "share of the peak, training": (0.36, "torchtitan: 0.33 to 0.39, Llama 3.1 8B on 8 H100, at more tokens an update"),
+    "share of the peak, training": (0.36, "measured on an H200, 3,300 distinct tokens; torchtitan: 0.33 to 0.39"),
     "share of the peak, scoring": (0.45, "guess: nothing goes backward"),
-    "share of the peak, output layer": (0.6, "guess: large products alone"),
+    "share of the peak, output layer": (0.34, "measured on an H200: 60 ms for 1,600 tokens; 73 on an H100 (0.28)"),
     "share of a memory's bandwidth": (0.9, "guess; the sheets have 4.8 TB/s (H200) and 3.35 (H100)"),
+    "share of a memory's bandwidth, Adafactor": (0.41, "measured on an H200: 132 ms"),
     "GB/s between GPUs": (300, "guess: two thirds of NVLink's 450 one way"),
     "share of what is sent that is hidden": (0.5, "guess: FSDP gathers the next block while it computes"),
     "sequences that an engine samples at once": (1024, "vLLM's default on such a GPU"),
     "ms of a core for a step of them": (28, "measured on a CPU: vLLM's OutputProcessor with stop strings"),
     "ms of a step beside memory": (2, "guess: launches"),
     "GB read and written by loads": (64, "policy, two engines, trained model"),
-    "GB/s of the disk": (0.2, "guess"),
-    "minutes of an engine's start": (2, "guess; there are two"),
+    "GB/s of the disk": (0.5, "measured: 16 GB written in 33 s"),
+    "minutes of two engines' starts": (1.2, "measured on an H200 with a small model: 64 s the first, 10 s the second"),
 }  # fmt: skip
 WORDS = ["model=llama3_8b", "data=gsm8k"]
 
@@ -89,9 +98,9 @@ def product(operations: float, share: str) -> float:
     return operations / (assumed("peak, TFLOP/s") * 1e12 * assumed(f"share of the peak, {share}"))
 
 
-def memory(size: float, gpu: GPU) -> float:
-    """Seconds to move so many bytes."""
-    return size / (gpu.bandwidth * assumed("share of a memory's bandwidth"))
+def memory(size: float, gpu: GPU, work: str = "") -> float:
+    """Seconds to move so many bytes; work: whose share of the bandwidth is not that of the others."""
+    return size / (gpu.bandwidth * assumed(f"share of a memory's bandwidth{work}"))
 
 
 def update(gpu: GPU, batch: int, processes: int = 1) -> float:
@@ -103,7 +112,7 @@ def update(gpu: GPU, batch: int, processes: int = 1) -> float:
     sent = (2 * 2 * LAYERS + 4 * 2 * HEAD) + 4 * ALL  # blocks gathered twice in bfloat16, the rest once; sums
     links = sent * (processes - 1) / processes / (assumed("GB/s between GPUs") * 1e9)
     seen = links * (1 - assumed("share of what is sent that is hidden"))
-    return layers + head + seen + memory(8 * 4 * ALL / processes, gpu)
+    return layers + head + seen + memory(8 * 4 * ALL / processes, gpu, ", Adafactor")
 
 
 def scoring(batch: int, n: int) -> float:
@@ -133,7 +142,7 @@ def stages(layout: Layout, config: Config) -> dict[str, float]:
     shard = config.sampler.prompts_per_shard
     before, after = (sampling(layout.gpu, TEST, config.data.eval_n, shard, of) for of in (shared, layout.processes))
     seconds = update(layout.gpu, batch, layout.processes)
-    starts = 60 * 2 * assumed("minutes of an engine's start")
+    starts = 60 * assumed("minutes of two engines' starts")
     found = {
         "loading": starts + assumed("GB read and written by loads") / assumed("GB/s of the disk"),
         "evaluation before": before,
@@ -163,5 +172,62 @@ def tables() -> str:
     return "\n".join(lines)
 
 
+# ---- models of 0.1 to 2 B parameters on a card of 24 GB
+
+CARD = GPU("RTX 4090", 1.008e12, True)
+CARD_PEAK = 165e12  # operations/s in bfloat16 with float32 sums, dense, by NVIDIA's sheet
+# An update of SmolLM2-135M's shape on an H100: 64 examples of 14,700 tokens took 0.178 s, AdamW 0.0045 of them. At 60 %
+# of the peak the products take 0.03; what is left moved this many bytes a token, layer and unit of width.
+ELEMENTWISE_BYTES = 2000
+PRODUCTS = 0.6  # share of the peak
+PRESET_QUESTION, PRESET_COMPLETION = 130, 200  # tokens with the chat template, mean
+PRESET_SEQUENCES = 256  # that an engine samples at once on such a card
+ADAM_BYTES = 28  # a weight: gradient, weight and two states read, the last three written
+
+
+def preset_stages(name: str) -> dict[str, float]:
+    """Minutes of each stage of `model=NAME data=gsm8k` on the card, with vLLM."""
+    config, shape = presets.settings(name), presets.SHAPES[name]
+    everything = presets.parameters(name)
+    head = shape["vocab_size"] * shape["hidden_size"]
+    layers = everything - head
+    width = shape["num_hidden_layers"] * shape["hidden_size"]
+    n, batch = config.data.n, config.optim.batch_size
+
+    def forward(tokens: float, head_tokens: float) -> float:
+        products_operations = 2 * layers * tokens + 3 * 2 * head * head_tokens
+        return products_operations / (CARD_PEAK * PRODUCTS) + ELEMENTWISE_BYTES / 3 * tokens * width / CARD.bandwidth
+
+    def sampled(problems: int, completions: int) -> float:
+        tokens = problems * completions * PRESET_COMPLETION
+        cache = presets.cache_bytes(name) * (PRESET_QUESTION + PRESET_COMPLETION / 2)
+        from_memory = memory(2 * everything + PRESET_SEQUENCES * cache, CARD)
+        overhead = (assumed("ms of a step beside memory") + assumed("ms of a core for a step of them") / 4) / 1e3
+        return tokens / PRESET_SEQUENCES * (from_memory + overhead)
+
+    own = batch * (PRESET_QUESTION + PRESET_COMPLETION)
+    optimizer_bytes = ADAM_BYTES if config.optim.name == "adamw" else 8 * 4
+    step = 4 * forward(own, batch * PRESET_COMPLETION) + memory(optimizer_bytes * everything, CARD)
+    seconds = {
+        "engines": 60 * assumed("minutes of two engines' starts"),
+        "evaluations": 2 * sampled(TEST, config.data.eval_n),
+        "sampling": sampled(TRAIN, n),
+        "μ": TRAIN * forward(PRESET_QUESTION + n * PRESET_COMPLETION, n * PRESET_COMPLETION),
+        "training": config.optim.epochs * TRAIN * n / batch * step,
+    }
+    return {stage: value / 60 for stage, value in seconds.items()}
+
+
+def preset_rows() -> str:
+    """A line for each preset: minutes together, of sampling (evaluations too), μ and training."""
+    lines = []
+    for name in presets.SHAPES:
+        minutes = preset_stages(name)
+        sampling_minutes = minutes["sampling"] + minutes["evaluations"]
+        parts = f"sampling {sampling_minutes:.0f}, μ {minutes['μ']:.0f}, training {minutes['training']:.0f}"
+        lines.append(f"{name}: {sum(minutes.values()):.0f} ({parts})")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print(tables())
+    print(preset_rows() if "--presets" in sys.argv[1:] else tables())

@@ -2,6 +2,7 @@
 
     python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16] [--lora 16] [--gather float32]
         [--question 100] [--completion 200]
+    python benchmarks/simulated_memory.py --preset [NAME ...]      presets of one 24 GB card (presets.py)
 
 torch's FakeTensorMode runs every operation on shapes alone. The bytes of all tensors alive are counted as they come
 and go, so that the peak is exact but for what a GPU's kernels use inside themselves, what its allocator leaves unused
@@ -14,6 +15,10 @@ all of them (fsdp), and over 8 a machine (hsdp) as well where there are more. Th
 an update are counted, by ring algorithms: of a message of S bytes between N processes (N - 1) / N S to gather it or to
 scatter its sum, twice that to sum it on all. What goes round a ring that has processes of several machines is told
 apart. With --gather float32 blocks are gathered in float32, as FSDP does by itself.
+
+With --preset an update is that of the preset's YAML in the worst case: each completion as long as it may be, after
+prompts of 200 tokens, of which the chat template's first 25 are shared. What sampling holds is added up: the policy in
+float32, and for sampler=hf its copy in bfloat16 and the keys and values of one shard at full length.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from typing import Any
 
 import measure
 import numpy as np
+import presets
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
@@ -39,20 +45,21 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from training import LLAMAS
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers import AutoModelForCausalLM, LlamaConfig
 
+import topr_exp
 from topr_exp.config.groups import OptimConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.training import logprobs, parallel
+from topr_exp.training import output_layer, parallel
 from topr_exp.training.logprobs import Inputs, TokenScores
 from topr_exp.training.optimizers import make_optimizer
 
 GIB = 2**30
 BATCH, SHARED = 8, 900
+PRESET_PROMPT, PRESET_SHARED = 200, 25  # tokens
 LOCAL = 8  # processes of a machine
 
 
@@ -68,7 +75,10 @@ class Case:
     lora: int | None = None  # rank
     question: int = 100  # tokens
     completion: int = 200
-    model: str = "8b"  # of LLAMAS
+    model: str = "8b"  # of LLAMAS or of presets.SHAPES
+    batch: int = BATCH
+    shared: int = SHARED
+    optimizer: str = "adafactor"
 
     @property
     def layout(self) -> str:
@@ -182,10 +192,14 @@ def processes(case: Case) -> Iterator[None]:
 
 def skeleton(size: str, lora: int | None) -> Policy:
     """A model as it is trained, all of it or an adapter of the rank `lora`, without memory for its weights."""
-    config = LlamaConfig(**LLAMAS[size], max_position_embeddings=8192, attn_implementation="sdpa")
+    if size in LLAMAS:
+        config = LlamaConfig(**LLAMAS[size], max_position_embeddings=8192)
+    else:
+        config = presets.model_config(size)
     torch.set_default_dtype(torch.float32 if lora is None else torch.bfloat16)
     with torch.device("meta"):
-        policy = Policy(LlamaForCausalLM(config).eval(), None, "simulated", torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        policy = Policy(model.eval(), None, "simulated", torch.bfloat16)
     torch.set_default_dtype(torch.float32)
     if lora is not None:
         policy.add_adapter(LoRA(lora, 2.0 * lora, ALL_LINEAR), 0, "simulated", None)
@@ -196,7 +210,8 @@ def allocate(model: Any) -> None:
     """Give a skeleton's weights their memory, and what it computes when it is made."""
     made = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in model.named_parameters()}
     model.load_state_dict(made, strict=False, assign=True)
-    model.model.rotary_emb = LlamaRotaryEmbedding(model.config)
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
 
 
 def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
@@ -209,7 +224,7 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
         sent.gib.clear()
         found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
         optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], options(case))
-        clip = optimizer.clip if case.lora is None else layout.clip
+        clip = optimizer.clip if options(case).name == "adafactor" else layout.clip
         scores: list[TokenScores] = []
 
         def forward() -> None:
@@ -220,7 +235,8 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
         def backward() -> None:
             scores.pop().logp.sum().backward()
 
-        for _ in range(max(1, BATCH // case.micro // case.processes)):
+        passes = max(1, case.batch // case.micro // case.processes)
+        for _ in range(min(2, passes)):  # the second begins with gradients there, as all after it
             found["forward"] = max(found["forward"], alive.peak_of(forward))
             found["backward"] = max(found["backward"], alive.peak_of(backward))
         found["clip"] = alive.peak_of(lambda: clip(1.0))
@@ -229,17 +245,18 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def as_on_tensor_cores() -> None:
-    """Have the output layer compute as on a GPU: by products of halves, whose results have these shapes."""
-    logprobs.on_tensor_cores = lambda weight: weight.dtype is torch.float32
-    logprobs.multiply = lambda left, right: left.new_empty((len(left), right.shape[1]), dtype=torch.float32)
+    """Have the output layer compute as on a GPU: by products of halves, which are added in place."""
+    output_layer.has_tensor_cores = lambda weight: True
+    output_layer.add_matrix_product = lambda total, left, right: None
 
 
 def options(case: Case) -> OptimConfig:
-    name, betas = ("adafactor", None) if case.lora is None else ("adamw", [0.9, 0.999])
+    name = case.optimizer if case.lora is None else "adamw"
+    betas = [0.9, 0.999] if name == "adamw" else None
     return OptimConfig(
-        name=name, lr=5e-7, betas=betas, weight_decay=0.0, grad_clip=1.0, batch_size=BATCH, micro_batch_size=case.micro,
-        gradient_checkpointing=case.recompute, score_batch_size=32, epochs=1, skip_nonfinite=False,
-        reduction="sequences", warmup_steps=0, schedule="constant",
+        name=name, lr=5e-7, betas=betas, weight_decay=0.0, grad_clip=1.0, batch_size=case.batch,
+        micro_batch_size=case.micro, gradient_checkpointing=case.recompute, score_batch_size=32, epochs=1,
+        skip_nonfinite=False, reduction="sequences", warmup_steps=0, schedule="constant",
     )  # fmt: skip
 
 
@@ -249,22 +266,44 @@ def sequences(draw: np.random.Generator, case: Case, vocabulary: int) -> list[tu
     def tokens(count: int) -> Any:
         return draw.integers(3, vocabulary, count, dtype=np.int32)
 
-    shared = tokens(SHARED)
+    shared = tokens(case.shared)
     prompts = [np.concatenate([shared, tokens(case.question)]) for _ in range(case.micro)]
     return [(prompt, tokens(case.completion)) for prompt in prompts]
 
 
-def cases() -> list[Case]:
+def preset_case(name: str, recompute: bool) -> Case:
+    """The longest update of a preset on one GPU."""
+    config = presets.settings(name)
+    return Case(
+        config.optim.micro_batch_size, recompute, model=name, batch=config.optim.batch_size,
+        shared=PRESET_SHARED, question=PRESET_PROMPT - PRESET_SHARED, completion=config.sampler.max_new_tokens,
+        optimizer=config.optim.name,
+    )  # fmt: skip
+
+
+def sampling_memory(name: str) -> float:
+    """GiB that `sampler=hf` holds for a preset: weights in float32 and in bfloat16, keys and values of a shard."""
+    config = topr_exp.compose([f"model={name}", "data=gsm8k", "sampler=hf"])
+    weights = skeleton(name, None).model.num_parameters()
+    sequences = config.data.n * config.sampler.prompts_per_shard
+    tokens = sequences * (PRESET_PROMPT + config.sampler.max_new_tokens)
+    return ((4 + 2) * weights + tokens * presets.cache_bytes(name)) / GIB
+
+
+def preset_rows(names: list[str]) -> list[dict[str, Any]]:
+    """Simulate and print the presets, a row each."""
+    rows = []
+    for name in names:
+        peaks = {recompute: max(update(preset_case(name, recompute))[0].values()) for recompute in (True, False)}
+        row = {"preset": name, "recompute": peaks[True], "keep": peaks[False], "sampling": sampling_memory(name)}
+        rows.append(row)
+        how = f"{row['recompute']:.1f} GiB with checkpointing, {row['keep']:.1f} without"
+        print(f"{name}: an update {how}; sampler=hf {row['sampling']:.1f}", flush=True)
+    return rows
+
+
+def cases(given: dict[str, Any]) -> list[Case]:
     """What the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
-    parser.add_argument("--lora", type=int, metavar="RANK")
-    parser.add_argument("--gather", default="bfloat16", choices=["bfloat16", "float32"])
-    parser.add_argument("--question", type=int, default=100, metavar="TOKENS")
-    parser.add_argument("--completion", type=int, default=200, metavar="TOKENS")
-    parser.add_argument("--model", default="8b", choices=LLAMAS)
-    given = vars(parser.parse_args())
     same = {name: given[name] for name in ("lora", "gather", "question", "completion", "model")}
     layouts = [(count, False) for count in given["processes"]] + [(16, True)] * (16 in given["processes"])
     return [
@@ -275,10 +314,28 @@ def cases() -> list[Case]:
     ]
 
 
+def arguments() -> dict[str, Any]:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
+    parser.add_argument("--lora", type=int, metavar="RANK")
+    parser.add_argument("--gather", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--question", type=int, default=100, metavar="TOKENS")
+    parser.add_argument("--completion", type=int, default=200, metavar="TOKENS")
+    parser.add_argument("--model", default="8b", choices=LLAMAS)
+    parser.add_argument("--preset", nargs="*", choices=presets.SHAPES, metavar="NAME", help="without a name: all")
+    return vars(parser.parse_args())
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    given = arguments()
+    if given["preset"] is not None:
+        measure.write("simulated-memory-presets", {"rows": preset_rows(given["preset"] or list(presets.SHAPES))})
+        return
     rows = []
-    for case in cases():
+    for case in cases(given):
         found, sent = update(case)
         rows.append({"layout": case.layout, **asdict(case), **found, "sent": sent})
         parts, told = (", ".join(f"{part} {gib:.1f}" for part, gib in each.items()) for each in (found, sent))

@@ -14,7 +14,7 @@ import pandas as pd
 from reproduce.figure import Extra
 from reproduce.groups import ORDER, Groups, Split, by_model, name_of
 from reproduce.selection import Runs
-from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, series_style
+from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, plain_number, series_style
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_whole
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RELATIVES = ("opmd", "asymre", "grpo", "rec", "agro", "kl_pg", "rloo", "agro_on_policy")
 DOTS_PER_INCH = 110
 SEED: Any = {"marker": "o", "ls": "", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.7, "clip_on": False}  # on a bar
+LEVEL: Any = {"color": "0.45", "ls": (0, (1, 2)), "lw": 1}  # a line at one height, dotted
 INSIDE: dict[str, Any] = {}  # a legend inside its panel
 OF_BARS = 0.75  # opacity, so that black lines are seen on black too
 
@@ -72,7 +73,7 @@ def log_axis(ax: Axes, which: str) -> None:
     low, high = axis.get_view_interval()
     if high < 1000 * low:  # powers of ten alone would leave it with a mark or two
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1, 3)))
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_major_formatter(lambda value, _: plain_number(value))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -80,7 +81,7 @@ def log_ticks(ax: Axes, values: Iterable[float]) -> None:
     """A log x axis that is marked at these values alone."""
     log_axis(ax, "x")
     known = sorted(values)
-    ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
+    ax.set_xticks(known, [plain_number(x) for x in known], minor=False)
     ax.set_xticks([], minor=True)
 
 
@@ -94,9 +95,10 @@ def names_below(ax: Axes, names: Sequence[str]) -> None:
 def over_updates(ax: Axes, groups: Groups, part: str, name: str, share: bool = False) -> None:
     """A column of the records' `part` while training: the mean over seeds, every seed thin.
 
-    share: in percent, with the 95 % t interval over seeds and a line where the first group began.
+    share: in percent, with the 95 % t interval over seeds and a dotted line where the first curve begins.
     """
     scale = PERCENT if share else 1.0
+    start: float | None = None
     for key, runs in groups.items():
         style = style_of(key, groups)
         parts = [each[part] for each in runs if name in each.get(part, {})]
@@ -109,8 +111,10 @@ def over_updates(ax: Axes, groups: Groups, part: str, name: str, share: bool = F
         ax.plot(found.index, found["mean"], label=name_of(key), **style)
         if share and len(lines) > 1:
             ax.fill_between(found.index, found["low"], found["high"], color=style["color"], alpha=0.1, lw=0)
-        if share and key == next(iter(groups)):
-            ax.axhline(found["mean"].iloc[0], color="0.45", ls=":", lw=1)
+        if share and start is None:
+            start = found["mean"].iloc[0]
+    if start is not None:
+        ax.axhline(start, label="start", **LEVEL)
     ax.set(xlabel="updates", ylabel=f"{name} (%)" if share else name_of(name))
 
 
@@ -209,7 +213,7 @@ def panel(
         runs = within(runs)
         kind(ax, groups(runs), *given, *([numbers] if extra else []))
         if base and len(runs):
-            ax.axhline(PERCENT * float(runs.values(part="base").mean()), color="0.45", ls=":", lw=1)
+            ax.axhline(PERCENT * float(runs.values(part="base").mean()), label="base", **LEVEL)
         if log:
             log_axis(ax, "y")
         known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}

@@ -17,7 +17,7 @@ from reproduce.selection import Runs, pick
 from reproduce.variance import LIMITS
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.figures import MARKERS
+from topr_exp.report.figures import MARKERS, plain_number
 from topr_exp.report.results import of_problems, unpacked
 from topr_exp.types import VERDICTS, Batch
 
@@ -143,7 +143,7 @@ def cells(ax: Axes, runs: Runs, key: str = EFFECTIVE, written: str = "{:g}", sca
             ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)
     ax.imshow(table, origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=100)
     ax.set_xticks(range(len(values)), [written.format(scale * value) for value in values])
-    ax.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+    ax.set_yticks(range(len(rates)), [plain_number(rate) for rate in rates])
     ax.set(ylabel="learning rate")
     ax.grid(visible=False)
 

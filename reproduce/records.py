@@ -7,7 +7,8 @@ sessions can stand together; each names the commit, the versions and the machine
 import functools
 import json
 import os
-from collections.abc import Collection, Iterable
+import string
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ TRIED = CONF.parent / "docs" / "results" / "rates.yaml"  # pass@1 (%) by place, 
 SHARES = ("pass@1", *VERDICTS)
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
 BINS = 20  # of the updates of a run, for metrics against time
+PLACES = string.digits + string.ascii_lowercase
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
 
@@ -138,18 +140,24 @@ def read(path: Path) -> dict[str, Any]:
     """A figure's file; empty where there is none."""
     stored, fault = read_object(path)
     if fault == MISSING:
-        return {"environments": [], "runs": [], "extra": {}}
-    if not {"environments", "runs", "extra"} <= stored.keys():
+        return {"environments": [], "bases": [], "runs": [], "extra": {}}
+    if not {"environments", "bases", "runs", "extra"} <= stored.keys():
         raise TOPRError(f"{path} is damaged or holds something else; remove it or check it out again")
     return stored
 
 
 def known(stored: dict[str, Any]) -> dict[str, Record]:
-    """The records of a file by identity, each with its environment in place."""
+    """The records of a file by identity, each with its environment, its base and its counts in place."""
+    bases = [with_counts(base, unpacked) for base in stored["bases"]]
     found = {}
-    for record in stored["runs"]:
-        environment = stored["environments"][record["environment"]]
-        found[json.dumps(record["settings"], sort_keys=True)] = {**record, "environment": environment}
+    for stored_record in stored["runs"]:
+        record = {name: with_counts(value, unpacked) for name, value in stored_record.items()}
+        record["environment"] = stored["environments"][record["environment"]]
+        if "base" in record:
+            record["base"] = bases[record["base"]]
+        if "iterations" in record:
+            record["iterations"] = [record["base"], *(with_counts(each, unpacked) for each in record["iterations"])]
+        found[json.dumps(record["settings"], sort_keys=True)] = record
     return found
 
 
@@ -158,17 +166,58 @@ def runs_of(stored: dict[str, Any]) -> Runs:
 
 
 def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:
-    """A figure's file: one line a run, so that a change is a small one to git."""
+    """Write a figure's file: one line a run, so that a change is a small one to git.
+
+    What many runs share, the environment and the evaluation of the base, stands there once.
+    """
     environments: list[dict[str, Any]] = []
+    bases: list[dict[str, Any]] = []
     lines = []
-    for record in sorted(records, key=lambda each: (each["run"], json.dumps(each["settings"]))):
-        if record["environment"] not in environments:
-            environments.append(record["environment"])
-        lines.append(json.dumps({**record, "environment": environments.index(record["environment"])}))
-    runs = ",\n".join(lines)
-    head = f'{{"environments": {json.dumps(environments, indent=1)},\n"extra": {json.dumps(extra)},\n"runs": [\n'
+    for record in sorted(records, key=lambda record: (record["run"], json.dumps(record["settings"]))):
+        stored_record = {name: with_counts(value, packed) for name, value in record.items()}
+        stored_record["environment"] = index_in(environments, record["environment"])
+        if "base" in record:  # records of chosen rates have none
+            stored_record["base"] = index_in(bases, stored_record["base"])
+        if "iterations" in record:
+            later = record["iterations"][1:]
+            stored_record["iterations"] = [with_counts(evaluation, packed) for evaluation in later]
+        lines.append(json.dumps(stored_record))
+    text = f'{{"environments": {json.dumps(environments, indent=1)},\n"extra": {json.dumps(extra)},\n'
+    text += '"bases": [\n' + ",\n".join(map(json.dumps, bases)) + '\n],\n"runs": [\n' + ",\n".join(lines) + "\n]}\n"
     os.makedirs(path.parent, exist_ok=True)
-    write_text(path, f"{head}{runs}\n]}}\n")
+    write_text(path, text)
+
+
+def index_in(values: list[dict[str, Any]], value: dict[str, Any]) -> int:
+    """The index of a value in the list, to which it is added where it is not there yet."""
+    if value not in values:
+        values.append(value)
+    return values.index(value)
+
+
+def with_counts(value: Any, convert: Callable[[str], str]) -> Any:
+    """An evaluation with its counts of each problem converted; anything else as it is."""
+    if not isinstance(value, dict) or "of_problems" not in value:
+        return value
+    return value | {"of_problems": {name: convert(counts) for name, counts in value["of_problems"].items()}}
+
+
+def packed(counts: str) -> str:
+    """Counts in a third of the characters: "4 0 4" as "4 0:010", the distinct ones, then the place of each."""
+    numbers = counts.split()
+    distinct = list(dict.fromkeys(numbers))
+    if len(distinct) > len(PLACES):
+        return counts
+    return " ".join(distinct) + ":" + "".join(PLACES[distinct.index(number)] for number in numbers)
+
+
+def unpacked(text: str) -> str:
+    """Counts from `packed`."""
+    head, separator, places = text.partition(":")
+    if not separator:
+        return text
+    distinct = head.split()
+    return " ".join(distinct[PLACES.index(place)] for place in places)
 
 
 def differences(recorded: Record, again: Record) -> list[str]:

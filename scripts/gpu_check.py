@@ -98,7 +98,7 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
 def update(place: Place) -> dict[str, Any]:
     keeps_activations = place.size != "8b" or place.memory >= 88  # estimated 80 GiB
     way = "plain" if keeps_activations else "checkpointing"
-    return child(place, "update", place.size, way, str(place.out))
+    return child(place, "update", place.size, way)
 
 
 def checkpoint(place: Place) -> dict[str, Any]:

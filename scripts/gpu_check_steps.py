@@ -72,8 +72,11 @@ def attention_kernel() -> str:
     return names.get(choice(query, query, query, is_causal=True), "?")
 
 
-def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
-    """Seconds and memory of an update of 8 examples after 900 shared tokens, and how much of them Adafactor takes."""
+def update(size: str, recompute: str, folder: str = "") -> dict[str, Any]:
+    """Seconds and memory of an update of 8 examples after 900 shared tokens, and how much of them Adafactor takes.
+
+    Then the same with compiled layers; with a folder also the seconds to write a checkpoint there.
+    """
     import torch
     from training import Case, Ours
 
@@ -83,8 +86,7 @@ def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
     ours = Ours(case, 16)
     trainer, cuda = ours.trainer, ours.device.type == "cuda"
     trainer.recompute = recompute == "checkpointing"
-    for _ in range(2):
-        ours.update()
+    first = [timed_update(ours) for _ in range(2)]
     seconds = median_seconds(ours.update, ours.device, times)
 
     def optimizer() -> None:
@@ -93,19 +95,47 @@ def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
 
     share = median_seconds(optimizer, ours.device, times)
     unique = shared + case.batch * (own + completed)
-    found = {
+    figures: dict[str, Any] = {
         "s": seconds,
+        "s of the first two": ", ".join(f"{value:.2f}" for value in first),
         "tokens/s": case.batch * (shared + own + completed) / seconds,
         "distinct tokens/s": unique / seconds,
         "Adafactor s": share,
     }
+    peak = peak_of_gpu() if cuda else None
     if cuda:
-        found["GiB"] = torch.cuda.max_memory_allocated() / 2**30
-        if (peak := peak_of_gpu()) is not None:
-            found["MFU %"] = 100 * operations(ours, unique) / (seconds * peak)
-    if recompute == "checkpointing":
-        found["s of a checkpoint"] = checkpoint(trainer, folder)
-    return {f"{recompute}: {key}": round(value, 3) for key, value in found.items()}
+        figures["GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    if peak is not None:
+        figures["MFU %"] = 100 * operations(ours, unique) / (seconds * peak)
+    if folder:
+        figures["s of a checkpoint"] = checkpoint(trainer, folder)
+    else:
+        figures |= compiled(ours, seconds, times)
+    return {f"{recompute}: {key}": rounded(value) for key, value in figures.items()}
+
+
+def rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def timed_update(ours: Any) -> float:
+    from training import timed
+
+    return float(timed(ours.update, ours.device))
+
+
+def compiled(ours: Any, eager_seconds: float, times: int) -> dict[str, Any]:
+    """Seconds of updates with compiled layers: the first ones, which compile, and the median of `times` later ones."""
+    from topr_exp.training.layers import compile_layers
+
+    compile_layers(ours.policy.model)
+    first = [timed_update(ours) for _ in range(3)]
+    seconds = median_seconds(ours.update, ours.device, times)
+    return {
+        "compiled: s": seconds,
+        "compiled: s of the first three": ", ".join(f"{value:.1f}" for value in first),
+        "compiled: times as fast": eager_seconds / seconds,
+    }
 
 
 def median_seconds(work: Callable[[], Any], device: Any, times: int) -> float:
@@ -157,7 +187,11 @@ def small_update(size: str, folder: str) -> dict[str, Any]:
         if (peak := peak_of_gpu()) is not None:
             figures["MFU %"] = 100 * ours.operations() / (seconds * peak)
     figures |= anatomy(ours, seconds, Path(folder) / f"update-{size}-kernels.json")
-    return {key: round(value, 4) if isinstance(value, float) else value for key, value in figures.items()}
+    figures |= compiled(ours, seconds, times)
+    figures["compiled: completion tokens/s"] = completed / figures["compiled: s"]
+    again = anatomy(ours, figures["compiled: s"], Path(folder) / f"update-{size}-compiled-kernels.json")
+    figures |= {f"compiled: {key}": value for key, value in again.items()}
+    return {key: rounded(value) for key, value in figures.items()}
 
 
 LAUNCHES = re.compile(r"cu(da)?LaunchKernel")

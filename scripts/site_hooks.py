@@ -1,28 +1,47 @@
-"""Hooks of the site (mkdocs.yml): README is its first page, what lies outside docs/ is named, not linked.
+"""Hooks of the site (mkdocs.yml): README is its first page, formulas are MathML, what lies outside docs/ is named.
 
-One page of the reference is what `python -m topr_exp.losses` prints.
+The page of losses is what `python -m topr_exp.losses` prints. The build fails where two pages share a destination and
+where a page has no heading, from which the menu takes its title.
 """
 
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import re
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.DOTALL)
+FUNCTION = re.compile(r"<mi>(?:log|exp)</mi>")
+THIN_SPACE = '<mspace width="0.167em" />'
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add README as index.md, its links and pictures seen from docs/."""
+    """Add README as index.md, its links and pictures seen from docs/, and the page of losses."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
     files.append(File.generated(config, "losses.md", content=losses_page()))
+    refuse_shared_destinations(files)
     return files
+
+
+def refuse_shared_destinations(files: Files) -> None:
+    """PluginError where two files build to the same path, so that one would overwrite the other."""
+    source_of: dict[str, str] = {}
+    for file in files:
+        if file.inclusion.is_excluded():
+            continue
+        source = source_of.setdefault(file.dest_uri, file.src_uri)
+        if source != file.src_uri:
+            raise PluginError(f"{source} and {file.src_uri} both build to {file.dest_uri}: rename one")
 
 
 def losses_page() -> str:
@@ -49,3 +68,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return text if shown in text or text.strip("`") in shown else f"{text} (`{shown}`)"
 
     return LINK.sub(named, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Replace formulas by MathML; PluginError for a page without a heading."""
+    if "<h1" not in content:
+        raise PluginError(f"{page.file.src_uri} has no heading of level 1, which the menu would show")
+    return FORMULA.sub(mathml, content)
+
+
+def mathml(formula: re.Match[str]) -> str:
+    """The MathML of a formula in LaTeX; PluginError for a command that the converter leaves as it is."""
+    element, latex = formula.groups()
+    display = "block" if element == "div" else "inline"
+    converted = convert(html.unescape(latex), display=display)
+    if unknown := re.search(r"\\\w+", converted):
+        raise PluginError(f"{unknown[0]} in a formula has no MathML: write it in other commands")
+    return FUNCTION.sub(rf"\g<0>{THIN_SPACE}", converted)

@@ -22,7 +22,7 @@ from topr_exp.config.settings import Config
 from topr_exp.runs.attempt import environment
 from topr_exp.runs.preflight import check_files, check_machine
 from topr_exp.runtime.cpu import slow_precision
-from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.runtime.exit_status import CommandParser, exit_status, say
 from topr_exp.runtime.files import disk_errors, write_json
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import StopFlag
@@ -51,7 +51,7 @@ NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = ArgumentParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = CommandParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your folder of YAMLs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.set_defaults(multirun=False)

@@ -5,29 +5,64 @@ relative to π = μ: 1 is full weight, 0 none, below 0 the wrong direction. Δ =
 evenly over its tokens. The group has one more answer, with the other verdict and Δ = 0.
 """
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
-from topr_exp.api import loss as named_loss
-from topr_exp.config.yamls import CONF
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.config.load import loss_of_yaml
+from topr_exp.config.yamls import loss_files, use_own_folder
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import disk_errors
 from topr_exp.types import Batch, ConfigError, PairBatch, Tensor
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points = NDArray[np.float64]
+
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
 LENGTHS = (1, 10, 100)
+COLUMNS = 5  # of the picture
+POINTS = 201  # of a line
+SHOWN = (-0.75, 3.25)  # weights in a panel
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An x axis of the picture, from −reach to reach: the Δ of an answer, or of each of its tokens."""
+
+    title: str
+    reach: float
+    of_a_token: bool = False
+
+    def places(self, points: int) -> Points:
+        return np.linspace(-self.reach, self.reach, points)
+
+
+AXES = (  # the last one for losses whose weights depend on length by either of the others
+    Axis("Δ of an answer of any length", 5.0),
+    Axis("Δ of each token, in an answer of any length", 1.5, of_a_token=True),
+    Axis("Δ of an answer of 10 tokens", 5.0),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
+    parser.add_argument("--config-dir", metavar="FOLDER", help="your own YAMLs, as for python -m topr_exp")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
     return exit_status(partial(show, parser.parse_args(arguments)))
 
@@ -35,8 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: argparse.Namespace) -> int:
     if options.plot is not None and options.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
-    names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
-    losses = {name: named_loss(name) for name in names}
+    use_own_folder(options.config_dir)
+    files = loss_files()
+    if unknown := [name for name in options.names if name not in files]:
+        raise ConfigError(f"no loss is called {unknown[0]}; allowed: {', '.join(files)}")
+    losses = {name: loss_of_yaml(files[name]) for name in options.names or files}
     for name, loss in losses.items():
         drops = "drops tokens" if drops_tokens(loss) else ""
         print(f"{name:<18}{paper(name):<18}{drops:<14}{', '.join(sorted(loss.needs))}")
@@ -61,7 +99,7 @@ def drops_tokens(loss: Any) -> bool:
 
 def paper(name: str) -> str:
     """The first paper that a loss's YAML names."""
-    found = re.search(r"arXiv (\d{4}\.\d{5})", (CONF / "algo" / f"{name}.yaml").read_text(encoding="utf-8"))
+    found = re.search(r"arXiv (\d{4}\.\d{5})", loss_files()[name].read_text(encoding="utf-8"))
     return f"arXiv {found[1]}" if found else ""
 
 
@@ -109,29 +147,105 @@ def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, 
     return logp, batch
 
 
-def draw(losses: dict[str, Any], path: Path) -> None:
-    """A panel a loss: weight against Δ, right and wrong, a line a length."""
-    import matplotlib.pyplot as plt
+# ---- the picture
 
-    deltas = [step / 10 for step in range(-50, 51)]
-    columns = min(6, len(losses))
-    figure, axes = plt.subplots(-(-len(losses) // columns), columns, squeeze=False, sharex=True, sharey=True,
-                                figsize=(2.2 * columns, 1.9 * -(-len(losses) // columns)))  # fmt: skip
-    for axis in axes.flat[len(losses) :]:
-        axis.axis("off")
-    for axis, (name, loss) in zip(axes.flat, losses.items(), strict=False):
-        for right, color, width, alpha in ((True, "tab:blue", 2.4, 0.5), (False, "tab:red", 1.0, 1.0)):
-            for tokens, style in zip(LENGTHS, (":", "--", "-"), strict=True):
-                points = weights(loss, right, tokens, deltas)
-                axis.plot(deltas, points, style, color=color, linewidth=width, alpha=alpha)
-        axis.set_title(name, fontsize=8)
-        axis.set_ylim(-0.5, 3)
-        axis.tick_params(labelsize=6)
-    figure.supxlabel("Δ; blue: right, red: wrong; dotted, dashed, solid: 1, 10, 100 tokens", fontsize=8)
-    figure.supylabel("weight", fontsize=8)
-    figure.tight_layout()
+
+@dataclass(frozen=True)
+class Panel:
+    """Losses whose weights are the same, [points] of right and of wrong answers."""
+
+    names: list[str]
+    right: Points
+    wrong: Points
+
+
+def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
+    """Map each x axis to its panels: losses by what their weights depend on, those of equal weights together."""
+    by_axis: dict[Axis, list[Panel]] = {axis: [] for axis in AXES}
+    for name, loss in losses.items():
+        axis = axis_of(loss)
+        curves = curves_of(loss, 10, axis, POINTS)
+        alike = [panel for panel in by_axis[axis] if are_equal(curves, np.stack([panel.right, panel.wrong]))]
+        if alike:
+            alike[0].names.append(name)
+        else:
+            by_axis[axis].append(Panel([name], *curves))
+    return {axis: block for axis, block in by_axis.items() if block}
+
+
+def axis_of(loss: Any) -> Axis:
+    """The first axis along which an answer's weight is the same at every length, else the last axis."""
+    for axis in AXES[:-1]:
+        shortest, *longer = [curves_of(loss, tokens, axis, 31) for tokens in LENGTHS]
+        if all(are_equal(shortest, curves) for curves in longer):
+            return axis
+    return AXES[-1]
+
+
+def curves_of(loss: Any, tokens: int, axis: Axis, points: int) -> Points:
+    """[2, points] weights of right and wrong answers along an axis."""
+    deltas = axis.places(points) * (tokens if axis.of_a_token else 1)
+    return np.array([weights(loss, right, tokens, deltas.tolist()) for right in (True, False)])
+
+
+def are_equal(first: Points, second: Points) -> bool:
+    """Check that weights agree wherever a panel shows them."""
+    return np.allclose(np.clip(first, *SHOWN), np.clip(second, *SHOWN), atol=0.001)
+
+
+def draw(losses: Mapping[str, Any], path: Path) -> None:
+    """Write a picture of weights by log-ratio: a panel for losses of equal weights, a block for each x axis."""
+    from matplotlib.figure import Figure
+
+    blocks = panels(losses)
+    columns = min(COLUMNS, max(map(len, blocks.values())))
+    rows = [-(-len(block) // columns) for block in blocks.values()]
+    figure = Figure(figsize=(2.2 * columns, 2.0 * sum(rows)), layout="constrained")
+    parts = figure.subfigures(len(blocks), height_ratios=rows, squeeze=False)[:, 0]
+    for part, row_count, (axis, block) in zip(parts, rows, blocks.items(), strict=True):
+        cells = part.subplots(row_count, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        for cell, panel in zip(cells, block, strict=False):
+            draw_panel(cell, panel, axis.places(POINTS))
+        for cell in cells[len(block) - columns : len(block)]:  # below which there is none
+            cell.tick_params(labelbottom=True)
+        for cell in cells[len(block) :]:
+            cell.set_axis_off()
+        part.supxlabel(axis.title, fontsize=10)
+        part.supylabel("weight", fontsize=10)
     with disk_errors(f"write {path}"):
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=130)
+
+
+def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
+    """Draw the lines of a panel, with a name beside each."""
+    cell.set_title("\n".join(wrap(", ".join(panel.names), 26)), fontsize=10)
+    cell.set_ylim(*SHOWN)
+    cell.tick_params(labelsize=8)
+    cell.grid(color="0.92")
+    if are_equal(panel.right, panel.wrong):
+        draw_line(cell, x, panel.right, other=None, name="both", color="black")
+        return
+    draw_line(cell, x, panel.right, other=panel.wrong, name="right", color="#0072B2")
+    draw_line(cell, x, panel.wrong, other=panel.right, name="wrong", color="#D55E00")
+
+
+def draw_line(cell: Axes, x: Points, y: Points, *, other: Points | None, name: str, color: str) -> None:
+    """Draw a line; its name stands where it is farthest from the other line, on the side turned away from that one."""
+    cell.plot(x, y, color=color, linewidth=1.6)
+    above, position = True, POINTS // 4
+    if other is not None:
+        has_room = (y > SHOWN[0] + 0.4) & (y < SHOWN[1] - 0.4) & (np.abs(x) < 0.75 * x[-1])
+        distance = np.where(has_room, np.abs(np.clip(y - other, -1.5, 1.5)), -1.0)
+        position = int(distance.argmax())
+        above = bool(y[position] > other[position])
+    slope = (y[position + 5] - y[position - 5]) * (1 if above else -1)
+    horizontal = "center"
+    if abs(slope) > 0.1:
+        horizontal = "right" if slope > 0 else "left"
+    cell.annotate(
+        name, (x[position], y[position]), (0, 3 if above else -3), textcoords="offset points",
+        ha=horizontal, va="bottom" if above else "top", color=color, fontsize=9,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

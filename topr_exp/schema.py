@@ -25,7 +25,7 @@ NOT_IDENTITY = frozenset({
     "model.size", "model.learning_rates", "model.shape", "model.settings_of",
     "sampler.python", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
     "sampler.eager", "sampler.sleep", "sampler.timeout_min",
-    "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size",
+    "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size", "optim.compile",
 })  # fmt: skip
 # Shorter words for a name.
 SHORT = {"baseline": "c", "effective_positive": "pe", "model.lora.rank": "lora"}

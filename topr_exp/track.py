@@ -8,7 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import command_parser, exit_status, say
+from topr_exp.runtime.exit_status import command_parser, exit_status, say, warn
+from topr_exp.runtime.finished import MARK, changed_results
 from topr_exp.runtime.run_models import NOT_SAVED, keeps_no_model
 from topr_exp.types import ConfigError
 
@@ -30,8 +31,10 @@ def track(options: argparse.Namespace) -> int:
     folder: Path = options.folder.resolve()
     if others := [word for word in options.settings if not word.startswith("tracking.")]:
         raise ConfigError(f"{others[0]}: only tracking.KEY=VALUE is read here")
-    if not (folder / "DONE").exists():
+    if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
+    for fault in changed_results(folder) or ():
+        warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
     words = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
     tracking = compose(words).tracking

@@ -1,14 +1,17 @@
 """`python -m topr_exp.losses`: weights against their formulas, and every loss in the table and the picture."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT
 from topr_exp.api import loss
 from topr_exp.config.yamls import CONF
-from topr_exp.losses import DELTAS, main, paper, weights
+from topr_exp.losses import AXES, DELTAS, main, panels, paper, weights
+from topr_exp.types import Batch, LossOutput
 
 
 @pytest.mark.parametrize("tokens", [1, 10])
@@ -51,3 +54,28 @@ def test_the_table_and_the_picture_have_every_loss(tmp_path: Path, capsys: pytes
     assert [line for line in lines if line.startswith("topr") and "2503.14286" in line]
     assert main(["topr", "dpo", "--plot", str(tmp_path / "weights.png")]) == 0
     assert (tmp_path / "weights.png").stat().st_size > 10_000
+
+
+@dataclass(frozen=True)
+class OfBoth:
+    """A loss whose weight goes by an answer's log-ratio and by its length."""
+
+    name: str = "of_both"
+    needs: frozenset[str] = frozenset()
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        delta = (batch.logp - batch.mu_logp).sum(-1)
+        return LossOutput(-batch.reward * (delta.exp() + delta * batch.mask.sum(-1)))
+
+
+def test_the_picture_shows_a_loss_by_what_its_weight_depends_on_and_equal_ones_together() -> None:
+    names = ("topr", "is", "policy_gradient", "grpo", "decoupled_ppo", "rec")
+    found = panels({name: loss(name) for name in names} | {"of_both": OfBoth()})
+    by_answer, by_token, of_ten_tokens = AXES
+    assert [panel.names for panel in found[by_answer]] == [["topr"], ["is", "policy_gradient"]]
+    assert [panel.names for panel in found[by_token]] == [["grpo", "decoupled_ppo"], ["rec"]]
+    assert [panel.names for panel in found[of_ten_tokens]] == [["of_both"]]
+    topr = found[by_answer][0]
+    x = by_answer.places(len(topr.right))
+    assert topr.right == pytest.approx(np.ones(len(x)))
+    assert topr.wrong == pytest.approx(np.minimum(np.exp(x), 1))

@@ -136,9 +136,51 @@ def test_documents_hold_what_the_command_prints(minutes: Any) -> None:
     assert f"14,946 updates of {update.rstrip(' |')} s" in text
 
 
+def test_the_assumptions_give_the_update_that_was_measured(minutes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200: 0.579 s for 8 examples of 100 + 200 tokens after 900 shared ones."""
+    monkeypatch.setattr(minutes, "QUESTION", 100)
+    monkeypatch.setattr(minutes, "COMPLETION", 200)
+    assert minutes.update(minutes.H200, 8) == pytest.approx(0.579, rel=0.01)
+
+
+# ---- models for one card of 24 GB
+
+# By the hub's pages of the models, the shared embeddings counted once.
+PUBLISHED = {"smollm2_135m": 134_515_008, "qwen2_5_0_5b": 494_032_768, "qwen3_0_6b": 596_049_920,
+             "llama3_2_1b": 1_235_814_400, "qwen2_5_1_5b": 1_543_714_304}  # fmt: skip
+
+
+def test_the_presets_shapes_have_the_published_numbers_of_weights(minutes: Any) -> None:
+    assert {name: minutes.presets.parameters(name) for name in minutes.presets.SHAPES} == PUBLISHED
+
+
+def preset_table() -> dict[str, list[str]]:
+    """The cells of each preset's row in docs/own_model.md, by its name."""
+    text = (ROOT / "docs" / "own_model.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "B](https" in line]
+    return {cells[0].strip("`"): cells[1:] for cells in rows}
+
+
+def test_the_table_of_presets_has_all_of_them_and_the_minutes_that_are_derived(minutes: Any) -> None:
+    table = preset_table()
+    assert {*table} == {*minutes.presets.SHAPES}
+    for name, (_, _, _, cell) in table.items():
+        stages = minutes.preset_stages(name)
+        assert cell == f"{sum(stages.values()):.0f} ({stages['training']:.0f})", name
+
+
+@pytest.mark.extended
+def test_the_table_of_presets_has_the_memory_that_is_simulated(module: Any) -> None:
+    for name, (_, updates, sampling, _) in preset_table().items():
+        (row,) = module.preset_rows([name])
+        assert updates == f"{row['recompute']:.1f}, {row['keep']:.1f}", name
+        assert sampling == f"{row['sampling']:.1f}", name
+        assert max(row["recompute"], row["sampling"]) < 22.4, f"{name}: a card of 24 GB has 22.4 GiB"
+
+
 def test_an_update_by_hand(minutes: Any) -> None:
     assert minutes.ALL == 8_030_261_248
     layers = 6 * (minutes.ALL - 2 * 128_256 * 4096) * (900 + 8 * 190) / (989e12 * 0.36)
-    head = 24 * 128_256 * 4096 * 8 * 130 / (989e12 * 0.6)
-    assert minutes.update(minutes.H200, 8) == pytest.approx(layers + head + 32 * 8_030_261_248 / (4.8e12 * 0.9))
+    head = 24 * 128_256 * 4096 * 8 * 130 / (989e12 * 0.34)
+    assert minutes.update(minutes.H200, 8) == pytest.approx(layers + head + 32 * 8_030_261_248 / (4.8e12 * 0.41))
     assert minutes.update(minutes.H100, 8) > minutes.update(minutes.H200, 8) > minutes.update(minutes.H100, 8, 8)

@@ -13,6 +13,7 @@ from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
+from topr_exp.models.loading import SHIPPED
 from topr_exp.runs.plan import plan
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError
@@ -71,6 +72,42 @@ def test_the_papers_models_carry_the_papers_settings() -> None:
             assert (config.sampler.name, config.sampler.gpu_memory_utilization) == ("vllm", None)
             assert (config.sampler.top_k, config.sampler.max_new_tokens) == (500, 512)
             assert (config.sampler.temperature, config.sampler.top_p) == (1.0, 1.0)
+
+
+PRESETS = ("llama3_2_1b", "qwen2_5_0_5b", "qwen2_5_1_5b", "qwen3_0_6b", "smollm2_135m")
+
+
+@pytest.mark.parametrize("model", PRESETS)
+def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model: str) -> None:
+    config = config_of(f"model={model}", "data=gsm8k")
+    assert re.fullmatch(r"[\w-]+/[\w.-]+", config.model.path)
+    assert re.fullmatch(r"[0-9a-f]{40}", str(config.model.revision))
+    assert config_of(f"model={model}", f"model.path={SHIPPED / 'tiny'}", "data.chat=false").model.revision is None
+    assert (config.data.chat, config.data.shots, config.sampler.top_k) == (True, 0, 0)
+    assert config.optim.batch_size % config.optim.micro_batch_size == 0
+
+
+@pytest.mark.parametrize(
+    ("installed", "gpu", "cluster", "name", "prompts"),
+    [
+        (True, True, "local", "vllm", 256),
+        (True, False, "local", "hf", 32),
+        (False, True, "local", "hf", 32),
+        (True, False, "slurm", "vllm", 256),  # submitted where no GPU is, run where one is
+    ],
+)
+def test_a_preset_samples_with_vllm_where_it_can(installed, gpu, cluster, name, prompts, tmp_path, monkeypatch):
+    if installed:
+        (tmp_path / "vllm").mkdir()
+        (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')")
+    if gpu:
+        (tmp_path / "driver").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", tmp_path / "driver")
+    words = ["--config-dir", str(tmp_path), "model=qwen2_5_0_5b", "data=gsm8k", f"cluster={cluster}"]
+    sampler = config_of(*words).sampler
+    assert (sampler.name, sampler.prompts_per_shard) == (name, prompts)
+    assert config_of(*words, "sampler=hf").sampler.name == "hf"
 
 
 def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> None:

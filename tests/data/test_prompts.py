@@ -13,7 +13,11 @@ from tests.conftest import config_of
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.benchmarks import Benchmarks, math_gold
 from topr_exp.data.prompts import Prompter, build_prompter, own_shots, tokenize_prompts
+from topr_exp.grading import extract
 from topr_exp.types import ConfigError, Problem, TOPRError
+
+OWN_FILE = Path(__file__).with_name("own.jsonl")
+OWN_PROBLEMS = ("data=jsonl", f"data.path={OWN_FILE}", "data.test_share=0.2", "data.shots=2")
 
 
 def settings(name: str, **changes: Any) -> Benchmarks:
@@ -55,6 +59,20 @@ def test_own_examples_end_as_their_format_asks() -> None:
         assert text.endswith(f"So the final answer is {gold}.")
 
 
+@pytest.mark.parametrize("format", ["gsm8k", "final"])
+def test_a_chat_prompt_shows_a_number_in_the_words_that_its_grader_reads(format: str) -> None:
+    prompt = build_prompter(settings("gsm8k", answer_format=format, chat=True)).template
+    assert extract(prompt, format) == "12"
+
+
+def test_the_lenient_grader_takes_the_prompt_and_the_examples_of_gsm8k() -> None:
+    strict = build_prompter(config_of(*OWN_PROBLEMS, "data.grader=gsm8k").data)
+    lenient = build_prompter(config_of(*OWN_PROBLEMS, "data.grader=lenient").data)
+    assert lenient == strict
+    assert len(lenient.shots) == 2
+    assert build_prompter(settings("gsm8k", grader="lenient")) == build_prompter(settings("gsm8k"))
+
+
 def test_examples_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shots.jsonl"
     path.write_text('{"question": "A\\u2028?", "solution": "B."}\n\n{"question": "C?", "solution": "D."}\n')
@@ -74,8 +92,10 @@ class ChatTokenizer(SimpleNamespace):
     chat_template = "yes"
 
     def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
-        assert options == {"tokenize": False, "add_generation_prompt": True}
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+        own = {"tokenize": False, "add_generation_prompt": True}
+        assert options | own == options
+        variables = "".join(f"<{name}={value}>" for name, value in options.items() if name not in own)
+        return variables + "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
 
 
 def test_chat_prompts_are_turns() -> None:
@@ -86,6 +106,26 @@ def test_chat_prompts_are_turns() -> None:
     assert prompter.stop == ()
     with pytest.raises(TOPRError, match="no chat template"):
         prompter.render("Q", SimpleNamespace(chat_template=None))
+
+
+def test_the_chat_template_gets_the_options_that_are_set() -> None:
+    prompter = build_prompter(settings("math", chat=True, template="{question}", chat_options={"thinking": False}))
+    assert prompter.render("Q", ChatTokenizer()) == "<thinking=False><user>Q<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "warned"),
+    [
+        ("{{ strftime_now('%d') }}", {}, True),
+        ("{{ strftime_now('%d') }}", {"date_string": "26 Jul 2024"}, False),
+        ("{{ messages }}", {}, False),
+    ],
+)
+def test_a_chat_template_that_puts_todays_date_into_prompts_is_a_warning(template, options, warned, capsys):
+    tokenizer = ChatTokenizer(chat_template=template)
+    policy = SimpleNamespace(context=99, tokenizer=tokenizer, encode=lambda text, chat: np.zeros(9, np.int32))
+    tokenize_prompts([Problem("q", "Why?", "0")], Prompter("{question}", (), True, (), options), policy, 4)
+    assert ("puts today's date into every prompt" in capsys.readouterr().err) == warned
 
 
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit() -> None:

@@ -140,24 +140,39 @@ def test_the_notebook_runs_and_topr_ends_above_ppo(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.extended
-def test_the_site_builds_strictly_every_link_leads_somewhere(tmp_path: Path) -> None:
+def test_the_site_builds_and_a_fault_of_a_link_the_menu_or_an_address_ends_the_build(tmp_path: Path) -> None:
     pytest.importorskip("mkdocstrings", reason="the extra `docs`")
+    site = tmp_path / "site"
 
     def build(root: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
         env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
         return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
 
     done = build(ROOT)
     assert done.returncode == 0, done.stderr
     parts = {"": "Tapered Off-Policy REINFORCE", ".": 'href="settings/"', "api": "Run an experiment in this process"}
-    for folder, text in {**parts, "reference": "algo.b_neg", "losses": "wrong answers of 100 tokens"}.items():
-        assert text in (tmp_path / "site" / folder / "index.html").read_text()
+    parts |= {"reference": "algo.b_neg", "losses": "wrong answers of 100 tokens", "evaluate": "Evaluate, compare"}
+    for folder, text in {**parts, "results": "Figure 1", "index.html": "<math"}.items():
+        page = site / folder
+        assert text in (page / "index.html" if page.is_dir() else page).read_text()
+    for page in site.glob("*/index.html"):
+        assert not re.search(
+            r'<(?:script|link|img)[^>]*(?:src|href)="(?:https?:)?//(?![^"]*canonical)', page.read_text()
+        ), page
+        assert "md-footer__link--prev" in page.read_text(), page
+
     for name in ("scripts", "topr_exp", "mkdocs.yml", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(DOCS, tmp_path / "docs")
     with (tmp_path / "docs" / "vllm.md").open("a") as file:
         file.write("\n[nowhere](settings.md#no-such-place)\n")
+    (tmp_path / "docs" / "hidden.md").write_text("# Not in the menu\n")
     done = build(tmp_path)
     assert done.returncode != 0
     assert "no-such-place" in done.stderr
+    assert "hidden.md" in done.stderr
+    (tmp_path / "docs" / "results.md").write_text("# Results\n")
+    done = build(tmp_path)
+    assert done.returncode != 0
+    assert "results.md and results/README.md both build to results/index.html" in done.stderr

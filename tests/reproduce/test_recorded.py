@@ -91,3 +91,21 @@ def test_records_name_their_environment_and_differences(tmp_path: Path) -> None:
     changed["final"]["of_problems"]["correct"] = "1 2"
     assert records.differences(one, changed)[0].startswith("final.of_problems.correct: ")
     assert records.read(tmp_path / "absent.json")["runs"] == []
+
+
+def test_a_file_has_the_environment_and_the_base_of_many_runs_once(tmp_path: Path) -> None:
+    made = group("topr", 50, seeds=(0, 1, 2)).records()
+    records.write(tmp_path / "x.json", made, {})
+    stored = records.read(tmp_path / "x.json")
+    assert len(stored["runs"]) == 3
+    assert len(stored["bases"]) == len({json.dumps(record["base"]) for record in made})
+    assert [record["base"] for record in records.known(stored).values()] == [record["base"] for record in made]
+
+
+@pytest.mark.parametrize("counts", ["4 0 4", "0", " ".join(map(str, range(36))), " ".join(map(str, range(40)))])
+def test_counts_come_back_from_the_fewer_characters_in_which_they_are_stored(counts: str) -> None:
+    assert records.unpacked(records.packed(counts)) == counts
+
+
+def test_counts_of_few_different_values_take_a_character_each() -> None:
+    assert records.packed("4 0 4 1000") == "4 0 1000:0102"

@@ -68,6 +68,17 @@ def test_every_row_of_a_plain_run() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "text"),
+    [("no GPU is seen", "prompts_per_shard=32), many times slower than vllm: no GPU is seen; n=8 "),
+     (None, "prompts_per_shard=32); n=8 ")],
+)  # fmt: skip
+def test_a_large_model_that_vllm_does_not_sample_says_why(reason, text, monkeypatch):
+    monkeypatch.setattr("topr_exp.runs.console.why_not_vllm", lambda: reason)
+    assert text in shown("model=qwen2_5_0_5b", "data=gsm8k", "sampler=hf")["sampling"]
+    assert "vllm" not in shown("model=tiny")["sampling"]
+
+
+@pytest.mark.parametrize(
     ("overrides", "row", "text"),
     [
         (["effective_positive=0.5"], "algorithm", f"{TOPR}, effective_positive=0.5, rewards 1 and -1"),
@@ -234,7 +245,7 @@ def test_a_chat_prompt_goes_through_the_models_template(own_model: Path) -> None
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     text = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
     assert "\n<eos>user: Mia has" in text, "a template puts a token before the messages, or none"
-    assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
+    assert text.endswith('End with your number, as in "The answer is 12."<eos>bot:◀')
 
 
 def test_a_verifiers_prompt() -> None:

@@ -1,6 +1,7 @@
 """The folder of a run: what it writes, and that only the main process of a run writes it."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import config_of, lines_of
+from tests.conftest import config_of, lines_of, refused
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
@@ -244,6 +245,15 @@ def test_any_process_says_why_it_ended_unless_another_one_knows(tmp_path, monkey
     assert recorded == (main or not isinstance(error, distributed.PeerGone))
     if main:
         assert json.loads((folder.path / "state.json").read_text())["status"] == "failed"
+
+
+def test_a_disk_that_fails_while_an_error_is_written_down_does_not_hide_it(tmp_path, monkeypatch):
+    def fail(*_: object, **named: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with refused("mine"), RunFolder(config_of(f"output_dir={tmp_path}")):
+        monkeypatch.setattr(Path, "exists", fail)
+        raise TOPRError("mine")
 
 
 # ---- reading what a run writes while it writes, and counting steps through its iterations

@@ -134,6 +134,27 @@ def test_a_driver_that_torch_is_too_new_for(machine: Path, device: str, monkeypa
     check_device("cpu")
 
 
+NO_CUDA = (
+    "a GPU is here (NVIDIA's driver 580), but torch 2.13.0+cpu has no CUDA: pip install -c constraints-gpu.txt torch "
+    "(docs/gpu.md), or set cluster.device=cpu"
+)
+
+
+def test_a_torch_without_cuda_beside_a_gpu_is_one_line(machine, monkeypatch, capsys):
+    """On a machine with a GPU a run that computes on the CPU, a hundred times more slowly, is seldom meant."""
+    monkeypatch.setattr("torch.version.cuda", None)
+    monkeypatch.setattr("torch.__version__", "2.13.0+cpu")
+    check_machine([config_of("experiment=smoke", f"output_dir={machine}/out")])
+    assert capsys.readouterr().err == f"warning: this runs on the CPU: {NO_CUDA}\n"
+    with pytest.raises(ConfigError) as error:
+        check_device("cuda")
+    assert str(error.value) == f"cluster.device=cuda: {NO_CUDA}"
+    check_machine([config_of("experiment=smoke", f"output_dir={machine}/out", "cluster.device=cpu")])
+    (machine / "version").unlink()  # no GPU
+    check_machine([config_of("experiment=smoke", f"output_dir={machine}/out")])
+    assert capsys.readouterr().err == ""
+
+
 # ---- which GPU a process of a run takes, and what an engine of its own must not inherit
 
 

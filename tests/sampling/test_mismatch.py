@@ -32,8 +32,8 @@ from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded
 from topr_exp.sampling.sampler import HFSampler, Sample, normal_of
-from topr_exp.training import logprobs
 from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.output_layer import LOGITS_AT_A_TIME
 
 EOS, SEED, DRAWS = 2, 0, 6000
 PROMPTS = [[2], [0, 2]]  # after which the language is the same, but for noise
@@ -232,7 +232,7 @@ def test_the_samplers_ratios_are_unbiased_by_sequence_and_biased_by_token(name: 
 )
 def test_the_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradient(cut, monkeypatch):
     """Of the sets of the policy that sampled, which stay as they are."""
-    monkeypatch.setitem(logprobs.CHUNK, "cpu", 6)  # logits of two tokens at a time
+    monkeypatch.setitem(LOGITS_AT_A_TIME, "cpu", 6)  # logits of two tokens at a time
     drawn = {tuple(one.tokens): one for one in draw(cut, keeps=True)[1][0]}
     sets = {y[:i]: one.kept[i] for y, one in drawn.items() for i in range(len(y))}
     assert {y for y in map(tuple, RESPONSES) if all(y[i] in sets.get(y[:i], ()) for i in range(len(y)))} == {*drawn}

@@ -14,9 +14,9 @@ from tests.training.test_packing import CASES, assert_same, draws, one_by_one, o
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
-from topr_exp.training import logprobs
 from topr_exp.training.logprobs import Inputs, TokenScores, score_rollouts, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
+from topr_exp.training.output_layer import LOGITS_AT_A_TIME
 from topr_exp.types import Batch, LossOutput
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(11, initializer_range=0.2)  # whose gradients are not so large that float32's rounding is
     expected = one_by_one(model, CASES["both"])
     for chunk in (1 << 24, 33):
-        monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
+        monkeypatch.setitem(LOGITS_AT_A_TIME, "cpu", chunk)
         assert_same(outcome(model, CASES["both"], entropy=True), expected)
 
 
@@ -37,7 +37,7 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(monkeypatc
     policy = Policy(small_model, None, "test", torch.bfloat16)
     found = []
     for chunk in (1 << 24, 33):
-        monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
+        monkeypatch.setitem(LOGITS_AT_A_TIME, "cpu", chunk)
         with policy.autocast():
             logp = score_tokens(small_model, Inputs(data, CPU)).logp
         found += torch.autograd.grad(logp.sum(), small_model.lm_head.weight)
@@ -48,7 +48,7 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(monkeypatc
 @pytest.mark.parametrize("chunk", [1 << 24, 22])
 def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch, layout, chunk):
     model, reference = make_model(11, initializer_range=0.2), make_model(11, seed=1, initializer_range=0.2)
-    monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
+    monkeypatch.setitem(LOGITS_AT_A_TIME, "cpu", chunk)
     use(monkeypatch, layout)
     scores = score_tokens(model, Inputs(CASES["both"], CPU), entropy=True, reference=reference)
     assert scores.vocab_kl.requires_grad

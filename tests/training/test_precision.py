@@ -12,9 +12,10 @@ from torch import Tensor
 from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, weights
 from topr_exp.models.policy import Policy
-from topr_exp.training import logprobs
-from topr_exp.training.logprobs import Inputs, SplitLinear, log_probabilities, output_layer, predicting_states, split
+from topr_exp.training import logprobs, output_layer
+from topr_exp.training.logprobs import Inputs, log_probabilities, predicting_states
 from topr_exp.training.optimizers import make_optimizer
+from topr_exp.training.output_layer import OutputLayer
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
@@ -93,11 +94,11 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
         assert np.abs(found - expected).max() < 1e-5
         assert np.abs(found - other).max() > 1e-3
 
-    def spy(model: Any, float32: bool) -> Any:
+    def recording_output_layer(model: Any, *, float32: bool) -> OutputLayer:
         asked.append(float32)
-        return output_layer(model, float32)
+        return OutputLayer(model, float32=float32)
 
-    monkeypatch.setattr(logprobs, "output_layer", spy)
+    monkeypatch.setattr(logprobs, "OutputLayer", recording_output_layer)
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
     assert asked == [float32_head] * 4  # the signals of two micro-batches, then their losses
 
@@ -105,34 +106,83 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
 # ---- the output layer's three products
 
 
-def layers() -> tuple[torch.Tensor, torch.Tensor]:
-    rows, width, vocabulary = 64, 512, 2048
+@pytest.fixture
+def tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the output layer compute as on a GPU."""
+    monkeypatch.setattr(output_layer, "has_tensor_cores", lambda weight: True)
+
+
+def made_layer(dtype: torch.dtype = torch.float32, bias: bool = False) -> torch.nn.Linear:
+    """An output layer whose logits reach about 25."""
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(rows, width, generator=generator)
-    weight = torch.randn(vocabulary, width, generator=generator) * 6 / width**0.5  # logits to about 25
-    return hidden.requires_grad_(), weight.requires_grad_()
+    layer = torch.nn.Linear(512, 2048, bias=bias, dtype=dtype)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator) * 6 / 512**0.5)
+    return layer
+
+
+def made_states() -> Tensor:
+    return torch.randn(64, 512, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def output_layer_of(layer: torch.nn.Linear) -> OutputLayer:
+    return OutputLayer(Mock(get_output_embeddings=lambda: layer), float32=True)
 
 
 def log_p(logits: torch.Tensor) -> torch.Tensor:
     return logits.log_softmax(-1)[torch.arange(len(logits)), torch.arange(len(logits))]
 
 
-def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s() -> None:
-    hidden, weight = layers()
+def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s(tensor_cores: None) -> None:
+    hidden, layer = made_states(), made_layer()
+    weight = layer.weight
     exact = log_p(hidden.double() @ weight.double().T)
-    found = log_p(SplitLinear.apply(hidden, weight, *split(weight)))
+    ours = log_p(output_layer_of(layer).logits(hidden))
     coarse = log_p(hidden.bfloat16().float() @ weight.bfloat16().float().T)
-    error = (found.double() - exact).abs().mean()
+    error = (ours.double() - exact).abs().mean()
     assert error < 1e-4
     assert (coarse.double() - exact).abs().mean() > 300 * error
-    gradients = [torch.autograd.grad(each.sum(), (hidden, weight)) for each in (found, exact)]
-    for ours, wanted in zip(*gradients, strict=True):
-        assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()
-    SplitLinear.apply(hidden, weight.detach(), *split(weight)).sum().backward()  # of an output layer that is frozen
-    assert hidden.grad is not None
+    gradients = [torch.autograd.grad(values.sum(), (hidden, weight)) for values in (ours, exact)]
+    for gradient, wanted in zip(*gradients, strict=True):
+        assert (gradient - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
-def test_scores_take_them_on_a_gpu(small_model, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frozen_output_layer_gives_states_their_gradient_alone(tensor_cores: None, dtype: torch.dtype) -> None:
+    hidden, layer = made_states(), made_layer(dtype).requires_grad_(False)
+    exact = log_p(hidden.double() @ layer.weight.double().T)
+    ours = log_p(output_layer_of(layer).logits(hidden))
+    assert (ours.double() - exact).abs().mean() < 1e-4
+    (gradient,) = torch.autograd.grad(ours.sum(), hidden)
+    (wanted,) = torch.autograd.grad(exact.sum(), hidden)
+    assert (gradient - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("rows", [64, 7])
+def test_by_chunks_scores_and_gradients_are_those_of_all_logits_at_once(
+    tensor_cores: None, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Also of two scores of which one has no gradient, and of the bias."""
+    monkeypatch.setitem(output_layer.LOGITS_AT_A_TIME, "cpu", rows * 2048)
+    hidden, layer = made_states(), made_layer(bias=True)
+    inputs = [hidden, layer.weight, layer.bias]
+    coefficients = torch.randn(64, generator=torch.Generator().manual_seed(2))
+
+    def score(logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
+        squares = logits.square().mean(-1)
+        largest = logits.detach().amax(-1)
+        return (squares, largest) if statistics else (squares,)
+
+    squares, largest = output_layer_of(layer).scores(hidden, score)
+    gradients = torch.autograd.grad((coefficients * squares).sum(), inputs)
+    logits = hidden.double() @ layer.weight.double().T + layer.bias.double()
+    wanted = torch.autograd.grad((coefficients.double() * logits.square().mean(-1)).sum(), inputs)
+    torch.testing.assert_close(largest.double(), logits.amax(-1), atol=1e-3, rtol=0)
+    for gradient, expected in zip(gradients, wanted, strict=True):
+        assert (gradient - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+def test_scores_take_them_on_a_gpu(small_model, tensor_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([1, 2, 3], [4, 5]), ([3], [2, 2, 6])]
     inputs = logprobs.Inputs([(np.array(a), np.array(b)) for a, b in pairs], torch.device("cpu"))
 
@@ -141,8 +191,8 @@ def test_scores_take_them_on_a_gpu(small_model, monkeypatch: pytest.MonkeyPatch)
         (gradient,) = torch.autograd.grad(logp.sum(), small_model.get_output_embeddings().weight)
         return logp.detach(), gradient
 
-    exact = scored()
-    monkeypatch.setattr(logprobs, "on_tensor_cores", lambda weight: True)
-    for ours, wanted in zip(scored(), exact, strict=True):
+    by_halves = scored()
+    monkeypatch.setattr(output_layer, "has_tensor_cores", lambda weight: False)
+    for ours, wanted in zip(by_halves, scored(), strict=True):
         assert not torch.equal(ours, wanted)
         assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()

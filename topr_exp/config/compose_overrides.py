@@ -29,7 +29,7 @@ from yaml import YAMLError
 from topr_exp import __version__
 from topr_exp.config.load import SETTINGS, is_text, unknown_key
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
-from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules
+from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
 from topr_exp.schema import first_line, literal, show
 from topr_exp.types import ConfigError
 
@@ -87,9 +87,7 @@ class OwnYAMLs(SearchPathPlugin):
 
 def config_loader(config_dir: str | None) -> ConfigLoader:
     """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnFolder.path = Path(config_dir).resolve() if config_dir is not None else None
+    use_own_folder(config_dir)
     Plugins.instance().register(OwnYAMLs)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return GlobalHydra.instance().config_loader()

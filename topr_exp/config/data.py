@@ -2,10 +2,10 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
 from topr_exp.types import Problem
@@ -29,8 +29,11 @@ ENDINGS: dict[str, str] = {
 }
 
 
+# Graders that read more than the mark that the prompt asks for, and the format of that prompt.
+ASKED_AS = {"lenient": "gsm8k"}
+ANSWER_GRADERS = ("gsm8k", *ASKED_AS, "math", "final")
 # The package's own, which may run wherever their name comes from.
-GRADERS = {*ENDINGS, "verdict", "topr_exp.grading.gym:grade"}
+GRADERS = {*ANSWER_GRADERS, "verdict", "topr_exp.grading.gym:grade"}
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
 Reward = Literal["pm1", "zero_one", "graded", "given"]
 LARGEST_REWARD = 3.4e38  # training computes in float32
@@ -68,6 +71,11 @@ LINE_BREAKS = Range(
 )
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
 NO_EMPTY = Range("texts, none of them empty", all)
+OWN_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template, which are set here
+CHAT_OPTIONS = Range(
+    f"null or {{NAME: VALUE}}, no NAME of {', '.join(OWN_OPTIONS)}",
+    lambda given: isinstance(given, Mapping) and not {*given} & {*OWN_OPTIONS},
+)
 
 
 class NoAnswer(NamedTuple):
@@ -106,6 +114,7 @@ class DataConfig(Section, ABC):
     # With {question}, and the names of further fields; None takes the one of asked_as.
     template: Annotated[str | None, WITH_QUESTION, LINE_BREAKS] = None
     chat: bool = False
+    chat_options: Annotated[Any, CHAT_OPTIONS] = None  # variables of the chat template, by name
     # None: the next question's beginning where there are shots.
     stop: Annotated[list[str] | None, NO_EMPTY, LINE_BREAKS] = None
 
@@ -156,14 +165,15 @@ class DataConfig(Section, ABC):
     def grader_name(self) -> str:
         """The grader by name: an answer format, or package.module:function."""
         if self.grader is None:
-            formats = ", ".join(ENDINGS)
+            formats = ", ".join(ANSWER_GRADERS)
             raise ValueError(f"grader must be {formats} or package.module:function; got null")
         return self.grader
 
     @property
     def asked_as(self) -> str | None:
         """Whose template and worked examples are taken: those of the grader; None for a grader of the user's own."""
-        return self.grader_name if self.grader_name in ENDINGS else None
+        format = ASKED_AS.get(self.grader_name, self.grader_name)
+        return format if format in ENDINGS else None
 
     def solution(self, problem: Problem) -> str | None:
         """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""

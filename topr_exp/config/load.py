@@ -1,6 +1,7 @@
 """Builds a run's settings from what Hydra composed, and checks them; the resolvers of the YAMLs.
 
-A mistake raises `ConfigError`, one line: key, value, what is allowed. Nothing heavy is imported, no file is read.
+A mistake raises `ConfigError`, one line: key, value, what is allowed. Nothing heavy is imported and no file is read;
+a model's YAML may choose the sampler by the machine (`config.sampler_choice`).
 """
 
 import dataclasses
@@ -8,6 +9,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +20,7 @@ from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config.data import SOURCES, DataConfig
 from topr_exp.config.groups import CLUSTERS
 from topr_exp.config.model import SAMPLERS, SamplerConfig
+from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
 from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
@@ -76,6 +79,13 @@ def build_section(group: str, values: Any) -> Any:
     if group == "algo" and (problem := broken_contract(built)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return built
+
+
+def loss_of_yaml(path: Path) -> Any:
+    """The loss of a YAML, with its values and nothing that it sets elsewhere."""
+    values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    assert isinstance(values, dict)
+    return build_section("algo", {key: value for key, value in values.items() if key != "defaults"})
 
 
 def schema_of(group: str, values: Any) -> Any:
@@ -180,7 +190,15 @@ def quotient(whole: int, part: int) -> int:
     return whole // part
 
 
+def pinned(name: str, revision: str, *, _root_: Any) -> str | None:
+    """`${pinned:NAME,REVISION}` in a model's YAML: its revision on the hub; null where model.path is another model."""
+    return revision if OmegaConf.select(_root_, "model.path") == name else None
+
+
+OmegaConf.register_new_resolver("pinned", pinned, replace=True)
 OmegaConf.register_new_resolver("size", size, replace=True)
+OmegaConf.register_new_resolver("sampler_here", sampler_here, replace=True)
+OmegaConf.register_new_resolver("by_sampler", by_sampler, replace=True)
 OmegaConf.register_new_resolver("quotient", quotient, replace=True)
 OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
 OmegaConf.register_new_resolver("below_float32", lambda precision: precision != "float32", replace=True)

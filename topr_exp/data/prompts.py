@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, DataConfig
 from topr_exp.data.problems import as_text
+from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import read_json_lines
+from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:
@@ -27,9 +29,9 @@ TEMPLATES = {
     "final": "Problem: {question}\nReasoning:",
 }
 CHAT_TEMPLATES = {
-    "gsm8k": '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
+    "gsm8k": '{question}\n\nWork it out step by step. End with your number, as in "The answer is 12."',
     "math": "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
-    "final": '{question}\n\nWork it out step by step. End with "So the final answer is X."',
+    "final": '{question}\n\nWork it out step by step. End with your answer, as in "So the final answer is 12."',
 }
 
 
@@ -41,6 +43,7 @@ class Prompter:
     shots: tuple[Problem, ...]  # worked examples, whose answers are whole solutions
     chat: bool
     stop: tuple[str, ...]
+    chat_options: Mapping[str, Any] = field(default_factory=dict)  # variables of the model's chat template
 
     def render(self, question: str, tokenizer: Any = None, fields: Mapping[str, str] | None = None) -> str:
         """The prompt as text; chat prompts need the model's tokenizer, whose chat template they go through.
@@ -55,7 +58,13 @@ class Prompter:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
         said = [*itertools.chain(*worked), asked]
         messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        try:
+            text: str = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self.chat_options
+            )
+        except Exception as error:  # a template is a program of the model's
+            raise TOPRError(f"the model's chat template refuses the prompt ({first_line(error)})") from None
+        return text
 
     def _ask(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: what is put in may hold braces too.
@@ -82,7 +91,7 @@ def build_prompter(config: DataConfig) -> Prompter:
     beginning = template.split("{question}")[0].strip()
     next_question = [f"\n{beginning}"] if config.shots and beginning and not config.chat else []
     stop = tuple(next_question if config.stop is None else config.stop)
-    return Prompter(template, available[: config.shots], config.chat, stop)
+    return Prompter(template, available[: config.shots], config.chat, stop, config.chat_options or {})
 
 
 def own_shots(answer_format: str | None) -> tuple[Problem, ...]:
@@ -120,6 +129,12 @@ class TokenizedProblems:
     too_long: int  # problems left out: the prompt is longer than the context admits
 
 
+def puts_date(tokenizer: Any, chat_options: Mapping[str, Any]) -> bool:
+    """True where a chat template asks for the date and no option gives one."""
+    template = getattr(tokenizer, "chat_template", None)
+    return isinstance(template, str) and "strftime_now" in template and "date_string" not in chat_options
+
+
 def tokenize_prompts(
     problems: Sequence[Problem],
     prompter: Prompter,
@@ -134,6 +149,11 @@ def tokenize_prompts(
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
+    if prompter.chat and puts_date(policy.tokenizer, prompter.chat_options):
+        warn(
+            "the model's chat template puts today's date into every prompt, so that the same command samples anew "
+            "tomorrow; if the template has a variable for it, set that: 'data.chat_options={date_string: 26 Jul 2024}'"
+        )
 
     def encoded(problem: Problem) -> NDArray[np.int32]:
         text = prompter.render(problem.question, policy.tokenizer, problem.fields)

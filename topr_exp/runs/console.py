@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topr_exp.config.sampler_choice import why_not_vllm
 from topr_exp.config.settings import Config
-from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
+from topr_exp.data.prompts import TokenizedProblems, build_prompter
 from topr_exp.models.loading import encode_chat, encode_text
 from topr_exp.runs.attempt import command_of
 from topr_exp.runs.preflight import model_folders, problems
@@ -93,7 +95,8 @@ def header(
         + (f", lora ({settings_of(model.lora)})" if model.lora is not None else ""),
         "settings": f"of {model.settings_of}" if model.settings_of is not None else "",
         "precision": slow_precision(policy.device.type, policy.precision),
-        "sampling": f"{described(config.sampler, 'sampler.')}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
+        "sampling": f"{described(config.sampler, 'sampler.')}{slow_sampler(config)}; "
+        f"n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": described(config.compose, "compose."),
         "completions": data.completions or "",
         "log μ": {"sampler": "what the sampler drew with", "none": "none"}.get(config.mu, ""),
@@ -106,6 +109,12 @@ def header(
         "GPUs": idle_gpus(config.cluster.world_size) if policy.device.type == "cuda" else "",
     }
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
+
+
+def slow_sampler(config: Config) -> str:
+    """Say why a large model is not sampled by vLLM; "" where it is, and where it could be."""
+    reason = why_not_vllm() if config.sampler.name == "hf" and config.model.size == "large" else None
+    return f", many times slower than vllm: {reason}" if reason is not None else ""
 
 
 def tell_signs(found: TrainingSet, algo: Any, key: str = "effective_positive") -> None:
@@ -281,7 +290,7 @@ def preview_prompt(config: Config) -> str:
     if config.task.verifies:  # the solution is sampled
         assert config.task.template is not None
         question = config.task.template.replace("{question}", question)
-        prompter = Prompter("{question}", (), bool(config.task.chat), ())
+        prompter = replace(prompter, template="{question}", shots=(), chat=bool(config.task.chat), stop=())
     folder = model_folders(config).get("model.path")
     options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
     if folder is None:

@@ -19,8 +19,10 @@ from topr_exp.runs import attempt
 from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
 from topr_exp.runtime import distributed, progress
+from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.exit_status import plural, warn
-from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
+from topr_exp.runtime.files import disk_errors, guarded, open_regular, write_json, write_text, write_whole
+from topr_exp.runtime.finished import MARK, changed_results, mark_finished
 from topr_exp.runtime.run_models import keeps_no_model, model_folders_of
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
@@ -59,12 +61,14 @@ class RunFolder:
         self._progress: dict[str, Any] | None = None
         self.forecast: Forecast | None = None  # once the run knows its problems
         self._lock = contextlib.ExitStack()
+        self._bus_errors = one_line_for_bus_errors(self._record_bus_error)
 
     # ---- an attempt, from opening to its end
 
     def __enter__(self) -> RunFolder:
         self._open()
         self._finished_before, self._attempt = distributed.broadcast((self.done, self._attempt))
+        self._bus_errors.__enter__()
         return self
 
     @distributed.main_process_only
@@ -73,11 +77,12 @@ class RunFolder:
             if "final" in read_small_file(self.path / "summary.json")[0]:
                 return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
+            self._warn_of_changes()
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
             attempt.keep_log(self.path)
             with disk_errors(f"write in {self.path}"):
-                (self.path / "DONE").unlink(missing_ok=True)  # of a run whose summary has to be made again
+                (self.path / MARK).unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()
             attempt.clear(self.path)
             self.save_state()
@@ -113,16 +118,26 @@ class RunFolder:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         progress.watcher = None
+        self._bus_errors.__exit__(None, None, None)
         with self._lock:
             if error is not None and not self._finished_before:
                 self.refuse_if_taken_over()
                 self._record_failure(error)
 
+    def _record_bus_error(self, error: TOPRError) -> bool:
+        """Write down a SIGBUS, which ends this process at once; False: who prints it is not said."""
+        if not self._finished_before:
+            self.refuse_if_taken_over()
+            self._record_failure(error)
+        return False
+
     def _record_failure(self, error: BaseException) -> None:
         """Write down why the attempt ended; any process of the run may be the one that knows."""
         stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         reason = distributed.root_cause(error)
-        known = not distributed.is_main_process() or (self.path / attempt.ERROR).exists()
+        known = not distributed.is_main_process()
+        with contextlib.suppress(OSError):  # the error on its way is what the user must see
+            known = known or (self.path / attempt.ERROR).exists()
         if not stopped and not (isinstance(reason, distributed.PeerGone) and known):
             attempt.record_error(self.path, reason)
         with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
@@ -140,10 +155,17 @@ class RunFolder:
         return stored
 
     def finished(self) -> dict[str, Any]:
-        """The summary of a run that finished before; warns of what its files lost."""
+        """The summary of a run that finished before; warns of what its files lost, and of those that changed."""
         for lost in self.lost():
             warn(f"{self.path}: {lost}")
+        self._warn_of_changes()
         return self.read("summary.json")
+
+    @distributed.main_process_only
+    def _warn_of_changes(self) -> None:
+        """Name each result of a finished run that is not what it was."""
+        for fault in changed_results(self.path) or ():
+            warn(f"{self.path}: {fault}, so it has changed since the run finished")
 
     def lost(self) -> Iterator[str]:
         """Name what damage took from the records, in words."""
@@ -189,15 +211,18 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return (self.path / "DONE").exists()
+        return (self.path / MARK).exists()
 
     @distributed.main_process_only
     def finish(self, summary: dict[str, Any]) -> None:
-        """Write the summary, then the mark that everything is there; remove weights that are not to be kept."""
+        """Write the summary, then the mark that everything is there, with the checksums of all results.
+
+        Weights that are not to be kept are removed after it.
+        """
         write_json(self.path / "summary.json", summary)
         self._progress = None
         self.save_state("done")
-        write_text(self.path / "DONE", "")
+        mark_finished(self.path)
         self.remove_unwanted_models()
 
     @distributed.main_process_only
@@ -374,7 +399,8 @@ def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
 def rows_in(path: Path) -> NDArray[np.integer]:
     """The numbers of rows that a file holds; TOPRError where it can't be read."""
     try:
-        found: NDArray[np.integer] = np.load(path)
-        return found
-    except (OSError, EOFError, ValueError) as error:
+        with open_regular(path) as file:
+            rows: NDArray[np.integer] = np.load(file)
+        return rows
+    except (OSError, EOFError, ValueError, MemoryError) as error:  # of memory: its header says how many there are
         raise TOPRError(f"{path} can't be read ({' '.join(str(error).split())})") from None

@@ -23,9 +23,11 @@ from topr_exp.data.prompts import build_prompter
 from topr_exp.data.rollout_files import HUB, IMPORTED, NO_LOG, RolloutReader, kind_of_prompt, source_files
 from topr_exp.grading.grader import check_name, source_file
 from topr_exp.models import loading
+from topr_exp.runtime.compilers import c_compiler, cxx_compiler
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, source_of, write_json
+from topr_exp.runtime.finished import MARK
 from topr_exp.runtime.gpu_machine import check_gpu_machine, driver_version
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError, TOPRError
@@ -49,6 +51,8 @@ def check_files(config: Config, trains: bool = True) -> None:
         stored = data.completions.startswith(IMPORTED) and (config.store / data.completions / "key.json").is_file()
         if not (Path(data.completions).exists() or stored or data.completions.startswith(HUB)):
             raise ConfigError(f"data.completions={data.completions}: {NO_LOG.format(config.store)}")
+    if trains and config.optim.compile:
+        check_compiler(config.cluster.device)
     check_models(config)
     build_prompter(data)  # refuses worked examples that are not there
     if data.grader is not None:
@@ -62,6 +66,15 @@ def check_files(config: Config, trains: bool = True) -> None:
 def check_package(name: str, setting: str, extra: str) -> None:
     if importlib.util.find_spec(name) is None:
         raise ConfigError(f"{setting}: the package {name} is not installed (pip install 'topr-exp[{extra}]')")
+
+
+def check_compiler(device: str) -> None:
+    """Raise ConfigError where torch.compile would find no compiler at the first update."""
+    on_cpu = device == "cpu" or (device == "auto" and driver_version() is None)
+    if on_cpu and cxx_compiler() is None:
+        raise ConfigError("optim.compile=true: no C++ compiler on PATH, with which torch builds kernels; install g++")
+    if not on_cpu and c_compiler() is None:
+        raise ConfigError("optim.compile=true: no C compiler on PATH, with which Triton builds kernels; install gcc")
 
 
 def check_models(config: Config) -> None:
@@ -187,11 +200,12 @@ def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, grad
 
 def check_machine(configs: Iterable[Config]) -> None:
     """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
-    runs = [config for config in configs if config.overwrite or not (config.folder / "DONE").exists()]
+    runs = [config for config in configs if config.overwrite or not (config.folder / MARK).exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device for config in runs if not isinstance(config.cluster, SlurmCluster)}:
-        check_device(device)
+        if slow_device := check_device(device):
+            warn(slow_device)
     engines = [
         (config.sampler.python, samples_here(config)) for config in runs if isinstance(config.sampler, VLLMConfig)
     ]

@@ -76,8 +76,14 @@ class TaskSet:
             codes, classes = (values.reshape(-1, n) for values in (verdicts.codes, verdicts.classes))
             return Solutions(questions.problems, rollouts.texts(0, rollouts.rows), codes, classes, rollouts.sampled)
 
-        seeds = {"seed": config.sampler.seed, "test_seed": config.evaluation.seed}
-        self.verification = Verification(config.task, solve, self.sets, **seeds)
+        self.verification = Verification(
+            config.task,
+            solve,
+            self.sets,
+            seed=config.sampler.seed,
+            test_seed=config.evaluation.seed,
+            chat_options=config.data.chat_options,
+        )
         self.sets, self.prompter = self.verification.sets, self.verification.prompter
         return self.verification.sampled
 

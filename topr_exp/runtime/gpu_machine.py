@@ -3,15 +3,15 @@
 import contextlib
 import ctypes
 import json
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+from topr_exp.config.sampler_choice import DRIVER
+from topr_exp.runtime.compilers import c_compiler
 from topr_exp.types import ConfigError
 
-DRIVER = Path("/proc/driver/nvidia/version")
 SHARED_MEMORY = Path("/dev/shm")
 OLDEST_DRIVER = {12: 525, 13: 580}  # by CUDA's major version
 LEAST_SHARED_GIB = 1.0
@@ -61,6 +61,20 @@ def old_driver(cuda: str | None) -> str | None:
     return f"NVIDIA's driver is {found}, CUDA {cuda} needs {least} or newer: {remedy}"
 
 
+def torch_without_cuda(version: str, cuda: str | None) -> str | None:
+    """The line for a torch that can't use the GPU whose driver is here; None where there is nothing to say.
+
+    version, cuda: of torch, the second None for a build without CUDA.
+    """
+    found = driver_version()
+    if found is None or cuda is not None:
+        return None
+    return (
+        f"a GPU is here (NVIDIA's driver {found}), but torch {version} has no CUDA: "
+        "pip install -c constraints-gpu.txt torch (docs/gpu.md), or set cluster.device=cpu"
+    )
+
+
 def examine(python: str) -> tuple[dict[str, str], list[str]]:
     """Look at this machine with the environment that samples: what was found by name, and a line for each lack."""
     include, cuda, torch, vllm, failure = probe(python)
@@ -72,7 +86,7 @@ def examine(python: str) -> tuple[dict[str, str], list[str]]:
         )
         rows.append(("torch", f"{torch}, CUDA {cuda}", built))
         rows.append(("Python.h", include, None if (Path(include) / "Python.h").is_file() else headers))
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC") or "gcc", "gcc", "clang"))), None)
+    compiler = c_compiler()
     free = shutil.disk_usage(SHARED_MEMORY).free / 2**30 if SHARED_MEMORY.exists() else 0.0
     small = f"{SHARED_MEMORY} has {free:.1f} GiB free, {LEAST_SHARED_GIB} are needed: docker run --shm-size=8g"
     rows += [

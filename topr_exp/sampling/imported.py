@@ -1,6 +1,7 @@
 """Completions made elsewhere (any model, any framework) in the place of sampled ones."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def load_imported(
     columns = columns.append_column("row", pa.array(range(len(columns)), pa.int32()))  # of the log
     limit = data.completion_limit
     answered, index, given = match_problems(columns, problems, source, data.reward != "given")
-    prompts = {place: encode_prompt(kind, value, policy) for place, (kind, value) in given.items()}
+    prompts = {place: encode_prompt(kind, value, policy, data.chat_options) for place, (kind, value) in given.items()}
     questions = tokenize_prompts(answered, prompter, policy, 1, prompts)
     if questions.too_long:
         raise TOPRError(f"data.completions={source}: {questions.too_long} prompts are longer than the model's context")
@@ -149,8 +150,10 @@ def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
     return columns.set_column(columns.column_names.index(name), name, filled)
 
 
-def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
-    """A prompt that a log brought, as token ids."""
+def encode_prompt(
+    kind: str, value: Any, policy: Policy, chat_options: Mapping[str, Any] | None = None
+) -> NDArray[np.int32]:
+    """A prompt that a log brought, as token ids; chat_options: variables of the model's chat template."""
     if kind == "prompt_tokens":
         return np.array(value, dtype=np.int32)
     if kind == "messages":
@@ -158,7 +161,9 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
             raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
         try:
             messages = json.loads(value)
-            value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            value = policy.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **(chat_options or {})
+            )
         except Exception as error:  # a template is a program of the model's
             refused = f"data.completions: the model's chat template refuses the messages {value:.80}"
             raise TOPRError(f"{refused} ({first_line(error)})") from None

@@ -21,6 +21,7 @@ from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import open_own_file
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
@@ -183,12 +184,12 @@ class Task:
         assert run is not None, f"{folder} is no run of a sweep any more"
         place.export(set_cuda_visible_devices=False, overwrite=True)
         if place.rank == 0:
-            print(f"the run's output goes on in {folder / LOG}", flush=True)
+            print(printable(f"the run's output goes on in {folder / LOG}"), flush=True)
             redirect(folder / LOG)
         try:
             run_processes(run.enter())
         except Interrupted as stop:
-            print(stop, file=sys.stderr, flush=True)
+            print(printable(str(stop)), file=sys.stderr, flush=True)
             if place.rank != 0:
                 return  # as done: a task that fails would end the first, which has the job queued again
             queue_again(stop.signal, run)
@@ -219,7 +220,7 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
             refuse_standstill(run)
         for pause in REQUEUE_PAUSES:  # many jobs of an array ask at once
             _, problem = run_slurm("scontrol", "requeue", job)
-            print(problem or "queued again", file=sys.stderr, flush=True)
+            print(printable(problem) or "queued again", file=sys.stderr, flush=True)
             if not problem:
                 (run.folder / attempt.ERROR).unlink(missing_ok=True)
                 return

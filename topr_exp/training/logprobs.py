@@ -3,10 +3,9 @@
 `score_tokens` scores micro-batches with a gradient; `score_rollouts` scores log μ and log π_ref once, for the store.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,20 +13,18 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from topr_exp.models.loading import refuse_scaled_logits
 from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
+from topr_exp.training.layers import recomputed_layers
+from topr_exp.training.output_layer import OutputLayer
 from topr_exp.training.packing import Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, row_width, tree_rows, use_tree_attention
 
 VERSION = 2  # of what is stored; part of the key
-# Logits at a time: 64 MiB in float32; on a GPU 256, since each chunk reads the whole output layer again.
-CHUNK = {"cpu": 1 << 24, "cuda": 1 << 26}
 
 
 @dataclass(frozen=True)
@@ -112,61 +109,58 @@ def score_tokens(
     """
     with recomputed_layers(model, recompute and torch.is_grad_enabled()):
         hidden = predicting_states(model, inputs)
-    targets, head = inputs.targets, output_layer(model, float32_head)
+    reference_logp = None
     if reference is not None:
-        reference_head = output_layer(reference, float32_head)
+        reference_logp = distribution_of(reference, inputs, float32_head)
+    score = TokenScore(inputs, reference_logp, entropy)
+    columns = OutputLayer(model, float32=float32_head).scores(hidden, score)
+    padded = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in columns]
+    vocab_kl = padded[1] if reference is not None else None
+    return TokenScores(padded[0], padded[-1].detach() if entropy else None, vocab_kl)
+
+
+# Maps the first row and the number of rows to log-probabilities [rows, V].
+Distribution = Callable[[int, int], Tensor]
+
+
+def distribution_of(model: Any, inputs: Inputs, float32_head: bool) -> Distribution:
+    """Log-probabilities of the whole vocabulary by a model, without gradient, by rows of the completion tokens."""
+    with torch.no_grad():
+        hidden = predicting_states(model, inputs)
+    layer = OutputLayer(model, float32=float32_head)
+
+    def log_probabilities_of(start: int, count: int) -> Tensor:
         with torch.no_grad():
-            reference_hidden = predicting_states(reference, inputs)
+            return layer.logits(hidden[start : start + count]).log_softmax(-1)
 
-    def score_rows(start: int, end: int, hidden: Tensor) -> tuple[Tensor, ...]:
-        """By row: the target's log-probability among what is drawable; if asked, entropy and KL to the reference."""
-        logits = head(hidden[start:end])
-        drawable = inputs.drawable(logits, start)
-        out = [-torch.nn.functional.cross_entropy(drawable, targets[start:end], reduction="none")]
-        if entropy:
-            with torch.no_grad():
-                logp = logits.log_softmax(-1)
-                out.append(-(logp.exp() * logp).sum(-1))
-        if reference is not None:
-            with torch.no_grad():
-                reference_logp = reference_head(reference_hidden[start:end]).log_softmax(-1)
-            logp = logits.log_softmax(-1)
-            out.append((logp.exp() * (logp - reference_logp)).sum(-1))
-        return tuple(out)
-
-    size = max(1, CHUNK[inputs.device.type] // model.get_output_embeddings().weight.shape[0])
-    recomputed = torch.is_grad_enabled() and len(hidden) > size
-    run = partial(checkpoint, score_rows, use_reentrant=False) if recomputed else score_rows
-    parts = [run(start, start + size, hidden) for start in range(0, len(hidden), size)]
-    flat = [torch.cat(column) for column in zip(*parts, strict=True)]
-    filled = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in flat]
-    return TokenScores(filled[0], filled[1] if entropy else None, filled[-1] if reference is not None else None)
+    return log_probabilities_of
 
 
-def output_layer(model: Any, float32: bool) -> Callable[[Tensor], Tensor]:
-    """The output layer as a function of hidden states [N, H] to logits in float32 (float64 for a float64 model).
+@dataclass(frozen=True)
+class TokenScore:
+    """Maps logits of completion tokens to their scores: log π, KL to the reference if there is one, entropy if asked.
 
-    float32: computed at that accuracy, on a GPU by split products; else in autocast's precision.
+    log π is that among the tokens that could be drawn, where those are known; entropy has no gradient.
     """
-    head = model.get_output_embeddings()
-    bias = head.bias.float() if head.bias is not None else None
-    halves = split(head.weight.detach()) if float32 and on_tensor_cores(head.weight) else None  # once for all chunks
 
-    def logits(hidden: Tensor) -> Tensor:
-        if not float32:
-            rounded: Tensor = head(hidden)
-            return rounded.to(torch.promote_types(rounded.dtype, torch.float32))
-        with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
-            if halves is None:
-                return torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
-            products: Tensor = SplitLinear.apply(hidden.float(), head.weight, *halves)
-            return products if bias is None else products + bias
+    inputs: Inputs
+    reference_logp: Distribution | None
+    entropy: bool
 
-    return logits
-
-
-def on_tensor_cores(weight: Tensor) -> bool:
-    return weight.is_cuda and weight.dtype is torch.float32
+    def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
+        """Scores [n] of logits [n, V] of the tokens from `start` on; without `statistics` those with gradient alone."""
+        logp = logits.log_softmax(-1)
+        drawable_logp = logp
+        if self.inputs.sets:
+            drawable_logp = self.inputs.drawable(logits, start).log_softmax(-1)
+        targets = self.inputs.targets[start : start + len(logits)]
+        columns = [drawable_logp.gather(-1, targets[:, None])[:, 0]]
+        if self.reference_logp is not None:
+            columns.append((logp.exp() * (logp - self.reference_logp(start, len(logits)))).sum(-1))
+        if self.entropy and statistics:
+            with torch.no_grad():
+                columns.append(-(logp.exp() * logp).sum(-1))
+        return tuple(columns)
 
 
 def predicting_states(model: Any, inputs: Inputs) -> Tensor:
@@ -184,25 +178,6 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
 
     hidden: Tensor = model.base_model(input_ids=tensor(ids), use_cache=False, **options).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, tensor(places))
-
-
-@contextlib.contextmanager
-def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
-    """While the block runs, layers keep their inputs only and compute the rest again in the backward pass.
-
-    transformers does that in training mode, which is set on the layers alone: what lies inside them, dropout too,
-    stays in evaluation mode. Before and after, layers take a cache, which recomputation would not.
-    """
-    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if wanted else []
-    assert layers or not wanted, f"{type(model).__name__} has no layers that can be computed again"
-    for layer in layers:
-        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        layer.gradient_checkpointing = layer.training = True
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.gradient_checkpointing = layer.training = False
 
 
 def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
@@ -290,51 +265,3 @@ def log_probabilities(
             values[i] = line[: len(tokens[i])]
         report(int(lengths[part].sum()))
     return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})
-
-
-# ---- matrix products near float32's accuracy on tensor cores: three of bfloat16 halves, summed in float32
-
-
-Halves = tuple[Tensor, Tensor]
-
-
-def split(matrix: Tensor) -> Halves:
-    """A float32 matrix as the sum of two in bfloat16; what is left is below 2^-16 of each value."""
-    high = matrix.to(torch.bfloat16)
-    return high, (matrix - high).to(torch.bfloat16)
-
-
-def product(left: Halves, right: Halves) -> Tensor:
-    """left @ right in float32, without the product of the two low halves (2^-16 of the whole)."""
-    total = multiply(left[0], right[1])
-    total += multiply(left[1], right[0])
-    total += multiply(left[0], right[0])
-    return total
-
-
-def multiply(left: Tensor, right: Tensor) -> Tensor:
-    """The product of two bfloat16 matrices with sums and result in float32."""
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()  # exact products, as on tensor cores
-
-
-class SplitLinear(torch.autograd.Function):
-    """hidden @ weight.T from bfloat16 halves, forward and backward.
-
-    Arguments: hidden [N, H] and weight [V, H] float32; `split(weight)`, made once for many calls. Returns [N, V]
-    float32. At logits up to 25 the mean error of log p is below 1e-4; one product in bfloat16 has over 300 times that.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, high: Tensor, low: Tensor) -> Tensor:
-        ctx.save_for_backward(hidden, high, low)
-        return product(split(hidden), (high.T, low.T))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden, high, low = ctx.saved_tensors
-        grad = split(grads[0])
-        to_hidden = product(grad, (high, low)) if ctx.needs_input_grad[0] else None
-        to_weight = product((grad[0].T, grad[1].T), split(hidden)) if ctx.needs_input_grad[1] else None
-        return to_hidden, to_weight, None, None

@@ -26,6 +26,7 @@ from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches
+from topr_exp.training.layers import compile_layers
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
@@ -54,6 +55,8 @@ class Trainer:
     ) -> None:
         self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
         self.layout, self.stop = layout, stop or StopFlag()
+        if config.compile:
+            compile_layers(policy.model)
         self.signals: Callable[[Any], dict[str, Tensor]] | None = getattr(loss, "signals", None)
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.

@@ -1,6 +1,6 @@
 """Problems become solutions to verify: a solver answers, the grader finds the truth, each answer makes one question."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,18 @@ class Verification:
     """The task of a verifier: what it is asked, and what its verdicts are good for.
 
     solve(problems, n, seed): writes and grades n solutions of each. seed, test_seed: for training and test problems.
+    chat_options: variables of the verifier's chat template.
     """
 
     def __init__(
-        self, task: TaskConfig, solve: Callable[..., Solutions], sets: ProblemSets, *, seed: int, test_seed: int
+        self,
+        task: TaskConfig,
+        solve: Callable[..., Solutions],
+        sets: ProblemSets,
+        *,
+        seed: int,
+        test_seed: int,
+        chat_options: Mapping[str, Any] | None = None,
     ) -> None:
         assert task.solutions is not None
         assert task.test_solutions is not None
@@ -77,7 +85,7 @@ class Verification:
             self.sampled += train.sampled
             self.sets = replace(self.sets, train=train.questions(task.template))
         # The question is the whole prompt already.
-        self.prompter = Prompter("{question}", (), task.chat, ())
+        self.prompter = Prompter("{question}", (), task.chat, (), chat_options or {})
         self.base: figures.Tally | None = None
 
     def tested(self, folder: Path, iteration: int, evaluation: Evaluation) -> dict[str, Any]:
