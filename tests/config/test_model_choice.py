@@ -143,6 +143,12 @@ def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
         assert found.name == name
 
 
+def test_a_plain_folder_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "own", TOY)
+    composer = Composer(parse_arguments([f"model={folder}"]))
+    assert [words for words, _ in composer.jobs(composer.base())] == [[f"model={folder}"]]
+
+
 def test_the_name_of_a_folder_may_be_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model_folder(tmp_path / "own", TOY)
     monkeypatch.setenv("WEIGHTS", str(tmp_path))

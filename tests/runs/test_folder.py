@@ -40,7 +40,7 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
         "save_training_set": (1, SET, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 50, 0.0),
-        "note_progress": (WORK,), "end_progress": (WORK,), "seconds_left": ((WORK,),),
+        "note_progress": (WORK,), "end_progress": (WORK,), "seconds_left": ((WORK,),), "remove_unwanted_models": (),
         "unfinished_iterations": (), "summarize": ({}, {}, {}), "finish": ({"final": {}},),
     },
     Metrics: {

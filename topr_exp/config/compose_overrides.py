@@ -36,6 +36,7 @@ from topr_exp.types import ConfigError
 HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
 PROGRAM = "python -m topr_exp"
 OTHER_MODEL = "model=FOLDER_OR_HUB_NAME"
+PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # that needs no quotes
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
     r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|\b(?:range|interval)\(.*)|"""
@@ -220,7 +221,7 @@ class Composer:
                 raise unknown_key(key)
             self.call(partial(OmegaConf.update, composed, key, override.value(), force_add=True))
         if model is not None:
-            settings = {"path": model.path, "settings_of": model.described}
+            settings = {"path": model.path, "shape": None, "settings_of": model.described}
             if not any(each.key_or_group == "model.name" for each in overrides):
                 settings["name"] = model.name
             for key, value in settings.items():
@@ -260,7 +261,8 @@ class Composer:
             return [str(each.input_line) for each in read]
         others = [str(each.input_line) for each in read if each.key_or_group not in ("model", "model.path")]
         named = [] if any(each.key_or_group == "model.name" for each in read) else [f"model.name={quoted(model.name)}"]
-        values = [f"model.path={quoted(model.path)}", f"++model.settings_of={quoted(model.described)}", *named]
+        values = [f"model.path={quoted(model.path)}", "model.shape=null", *named]
+        values.append(f"++model.settings_of={quoted(model.described)}")
         return [f"model={model.choice}", *values, *others]
 
     def is_value(self, key: str) -> bool:
@@ -284,10 +286,11 @@ def is_no_experiment(override: Override) -> bool:
 
 
 def quote_folder(override: str) -> str:
-    """An override with quotes around the folder of a model, whatever is in its name."""
+    """An override with quotes around the folder of a model where its name needs them."""
     key, _, value = override.partition("=")
-    names_model = key in ("model", "model.path")
-    return f"{key}={quoted(value)}" if names_model and Path(value).expanduser().is_dir() else override
+    if key not in ("model", "model.path") or PLAIN_PATH.fullmatch(value) or not Path(value).expanduser().is_dir():
+        return override
+    return f"{key}={quoted(value)}"
 
 
 def quoted(text: str) -> str:
