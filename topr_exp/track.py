@@ -10,6 +10,7 @@ from pathlib import Path
 
 from topr_exp.runtime.exit_status import command_parser, exit_status, say, warn
 from topr_exp.runtime.finished import MARK, changed_results
+from topr_exp.runtime.run_models import NOT_SAVED, keeps_no_model
 from topr_exp.types import ConfigError
 
 
@@ -36,7 +37,10 @@ def track(options: argparse.Namespace) -> int:
         warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
     words = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
-    say(send_finished(compose(words).tracking, folder))
+    tracking = compose(words).tracking
+    if tracking.model_artifact and keeps_no_model(folder):
+        raise ConfigError(f"tracking.model_artifact=true: {folder}: {NOT_SAVED}")
+    say(send_finished(tracking, folder))
     return 0
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT, config_of, overrides
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import SLOW, command, environment, steps, wait_for
-from topr_exp.runtime import locks, progress
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, printable
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import __main__ as sweeps
@@ -161,15 +161,6 @@ def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path
     monkeypatch.setattr(locks, "PROC", tmp_path / "none")
     with locks.acquire(tmp_path / "run.claim"):  # type: ignore[union-attr]
         assert "is left alone" in sweeps.terminate(tmp_path / "run.claim")
-
-
-def test_the_time_left_is_told_by_the_pace_of_this_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    resumed = progress.Progress("training", 10, "updates", done=6)
-    now[0] = 8.0
-    resumed.update(2)
-    assert resumed.left() == 8.0
 
 
 # ---- exit statuses, with one line for an error

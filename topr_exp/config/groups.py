@@ -107,6 +107,10 @@ class CheckpointConfig(Section):
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
     keep_iterations: Annotated[list[int] | None, FROM_1]  # whose weights are kept besides the last's; None: all
+    save_model: bool = True  # False: a run that finishes removes its weights
+
+    def check(self) -> Iterator[Rule]:
+        yield "keep_iterations", self.save_model or not self.keep_iterations, "null or [] where save_model is false"
 
 
 @dataclass(frozen=True)

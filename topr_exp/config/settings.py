@@ -71,6 +71,12 @@ class Config(Section):
     def check(self) -> Iterator[Rule]:
         no_home = self.output_dir.startswith("~")
         yield "output_dir", not no_home, "a folder (`~` stands for a home folder that there is; else write ./~)"
+        uploads = self.tracking.model_artifact
+        yield (
+            "tracking.model_artifact",
+            self.checkpoint.save_model or not uploads,
+            "false where checkpoint.save_model is",
+        )
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             yield from rules(self)
         processes, size = self.cluster.world_size, self.optim.batch_size

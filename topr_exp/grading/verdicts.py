@@ -83,7 +83,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
     }
     table = store.table("verdicts", key, rollouts.shards, rollouts.derivation)
     table.hold()
-    with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions") as progress:
+    with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions", "grading") as progress:
 
         def make(shard: int) -> pa.Table:
             start, end = rollouts.shard_rows(shard)

@@ -16,12 +16,14 @@ from omegaconf import OmegaConf
 
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
+from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, guarded, open_regular, write_json, write_text, write_whole
 from topr_exp.runtime.finished import MARK, changed_results, mark_finished
+from topr_exp.runtime.run_models import keeps_no_model, model_folders_of
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.schema import literal, plain
@@ -30,6 +32,7 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     from topr_exp.composition.training_set import TrainingSet
     from topr_exp.grading.verdicts import Verdicts
+    from topr_exp.runtime.progress import Progress
     from topr_exp.sampling.rollouts import Completions
 
 # Nested in sampling and evaluation, where an engine starts: "engine".
@@ -56,6 +59,7 @@ class RunFolder:
         self._finished_before = False
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
+        self.forecast: Forecast | None = None  # once the run knows its problems
         self._lock = contextlib.ExitStack()
         self._bus_errors = one_line_for_bus_errors(self._record_bus_error)
 
@@ -85,7 +89,7 @@ class RunFolder:
             held.enter_context(guarded(self.path, self.refuse_if_taken_over))
             self.evaluations.drop_damaged()
             self._lock = held.pop_all()
-        progress.listener = self._save_progress
+        progress.watcher = self
 
     def _describe(self) -> None:
         """Write down what will run and with what, where that is not there, and read how far earlier attempts got.
@@ -113,7 +117,7 @@ class RunFolder:
             )
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        progress.listener = None
+        progress.watcher = None
         self._bus_errors.__exit__(None, None, None)
         with self._lock:
             if error is not None and not self._finished_before:
@@ -186,6 +190,7 @@ class RunFolder:
         summary = {
             "base": base,
             "final": final,
+            **({} if config.checkpoint.save_model else {"model_saved": False}),
             "algo": config.algo.name,
             "data": config.data.name,
             "source": config.data.place,
@@ -210,11 +215,22 @@ class RunFolder:
 
     @distributed.main_process_only
     def finish(self, summary: dict[str, Any]) -> None:
-        """Write the summary, then the mark that everything is there, with the checksums of all results."""
+        """Write the summary, then the mark that everything is there, with the checksums of all results.
+
+        Weights that are not to be kept are removed after it.
+        """
         write_json(self.path / "summary.json", summary)
         self._progress = None
         self.save_state("done")
         mark_finished(self.path)
+        self.remove_unwanted_models()
+
+    @distributed.main_process_only
+    def remove_unwanted_models(self) -> None:
+        """Remove the weights of a finished run whose summary says that none are kept."""
+        if keeps_no_model(self.path):
+            for folder in model_folders_of(self.path):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def model_of(self, iteration: int) -> Path:
         """Path of the model of an iteration; the last one is the run's `model/`."""
@@ -231,7 +247,7 @@ class RunFolder:
         self.refuse_if_taken_over()
         for number in range(1, iteration + 1):  # a later iteration may go on from its own
             shutil.rmtree(self.path / "checkpoints" / str(number), ignore_errors=True)
-        keep = self._config.checkpoint.keep_iterations
+        keep = self._config.checkpoint.keep_iterations if self._config.checkpoint.save_model else []
         for earlier in range(1, iteration):
             if keep is not None and earlier not in keep:
                 shutil.rmtree(self.model_of(earlier), ignore_errors=True)
@@ -244,6 +260,8 @@ class RunFolder:
         assert name in STAGES, name
         self.stop_flag.check()
         self.stage_name, self._began, self._progress = name, time.monotonic(), None
+        if self.forecast is not None:
+            self.forecast.enter(name)
         self.save_state()
         try:
             with self.stop_flag.immediate() if name != "training" else contextlib.nullcontext():
@@ -281,6 +299,21 @@ class RunFolder:
     def _save_progress(self, done: dict[str, Any]) -> None:
         self._progress = done
         self.save_state()
+
+    def note_progress(self, progress: Progress) -> None:
+        """Write down how far a stage is."""
+        left = progress.left()
+        noted = {"done": progress.done, "total": progress.total, "unit": progress.unit}
+        self._save_progress(noted if left is None else {**noted, "seconds_left": round(left, 1)})
+
+    def end_progress(self, progress: Progress) -> None:
+        """Have the forecast know the pace of work that is complete."""
+        if self.forecast is not None:
+            self.forecast.complete(progress)
+
+    def seconds_left(self, under_way: Sequence[Progress]) -> float | None:
+        """Return the time that the whole run still takes, None before anything tells."""
+        return None if self.forecast is None else self.forecast.seconds_left(under_way)
 
     def log(self, record: dict[str, float]) -> None:
         """Keep the record of an update."""

@@ -95,6 +95,7 @@ class Summary(TypedDict, total=False):
 
     base: dict[str, Any]
     final: dict[str, Any]
+    model_saved: bool
     n_train: Amount
     baseline: float | None
     effective_positive: float | None

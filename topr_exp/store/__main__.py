@@ -15,9 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import CommandParser, exit_status, warn
+from topr_exp.runtime.exit_status import CommandParser, exit_status, plural, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
 from topr_exp.runtime.finished import MARK, changed_results
+from topr_exp.runtime.run_models import NOT_SAVED, bytes_of_models, keeps_no_model, readable_size
 from topr_exp.store.source import Derivation
 from topr_exp.store.table import (
     HASHES,
@@ -177,6 +178,19 @@ def makers(*tables: Table) -> str:
 def list_tables(store: Store, options: argparse.Namespace) -> None:
     print_tables(found := find_tables(store))
     print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
+    for sweep, sizes in sizes_of_models(store.root.parent).items():
+        runs = plural(len(sizes), "run")
+        print(f"models of {runs}, {readable_size(sum(sizes))} in {sweep}; checkpoint.save_model=false keeps none")
+
+
+def sizes_of_models(output_dir: Path) -> dict[Path, list[int]]:
+    """The bytes of each run's models by the folder of their sweep, of the runs beside a store."""
+    sizes: dict[Path, list[int]] = {}
+    for mark in sorted(output_dir.glob("*/*/state.json")):
+        run = mark.parent
+        if count := bytes_of_models(run):
+            sizes.setdefault(run.parent, []).append(count)
+    return sizes
 
 
 def print_tables(found: list[Table]) -> None:
@@ -263,7 +277,10 @@ def verify_folder(folder: Path) -> int:
     bad = len(unseen) + sum(verify_table(table) for root in sorted(stores) for table in find_tables(Store(root)))
     weights = {path.parent for path in below if path.name == CHECKSUMS}
     runs = sorted(path.parent for path in below if path.name == MARK)
-    weights |= {run / "model" for run in runs}
+    without = {run for run in runs if keeps_no_model(run)}
+    weights |= {run / "model" for run in runs if run not in without}
+    for run in sorted(without):
+        print(f"no model {run}: {NOT_SAVED}")
     for path in sorted(weights):
         fault = find_damage(path)
         print(f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right")

@@ -32,7 +32,11 @@ def preview(plan: Plan) -> str:
         words = " ".join(text for text in each.run.overrides if not text.startswith("dry_run="))
         rows.append([str(number), each.state, str(each.run.folder), printable(words, keep="")])
     count = f"{plural(len(rows), 'run')}, cluster={config.cluster.name}; nothing started"
-    return "\n".join([*sweep.aligned(rows), count])
+    arrays = ""
+    if isinstance(config.cluster, SlurmCluster):
+        to_start = sum(each.state not in (DONE, *ACTIVE) for each in statuses)
+        arrays = slurm.describe_arrays(to_start, config.cluster)
+    return "\n".join([*sweep.aligned(rows), *filter(None, [arrays]), count])
 
 
 def refuse_changed_inputs(job: Job) -> None:

@@ -22,6 +22,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import plural, printable, warn
 from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, write_json
 from topr_exp.runtime.finished import MARK
+from topr_exp.runtime.run_models import bytes_of_models, readable_size
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
@@ -298,7 +299,16 @@ def status_table(statuses: Sequence[Status]) -> str:
         varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
         cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
         rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
-    return "\n".join([*aligned(rows), count_states(statuses)])
+    return "\n".join([*aligned(rows), count_states(statuses), *model_sizes(statuses)])
+
+
+def model_sizes(statuses: Sequence[Status]) -> list[str]:
+    """A line on the room that the models of a sweep take; none where there are none."""
+    sizes = [size for each in statuses if each.state != UNREADABLE and (size := bytes_of_models(each.run.folder))]
+    if not sizes:
+        return []
+    runs = plural(len(sizes), "run")
+    return [f"models of {runs}: {readable_size(sum(sizes))}; checkpoint.save_model=false keeps none"]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
