@@ -33,7 +33,8 @@ check-ordering: $(VENV)/.installed-dev
 faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
 
-# Ten minutes: does a run of which one write, fsync, rename or unlink fails go on to the files of a whole run? 300 points.
+# Ten minutes: does a run of which a write, fsync, rename, unlink, open, read, close, stat or lock fails go on to the files
+# of a whole run? 300 points.
 io-faults: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.io_faults
 

@@ -14,7 +14,7 @@ import pandas as pd
 from reproduce.figure import Extra
 from reproduce.groups import ORDER, Groups, Split, by_model, name_of
 from reproduce.selection import Runs
-from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, series_style
+from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, plain_number, series_style
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_whole
 
@@ -83,14 +83,6 @@ def log_ticks(ax: Axes, values: Iterable[float]) -> None:
     known = sorted(values)
     ax.set_xticks(known, [plain_number(x) for x in known], minor=False)
     ax.set_xticks([], minor=True)
-
-
-def plain_number(value: float) -> str:
-    """A number as the documents write it: 1e-4 in place of 0.0001 and of 1e-04."""
-    mantissa, _, exponent = f"{value:.3e}".partition("e")
-    if abs(int(exponent)) < 3 or value == 0:
-        return f"{value:g}"
-    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def names_below(ax: Axes, names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from reproduce import records
 from reproduce.figure import Claim, Extra, Figure, counted, verdict
 from reproduce.groups import group_by, grouping, name_of
 from reproduce.selection import Runs, collapsed, fell, mean_of
-from topr_exp.report.estimates import against_best
+from topr_exp.report.estimates import against_best, highest_mean, leaders
 from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import write_text
 
@@ -89,9 +89,9 @@ def highest(figure: Figure, runs: Runs) -> list[str]:
     for members in group_by(runs, *asked).values():
         groups = {name_of(label): group for label, group in group_by(members, *figure.levels).items() if len(group)}
         if len(groups) > 1:
-            best = max(groups, key=lambda label: mean_of(groups[label]))
-            told = against_best(groups, best, {label: fell(group) for label, group in groups.items()})
-            lines.append(f"- {best} has the highest mean of {len(groups)}. {told}")
+            best, *tied = leaders({label: mean_of(group) for label, group in groups.items()})
+            told = against_best(groups, best, {label: fell(group) for label, group in groups.items()}, tied=tied)
+            lines.append(f"- {highest_mean([best, *tied], len(groups))}. {told}".rstrip())
     return lines
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce.difficulty import EFFECTIVE_POSITIVE
-from reproduce.draw import OF_BARS, SEED, grid, log_axis, names_below, panel, plain_number, series_style, style_of
+from reproduce.draw import OF_BARS, SEED, grid, log_axis, names_below, panel, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model
 from reproduce.groups import BETA, EFFECTIVE, RATE, Groups, algorithms, name_of
 from reproduce.records import TRIED, read_rates
@@ -17,7 +17,7 @@ from reproduce.selection import Runs, pick
 from reproduce.variance import LIMITS
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.figures import MARKERS
+from topr_exp.report.figures import MARKERS, plain_number
 from topr_exp.report.results import of_problems, unpacked
 from topr_exp.types import VERDICTS, Batch
 

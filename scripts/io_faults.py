@@ -1,9 +1,11 @@
-"""Fail one write, fsync, rename or unlink of a run, give the command again, compare every file: `make io-faults`.
+"""Fail calls of a run to the disk, give the command again, compare every file: `make io-faults`.
 
-Each point is one call of one kind in the whole run. It raises ENOSPC or EIO, after half of the bytes where it is a
-write, or the process is killed there with SIGKILL. The run may end with one line of error or go on; given again it must
-end with the files of a run that nothing disturbed. Runs are forked from one process that has loaded everything.
-Bytes that C++ and Rust write (weights, optimizer) are not counted; what makes them durable is.
+Each point is one call of one kind in the whole run. A write, fsync, rename or unlink raises ENOSPC or EIO, after half
+of the bytes where it is a write, or the process is killed there with SIGKILL. An open, read, close, stat or lock raises
+what network file systems and failing disks give (EIO, EACCES, ESTALE, ENOLCK): that one call, or all of its kind from
+there on. The run may end with one line of error or go on; given again it must end with the files of a run that nothing
+disturbed. Runs are forked from one process that has loaded everything. Calls of C++ and Rust (mapped shards, weights)
+are not counted; what makes their bytes durable is.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import builtins
 import contextlib
 import errno
+import fcntl
 import functools
 import gc
 import hashlib
@@ -26,11 +29,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-FAULTS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "kill": None}
-CALLS = {"fsync": ("fsync",), "rename": ("rename", "replace"), "unlink": ("unlink", "remove")}
-KINDS = ("write", *CALLS)
+from topr_exp.models.loading import SHIPPED
+from topr_exp.runtime.finished import MARK
+
+KILL = "kill"
+OF_WRITING = ("ENOSPC", "EIO", KILL)
+FAULTS = {
+    "write": OF_WRITING,
+    "fsync": OF_WRITING,
+    "rename": OF_WRITING,
+    "unlink": OF_WRITING,
+    "open": ("EIO", "EACCES", "ESTALE"),
+    "read": ("EIO", "ESTALE"),
+    "close": ("EIO", "ESTALE"),
+    "stat": ("EIO", "EACCES", "ESTALE"),
+    "lock": ("EIO", "ENOLCK"),
+}
+WRITES = tuple(kind for kind, names in FAULTS.items() if names is OF_WRITING)
+# The calls of `os` of each kind that take a path first; of the others see Disk.install.
+CALLS = {
+    "rename": ("rename", "replace"),
+    "unlink": ("unlink", "remove"),
+    "open": ("listdir", "scandir"),
+    "stat": ("stat", "lstat"),
+}
 # Of the moment and the attempt, not of the result.
 VOLATILE = {"seconds", "time", "began", "attempt", "command", "counts", "tokens", "tokens_per_second", "progress"}
 SETTINGS = (
@@ -38,31 +62,116 @@ SETTINGS = (
     "data.eval_n=2", "sampler.prompts_per_shard=2", "optim.batch_size=8", "checkpoint.every_seconds=0",
     "evaluation.every=2", "iterations=2", "sampler.max_new_tokens=8",
 )  # fmt: skip
-Point = tuple[str, int, str]  # a kind of call, which one of them, and the fault
+LONGEST_RUN = 120  # seconds, after which one is taken to wait for ever
+
+
+class Fault(NamedTuple):
+    """What a call raises (an error's name, or KILL), and whether all calls of its kind after it do, too."""
+
+    name: str
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} from there on" if self.lasting else self.name
+
+
+class Point(NamedTuple):
+    """One call of a run: its kind, its number among those of the kind, and what becomes of it."""
+
+    kind: str
+    number: int
+    fault: Fault
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number} {self.fault}"
+
+
+def faults_of(kind: str) -> list[Fault]:
+    """All that calls of a kind are made to raise."""
+    once = [Fault(name) for name in FAULTS[kind]]
+    return once if kind in WRITES else once + [Fault(name, lasting=True) for name in FAULTS[kind]]
 
 
 class Disk:
-    """Counts the calls of this process, and makes one of them fail."""
+    """Counts the calls of this process on files of some folders, and makes those of a point fail."""
 
-    def __init__(self, point: Point | None) -> None:
-        self.point, self.counts, self.pid = point, Counter[str](), os.getpid()
+    def __init__(self, point: Point | None, folders: tuple[str, ...]) -> None:
+        self.point, self.folders = point, folders
+        self.counts, self.pid = Counter[str](), os.getpid()
+        self.descriptors: set[int] = set()  # open files of these folders
+
+    def watches(self, file: Any) -> bool:
+        if isinstance(file, int):
+            return file in self.descriptors
+        return os.fsdecode(file).startswith(self.folders)
 
     def strikes(self, kind: str) -> bool:
         if os.getpid() != self.pid:  # workers that grade
             return False
         self.counts[kind] += 1
-        return self.point is not None and self.point[:2] == (kind, self.counts[kind])
+        if self.point is None or self.point.kind != kind:
+            return False
+        number = self.counts[kind]
+        return number == self.point.number or (self.point.fault.lasting and number > self.point.number)
 
-    def fail(self) -> None:
+    def fail(self, path: Any = None) -> None:
+        """path: the file's, of calls that are given one: the error then names it, as the kernel's does."""
         assert self.point is not None
-        if (number := FAULTS[self.point[2]]) is None:
+        name = self.point.fault.name
+        if name == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        else:
-            raise OSError(number, os.strerror(number))
+        number = getattr(errno, name)
+        raise OSError(number, os.strerror(number), path)
+
+    def call(self, kind: str, path: Any = None) -> None:
+        """Count a call, and fail where it is the point's."""
+        if self.strikes(kind):
+            self.fail(path)
 
     def install(self) -> None:
         """Replace Python's calls by ones that count."""
-        disk, opened = self, io.open
+        for kind, names in CALLS.items():
+            for name in names:
+                setattr(os, name, self.counted(kind, getattr(os, name)))
+        os.fsync = self.counted("fsync", lambda descriptor: None, everywhere=True)  # no machine breaks down here
+        os.open = self.counted_open_of_os(os.open)  # type: ignore[assignment]
+        os.close = self.counted_close(os.close)  # type: ignore[assignment]
+        os.pread = self.counted("read", os.pread)  # type: ignore[assignment]
+        fcntl.flock = self.counted("lock", fcntl.flock)  # type: ignore[assignment]
+        builtins.open = io.open = self.counted_open(io.open)  # type: ignore[assignment]
+
+    def counted(self, kind: str, function: Callable[..., Any], *, everywhere: bool = False) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            if everywhere or named.get("dir_fd") is not None or (args and self.watches(args[0])):
+                self.call(kind, None if isinstance(args[0], int) else args[0])
+            return function(*args, **named)
+
+        return call
+
+    def counted_open_of_os(self, function: Callable[..., int]) -> Callable[..., int]:
+        def call(path: Any, *args: Any, **named: Any) -> int:
+            watched = self.watches(path)
+            if watched:
+                self.call("open", path)
+            descriptor = function(path, *args, **named)
+            if watched:
+                self.descriptors.add(descriptor)
+            return descriptor
+
+        return call
+
+    def counted_close(self, function: Callable[[int], None]) -> Callable[[int], None]:
+        def call(descriptor: int) -> None:
+            watched = self.watches(descriptor)
+            function(descriptor)  # Linux closes it whatever close() says
+            if watched:
+                self.descriptors.discard(descriptor)
+                self.call("close")
+
+        return call
+
+    def counted_open(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        disk = self
 
         class CountedFile(io.FileIO):
             def write(self, data: Any) -> int:
@@ -71,26 +180,33 @@ class Disk:
                     disk.fail()
                 return super().write(data)
 
-        def counted_open(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
-            if isinstance(file, int) or not set(mode) & set("wxa") or str(file).startswith("/dev/"):
-                return opened(file, mode, *args, **named)
-            raw = CountedFile(file, mode.replace("b", "").replace("t", ""))
-            if args[:1] == (0,) or named.get("buffering") == 0:
+            def readinto(self, buffer: Any) -> Any:
+                disk.call("read")
+                return super().readinto(buffer)
+
+            def readall(self) -> bytes:
+                disk.call("read")
+                return super().readall()
+
+            def close(self) -> None:
+                if not self.closed:
+                    disk.descriptors.discard(self.fileno())
+                    super().close()
+                    disk.call("close")
+
+        def call(
+            file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
+            newline: Any = None, closefd: bool = True, opener: Any = None,
+        ) -> Any:  # fmt: skip
+            if "+" in mode or not disk.watches(file):
+                return function(file, mode, buffering, encoding, errors, newline, closefd, opener)
+            if opener is None and not isinstance(file, int):
+                disk.call("open", file)
+            raw = CountedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+            if buffering == 0:
                 return raw
-            buffered = io.BufferedWriter(raw)
-            return buffered if "b" in mode else io.TextIOWrapper(buffered, named.get("encoding"))
-
-        builtins.open = io.open = counted_open  # type: ignore[assignment]
-        for kind, names in CALLS.items():
-            for name in names:
-                does = getattr(os, name) if kind != "fsync" else lambda descriptor: None  # no machine breaks down here
-                setattr(os, name, self.counted(kind, does))
-
-    def counted(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            if self.strikes(kind):
-                self.fail()
-            return function(*args, **named)
+            buffered = io.BufferedReader(raw) if raw.readable() else io.BufferedWriter(raw)
+            return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
         return call
 
@@ -104,7 +220,8 @@ def run_forked(output_dir: Path, point: Point | None = None) -> tuple[int, Count
         try:
             for descriptor, path in ((1, os.devnull), (2, said)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
-            disk = Disk(point)
+            signal.alarm(LONGEST_RUN)
+            disk = Disk(point, (f"{output_dir}/", str(SHIPPED)))
             disk.install()
             status = command(output_dir)
             disk.point = None
@@ -137,17 +254,17 @@ def config_of(output_dir: Path) -> Any:
 
 def contents(folder: Path) -> dict[str, str]:
     """Every file by its path with a digest of what is not of the moment; locks and what was printed aside."""
-    found = {}
+    digests = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".claim"):
         if path.name == "log.txt":  # of all attempts, with their speeds
             continue
-        data = path.read_bytes()
+        data = path.read_bytes() if path.name != MARK else b""  # the checksums of all that is compared here
         if path.suffix in (".json", ".jsonl"):
             texts = data.decode().splitlines() if path.suffix == ".jsonl" else [data.decode()]
             data = json.dumps([steady(json.loads(text)) for text in texts], sort_keys=True).encode()
         data = data.replace(str(folder).encode(), b"")
-        found[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
-    return found
+        digests[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
+    return digests
 
 
 def steady(value: Any) -> Any:
@@ -159,17 +276,29 @@ def steady(value: Any) -> Any:
 
 def spread(counts: Counter[str], number: int) -> list[Point]:
     """So many points, evenly over the kinds, over each kind's calls and over the faults."""
-    points, kinds = [], [kind for kind in KINDS if counts[kind]]
+    kinds = [kind for kind in FAULTS if counts[kind]]
+    points = []
     for index, kind in enumerate(kinds):
-        calls, share = counts[kind], number // len(kinds) + (index < number % len(kinds))
-        step = max(1.0, len(FAULTS) * calls / share)
-        for i in range(min(share, len(FAULTS) * calls)):
-            points.append((kind, 1 + int(i * step) // len(FAULTS), list(FAULTS)[i % len(FAULTS)]))
+        faults, share = faults_of(kind), number // len(kinds) + (index < number % len(kinds))
+        possible = len(faults) * counts[kind]
+        step = max(1.0, possible / share)
+        for i in range(min(share, possible)):
+            points.append(Point(kind, 1 + int(i * step) // len(faults), faults[i % len(faults)]))
     return points
 
 
-def faults_found(root: Path, number: int) -> Iterator[tuple[Point, str | None]]:
-    """Each point with what is wrong after it, None for nothing; the last one's files stay in `root`/out."""
+def one_of_each(counts: Counter[str]) -> list[Point]:
+    """Every fault of every kind at a call of its own, evenly over the kind's calls."""
+    points = []
+    for kind in FAULTS:
+        faults = faults_of(kind)
+        for index, fault in enumerate(faults):
+            points.append(Point(kind, 1 + index * (counts[kind] - 1) // (len(faults) - 1), fault))
+    return points
+
+
+def try_points(root: Path, choose: Callable[[Counter[str]], list[Point]]) -> Iterator[tuple[Point, str | None]]:
+    """Each chosen point with what is wrong after it, None for nothing; the last one's files stay in `root`/out."""
     folder = root / "out"
     with contextlib.redirect_stdout(io.StringIO()):
         command(folder)  # children share what it loaded
@@ -179,24 +308,24 @@ def faults_found(root: Path, number: int) -> Iterator[tuple[Point, str | None]]:
     status, counts, said = run_forked(folder)
     assert status == 0, said
     whole = contents(folder)
-    for point in spread(counts, number):
-        shutil.rmtree(folder)
+    for point in choose(counts):
+        shutil.rmtree(folder, ignore_errors=True)
         yield point, wrong_after(folder, point, whole)
 
 
 def wrong_after(folder: Path, point: Point, whole: dict[str, str]) -> str | None:
     """What is wrong when a run that was disturbed at a point is given again; None for nothing."""
     status, _, said = run_forked(folder, point)
-    if point[2] == "kill" and status != -signal.SIGKILL:
+    if point.fault.name == KILL and status != -signal.SIGKILL:
         return f"the call was not reached: {said}"
-    if point[2] != "kill" and (status not in (0, 1) or "Traceback" in said):
+    if point.fault.name != KILL and (status not in (0, 1) or "Traceback" in said):
         return f"ended with {status}: {said}"
     status, _, said = run_forked(folder)
     if status != 0:
         return f"given again it ended with {status}: {said}"
-    found = contents(folder)
-    apart = sorted(name for name in whole.keys() | found.keys() if whole.get(name) != found.get(name))
-    return f"other files than in a whole run: {', '.join(apart)}" if apart else None
+    repeated = contents(folder)
+    names = sorted(name for name in whole.keys() | repeated.keys() if whole.get(name) != repeated.get(name))
+    return f"other files than in a whole run: {', '.join(names)}" if names else None
 
 
 def main() -> int:
@@ -205,9 +334,10 @@ def main() -> int:
     number, began, bad = parser.parse_args().points, time.monotonic(), 0
     done = 0
     with tempfile.TemporaryDirectory() as root:
-        for done, (point, wrong) in enumerate(faults_found(Path(root), number), start=1):
+        outcomes = try_points(Path(root), lambda counts: spread(counts, number))
+        for done, (point, wrong) in enumerate(outcomes, start=1):
             bad += wrong is not None
-            print(f"{done:>4} {' '.join(map(str, point)):<20} {wrong or 'the same files'}", flush=True)
+            print(f"{done:>4} {point!s:<28} {wrong or 'the same files'}", flush=True)
     print(f"{done} points, {bad} with other files or errors, {time.monotonic() - began:.0f} s")
     return 1 if bad else 0
 

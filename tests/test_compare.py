@@ -175,7 +175,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, l
     number = r"([-+]?\d+\.\d)"
     found = {}
     table, _, said = capsys.readouterr().out.partition("[ ]: 95 % each; ")
-    assert (" has the highest mean of " in said) == (table.count("\n") > 2 and "invalid, %" not in table)
+    assert (" the highest mean of " in said) == (table.count("\n") > 2 and "invalid, %" not in table)
     for line in table.splitlines():
         values = re.findall(rf"{number} \[{number}, {number}\]", line)
         if values:

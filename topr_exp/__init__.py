@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topr_exp.api import compare_runs, compose, grade_answers, loss, read_completions, read_curves, read_runs, run
-    from topr_exp.types import Batch, ConfigError, TOPRError
+    from topr_exp.training.own_loop import batch_from_logits, completion_logprobs
+    from topr_exp.types import Batch, ConfigError, PairBatch, TOPRError
 
 __all__ = [
-    "Batch", "ConfigError", "TOPRError",
-    "compare_runs", "compose", "grade_answers", "loss", "read_completions", "read_curves", "read_runs", "run",
+    "Batch", "ConfigError", "PairBatch", "TOPRError",
+    "batch_from_logits", "compare_runs", "completion_logprobs", "compose", "grade_answers", "loss", "read_completions",
+    "read_curves", "read_runs", "run",
 ]  # fmt: skip
+
+OF_LOGITS = ("batch_from_logits", "completion_logprobs")
 
 # torch.cuda.is_available() then counts GPUs without taking one, so that each process of a run can still choose its own.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -30,8 +34,10 @@ def __getattr__(name: str) -> Any:
     """A public name, loaded when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    place = "types" if name[0].isupper() else "api"
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    module = "training.own_loop" if name in OF_LOGITS else "api"
+    if name[0].isupper():
+        module = "types"
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return globals()[name]
 
 

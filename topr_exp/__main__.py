@@ -60,7 +60,7 @@ def show(args: Namespace) -> int:
     """Help, or the composed settings."""
     from hydra._internal.hydra import Hydra
 
-    from topr_exp.config.compose_overrides import Composer, is_no_experiment
+    from topr_exp.config.compose_overrides import Composer
 
     if args.cfg and args.multirun:
         raise ConfigError("--cfg shows the settings of one run; leave -m out")
@@ -68,7 +68,7 @@ def show(args: Namespace) -> int:
     if args.help:
         print(composer.help())
     else:
-        words = [str(read.input_line) for read in composer.overrides if not is_no_experiment(read)]
+        words = composer.words()
         show_cfg = Hydra("topr_exp", composer.loader).show_cfg
         composer.call(lambda: show_cfg("config", words, args.cfg, args.package, args.resolve))
     return 0

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
-from topr_exp.algorithms.base import Loss
 from topr_exp.compare import compare
-from topr_exp.config.compose_overrides import parse_arguments
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
-from topr_exp.config.yamls import CONF
+from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.grading import Grader
 from topr_exp.report.groups import group_runs, runs_frame
 from topr_exp.report.runs import find_runs
@@ -23,6 +22,7 @@ from topr_exp.runs.plan import plan
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.store import Store
+from topr_exp.training.own_loop import ConfiguredLoss, MuSource, Reduction
 from topr_exp.types import ConfigError, TOPRError
 
 
@@ -64,21 +64,25 @@ def run(config: Config) -> dict[str, Any]:
         torch.set_num_threads(threads)
 
 
-def loss(name: str, **hyper: Any) -> Loss[Any]:
-    """A loss by its name, with the hyper-parameters of conf/algo/NAME.yaml and those given in their place.
+def loss(name: str, *, mu: MuSource | None = None, reduction: Reduction | None = None, **hyper: Any) -> ConfiguredLoss:
+    """A loss by its name, as `algo=NAME` has it: ours, or a plugin's.
 
-        per_example = topr_exp.loss("topr", b_neg=0.5)(batch).loss  # [B], of a topr_exp.Batch
+        loss = topr_exp.loss("topr", b_neg=0.5)
+        loss.reduce(loss(batch).loss, batch).backward()  # of a topr_exp.Batch
 
-    Raises ConfigError for a name or a hyper-parameter that there is not, or a value that is not allowed.
+    hyper: hyper-parameters in place of those of its YAML. mu, reduction: in place of `mu` and `optim.reduction`, which
+    some YAMLs set. Raises ConfigError for an unknown name or hyper-parameter, or a value that is not allowed.
     """
-    known = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
-    if name not in known:
-        raise ConfigError(f"no loss is called {name}; allowed: {', '.join(known)}")
-    values = OmegaConf.to_container(OmegaConf.load(CONF / "algo" / f"{name}.yaml"))
+    if name not in loss_files():
+        raise ConfigError(f"no loss is called {name}; allowed: {', '.join(loss_files())}")
+    arguments = parse_arguments([f"algo={name}"])
+    arguments.config_dir = str(OwnFolder.path) if OwnFolder.path is not None else None
+    composer = Composer(arguments)
+    settings = composer.compose(composer.fixed())
+    values = OmegaConf.to_container(settings["algo"], resolve=True)
     assert isinstance(values, dict)
-    values.pop("defaults", None)  # of other groups
-    built: Loss[Any] = build_section("algo", {**values, **hyper})
-    return built
+    function = build_section("algo", {**values, **hyper})
+    return ConfiguredLoss(function, reduction or settings.optim.reduction, mu or settings.mu)
 
 
 def read_runs(*folders: str | Path) -> pd.DataFrame:
@@ -150,7 +154,7 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
 
         topr_exp.grade_answers([r"so \\boxed{1/2}"], ["0.5"])  # ["correct"]
 
-    grader: gsm8k, math, final, or package.module:function.
+    grader: gsm8k, lenient, math, final, or package.module:function.
     """
     with Grader(grader) as open_grader:
         return [outcome.verdict for outcome in open_grader.grade(zip(completions, golds, strict=True))]

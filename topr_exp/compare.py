@@ -77,6 +77,9 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     runs = [run for run in everything if run.status == "done"]
     if left := len(everything) - len(runs):
         warn(f"{plural(left, 'unfinished run')} left out")
+    for run in runs:
+        for fault in run.changed:
+            warn(f"{run.name}, changed since it finished: {fault}")
     name = figure if figure != "maj" else headlines(runs)[-1]
     if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
         raise TOPRError(f"no finished run there has {figure} ({plural(len(everything), 'run')})")

@@ -1,7 +1,7 @@
 """`python -m topr_exp.evaluate model=FOLDER_OR_NAME data=...`: pass@K and maj@K of a model on the test problems.
 
 Takes the main command's overrides for the groups that an evaluation reads. A run's folder (or its `model/`) is
-evaluated with that run's settings, any other folder with those of the paper's model. Code and interpreters come only
+evaluated with that run's settings, any other folder with those that a run of it has. Code and interpreters come only
 from the command line. Samples stay in the store: the same command again only computes the figures.
 """
 
@@ -21,7 +21,8 @@ from topr_exp.config.model import SAMPLERS
 from topr_exp.config.settings import Config
 from topr_exp.runs.attempt import environment
 from topr_exp.runs.preflight import check_files, check_machine
-from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.runtime.cpu import slow_precision
+from topr_exp.runtime.exit_status import CommandParser, exit_status, say
 from topr_exp.runtime.files import disk_errors, write_json
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import StopFlag
@@ -46,12 +47,11 @@ OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of 
 # What the package has; others are a user's code.
 PACKAGE = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler.name": tuple(SAMPLERS)}
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
-OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = ArgumentParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = CommandParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your folder of YAMLs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.set_defaults(multirun=False)
@@ -74,29 +74,24 @@ def work(parser: ArgumentParser, words: list[str]) -> int:
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
     given = given_settings(args)
-    choice, folder, run = given["model"], None, {}
-    args.overrides = [text for text in args.overrides if not text.startswith("model=")]
     args.overrides += [] if "name" in given else ["name=evaluations"]
-    composer = Composer(args)
-    models, sources = (composer.loader.get_group_options(group) for group in ("model", "data"))
-    if choice not in models:
-        folder = find_weights(choice, models).resolve()
-        run = settings_beside(folder)
-        names = {group: run.get(group, {}).get("name") for group in ("model", "data")}
-        choice = names["model"] if names["model"] in models else OTHER_FOLDERS
-        if "data" not in given and names["data"] in sources:
-            composer.overrides.append(composer.parse(f"data={names['data']}"))
-    composer.overrides.append(composer.parse(f"model={choice}"))
+    composer, run = Composer(args), dict[str, Any]()
+    model = composer.other_model(composer.fixed())
+    if model is not None and model.folder is not None:
+        run = settings_beside(model.folder.resolve())
+        data = run.get("data", {}).get("name")
+        if "data" not in given and data in composer.loader.get_group_options("data"):
+            composer.overrides.append(composer.parse(f"data={data}"))
     jobs = list(composer.jobs(composer.base()))
     if len(jobs) > 1:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
     ((_, composed),) = jobs
     if run:
         ask_as(run, composed, given)
-    if folder is not None:
-        composed.model.path = literal(str(folder))
-        if not run and "model.name" not in given:
-            composed.model.name = literal(folder.name)
+    elif model is not None:
+        say(f"settings of {model.described}")
+    if model is not None and model.folder is not None:
+        composed.model.path = literal(str(model.folder.resolve()))
     config = load(composed)
     check_files(config, trains=False)
     return config
@@ -112,21 +107,9 @@ def given_settings(args: Namespace) -> dict[str, str]:
         if key in given:
             raise ConfigError(f"{key}={given[key]} and {text}: {key} is given twice; give it once")
         given[key] = value
-    if "model" not in given:
+    if not {"model", "model.path"} & given.keys():
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")
     return given
-
-
-def find_weights(choice: str, models: list[str]) -> Path:
-    """The folder of weights that model=FOLDER means: itself, or its model/ where it is a run's."""
-    folder = Path(choice).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"model={choice}: neither a folder nor one of {', '.join(models)}")
-    if not (folder / "config.json").exists() or (folder / "model").is_dir():
-        folder = folder / "model"
-    if not (folder / "config.json").exists():
-        raise ConfigError(f"model={choice}: there is no model in it, nor in its model/ (no config.json)")
-    return folder
 
 
 def settings_beside(weights: Path) -> dict[str, Any]:
@@ -136,7 +119,6 @@ def settings_beside(weights: Path) -> dict[str, Any]:
         if (folder / "state.json").exists() or "resolved" in stored:
             break
     else:
-        say(f"settings of model={OTHER_FOLDERS}: no run wrote {weights}")
         return {}
     run = stored.get("resolved")
     if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
@@ -214,6 +196,8 @@ def evaluate_model(config: Config) -> None:
                 f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {what}, "
                 f"{config.data.eval_n} completions each"
             )
+            if slow := slow_precision(policy.device.type, policy.precision):
+                say(f"note    {slow}")
             evaluation = tasks.evaluate(sampler, policy, test, store)
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
         show_completions(folder, "test", 0, evaluation.rollouts, evaluation.verdicts, test.problems)

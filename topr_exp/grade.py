@@ -1,7 +1,8 @@
 """`python -m topr_exp.grade --format math < FILE`: grade completions, JSON lines in and out.
 
-Each line is an object with the strings `completion` and `gold`; it comes back, in order and without waiting for
-further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader gives a number.
+Each line is an object with `completion`, a string, and `gold`, a string or a number; it comes back, in order and
+without waiting for further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own
+grader gives a number.
 A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1.
 """
 
@@ -14,17 +15,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from topr_exp.data.problems import as_text, refuse_no_number
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.types import VERDICTS, TOPRError
 
 READ_BYTES = 1 << 16
+KINDS = {"completion": (str,), "gold": (str, int, float)}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
+    parser = CommandParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for your own grader"
     )
@@ -40,7 +43,7 @@ def _grade(options: argparse.Namespace) -> int:
         for lines in _lines():
             rows = [_row(line, place) for place, line in enumerate(lines, number + 1) if line.strip()]
             number += len(lines)
-            outcomes = grader.grade((row["completion"], row["gold"]) for row in rows if "completion" in row)
+            outcomes = grader.grade((row["completion"], as_text(row["gold"])) for row in rows if "completion" in row)
             for row in rows:
                 if "completion" not in row:
                     counts["malformed"] += 1
@@ -81,10 +84,16 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
         return {"line": number, "error": f"not JSON: {error}"}
     if not isinstance(row, dict):
         return {"line": number, "error": f"not an object but {type(row).__name__}"}
-    for name in ("completion", "gold"):
-        if not isinstance(row.get(name), str):
-            wrong = f"{name} is not a string but {type(row[name]).__name__}" if name in row else f"no {name}"
-            return {"line": number, "error": wrong}
+    for name, kinds in KINDS.items():
+        if name not in row:
+            return {"line": number, "error": f"no {name}"}
+        if not isinstance(row[name], kinds) or isinstance(row[name], bool):
+            expected = "a string" if kinds == (str,) else "a string or a number"
+            return {"line": number, "error": f"{name} is not {expected} but {type(row[name]).__name__}"}
+    try:
+        refuse_no_number("", as_text(row["gold"]))
+    except TOPRError as error:
+        return {"line": number, "error": str(error).removeprefix(": ")}
     return row
 
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.api import loss as named_loss
-from topr_exp.config.yamls import CONF
+from topr_exp.config.load import loss_of_yaml
+from topr_exp.config.yamls import loss_files, use_own_folder
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import disk_errors
 from topr_exp.types import Batch, ConfigError, PairBatch, Tensor
@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
+    parser.add_argument("--config-dir", metavar="FOLDER", help="your own YAMLs, as for python -m topr_exp")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
     return exit_status(partial(show, parser.parse_args(arguments)))
 
@@ -69,8 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: argparse.Namespace) -> int:
     if options.plot is not None and options.plot.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot must be a .png, .pdf or .svg file; got {options.plot}")
-    names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
-    losses = {name: named_loss(name) for name in names}
+    use_own_folder(options.config_dir)
+    files = loss_files()
+    if unknown := [name for name in options.names if name not in files]:
+        raise ConfigError(f"no loss is called {unknown[0]}; allowed: {', '.join(files)}")
+    losses = {name: loss_of_yaml(files[name]) for name in options.names or files}
     for name, loss in losses.items():
         drops = "drops tokens" if drops_tokens(loss) else ""
         print(f"{name:<18}{paper(name):<18}{drops:<14}{', '.join(sorted(loss.needs))}")
@@ -95,7 +99,7 @@ def drops_tokens(loss: Any) -> bool:
 
 def paper(name: str) -> str:
     """The first paper that a loss's YAML names."""
-    found = re.search(r"arXiv (\d{4}\.\d{5})", (CONF / "algo" / f"{name}.yaml").read_text(encoding="utf-8"))
+    found = re.search(r"arXiv (\d{4}\.\d{5})", loss_files()[name].read_text(encoding="utf-8"))
     return f"arXiv {found[1]}" if found else ""
 
 

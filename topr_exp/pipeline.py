@@ -25,11 +25,13 @@ from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results, tell_signs, write_card, write_prompt
 from topr_exp.runs.cut_off import warn_of_sampled, warn_of_tested
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
 from topr_exp.runs.imported_log import distance, load_log
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
+from topr_exp.runtime.run_models import NOT_SAVED, keeps_no_model
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
 from topr_exp.sampling.rollouts import Completions, generate_rollouts, open_sampler
@@ -56,10 +58,15 @@ def run(config: Config) -> dict[str, Any]:
     ):
         compare_inputs(folder, inputs_of(config), note=not folder.done)
         if folder.done:
-            refuse_damaged_model(folder.path / "model")
+            if keeps_no_model(folder.path):
+                folder.remove_unwanted_models()
+            else:
+                refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
             summary = folder.finished()
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+            if keeps_no_model(folder.path) and config.checkpoint.save_model:
+                warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
@@ -133,7 +140,25 @@ class Experiment:
             self.config, self.policies.trained, self.tasks.sets, self.train, self.test, found, self.log_report
         )
         say(self.header + "\n")
+        self.folder.forecast = self.forecast()
         return found
+
+    def forecast(self) -> Forecast:
+        """Foresee the work of this attempt, for the time left."""
+        config, imported = self.config, self.imported
+        problems = config.schedule.prompts or len(self.train.problems)
+        samples = imported is None or config.compose.mix is not None
+        sizes = Sizes(
+            sampled=problems * config.data.n if samples else 0,
+            imported=imported.rollouts.rows if imported is not None else 0,
+            examples=config.compose.n_examples,
+            completions_per_example=2 if unit_of(config.algo.needs) == "pairs" else 1,
+            scored=config.mu == "scored",
+            test=len(self.test.problems),
+            tested=config.data.eval_n,
+        )
+        iterations = len(self.folder.unfinished_iterations())
+        return Forecast(planned_steps(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
     def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """Write the model's card and the summary, then the mark that the run is finished."""
@@ -143,8 +168,9 @@ class Experiment:
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
         }
         summary = self.folder.summarize(base, final, problems)
-        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json")
-        write_card(model, self.config, summary, environment, self.trained_on, self.header)
+        if self.config.checkpoint.save_model:
+            model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json")
+            write_card(model, self.config, summary, environment, self.trained_on, self.header)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary

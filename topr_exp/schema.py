@@ -22,7 +22,8 @@ LONGEST = 80  # characters of a name before the hash
 # Settings of where and how fast a run computes and what it reports; of the model, labels whose effects are settings.
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
-    "model.size", "model.learning_rates", "sampler.python", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
+    "model.size", "model.learning_rates", "model.shape", "model.settings_of",
+    "sampler.python", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
     "sampler.eager", "sampler.sleep", "sampler.timeout_min",
     "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size", "optim.compile",
 })  # fmt: skip

@@ -8,7 +8,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import command_parser, exit_status, say
+from topr_exp.runtime.exit_status import command_parser, exit_status, say, warn
+from topr_exp.runtime.finished import MARK, changed_results
+from topr_exp.runtime.run_models import NOT_SAVED, keeps_no_model
 from topr_exp.types import ConfigError
 
 
@@ -29,11 +31,16 @@ def track(options: argparse.Namespace) -> int:
     folder: Path = options.folder.resolve()
     if others := [word for word in options.settings if not word.startswith("tracking.")]:
         raise ConfigError(f"{others[0]}: only tracking.KEY=VALUE is read here")
-    if not (folder / "DONE").exists():
+    if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
+    for fault in changed_results(folder) or ():
+        warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
     words = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
-    say(send_finished(compose(words).tracking, folder))
+    tracking = compose(words).tracking
+    if tracking.model_artifact and keeps_no_model(folder):
+        raise ConfigError(f"tracking.model_artifact=true: {folder}: {NOT_SAVED}")
+    say(send_finished(tracking, folder))
     return 0
 
 

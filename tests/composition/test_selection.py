@@ -110,6 +110,28 @@ def test_whole_groups_only():
     assert fewer.description["note"] == "compose.n_examples=10: 8 completions are used, the whole groups that fit"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "drawn"),
+    [
+        ((3, 2, 2), {(0, 1): 1 / 3, (0, 2): 1 / 3, (1, 2): 1 / 3}),
+        ((5, 2, 2), {(0,): 1 / 3, (1,): 1 / 6, (2,): 1 / 6, (1, 2): 1 / 3}),
+        ((3, 3, 2), {(0,): 1 / 6, (1,): 1 / 6, (0, 2): 1 / 3, (1, 2): 1 / 3}),
+    ],
+)
+def test_groups_of_unequal_sizes_are_drawn_until_the_next_does_not_fit(sizes, drawn):
+    """N = 5, over all orders of three groups: a group that fits exactly is taken, one that doesn't ends the draw."""
+    candidates = Candidates(np.repeat(range(3), sizes), np.ones(sum(sizes), bool))
+    counts = Counter(
+        tuple(
+            np.unique(candidates.problem[select_groups(candidates, compose(n_examples=5), seed, 0).examples]).tolist()
+        )
+        for seed in range(600)
+    )
+    assert counts.keys() == drawn.keys()
+    for groups, share in drawn.items():
+        assert counts[groups] / 600 == pytest.approx(share, abs=0.08)  # four standard errors
+
+
 SOLVED = Candidates(
     np.repeat([0, 1, 2, 3], 4),
     np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]], dtype=bool).ravel(),
@@ -136,6 +158,28 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems)
     if mixed:
         pairs = select_pairs(SOLVED, config, 0, 0)
         assert sorted(set(SOLVED.problem[pairs.examples[:, 0]].tolist())) == mixed
+
+
+@pytest.mark.parametrize("rate", [None, [0.25, 0.75]])
+@pytest.mark.parametrize("drop_truncated", [False, True])
+@pytest.mark.parametrize("duplicates", ["keep", "drop"])
+def test_each_condition_on_completions_holds_beside_the_others(rate, drop_truncated, duplicates):
+    settings = {"pass_rate": rate, "drop_truncated": drop_truncated, "duplicates": duplicates}
+    expected = []
+    for row, problem in enumerate(SOLVED.problem):
+        solved_often_enough = rate is None or problem in (1, 2)
+        whole = not (drop_truncated and row % 4 == 3)
+        first = not (duplicates == "drop" and row % 4 == 1)
+        if solved_often_enough and whole and first:
+            expected.append(row)
+    assert select_examples(SOLVED, compose(**settings), 0, 0).examples.ravel().tolist() == expected
+    pairs = {
+        (right, wrong)
+        for right, wrong in product(expected, expected)
+        if SOLVED.problem[right] == SOLVED.problem[wrong] and SOLVED.positive[right] and not SOLVED.positive[wrong]
+    }
+    chosen = select_pairs(SOLVED, compose(**settings), 0, 0).examples
+    assert {*map(tuple, chosen.tolist())} == pairs
 
 
 def test_what_repeats_is_the_same_tokens_for_the_same_problem():

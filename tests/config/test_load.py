@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,8 @@ def test_every_yaml_has_every_field(group: str, schema: Any) -> None:
     for choice in GROUPS[group]:
         values = yaml.safe_load((ROOT / "conf" / group / f"{choice}.yaml").read_text(encoding="utf-8"))
         values = values.get(group, values)
-        assert (values["name"], {*values}) == (choice, {field.name for field in dataclasses.fields(schema)})
+        fields = {field.name for field in dataclasses.fields(schema)} - {"settings_of"}  # which the command sets
+        assert (values["name"], {*values}) == (choice, fields)
 
 
 @pytest.mark.parametrize("model", GROUPS["model"])
@@ -127,25 +127,6 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.output_dir, config.store) == ("/home/somebody/x", Path("/home/somebody/x/store"))
     assert config.folder.is_relative_to("/home/somebody/x")
     assert config_of('output_dir="x~"').output_dir == "x~"
-
-
-def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp_path: Path) -> None:
-    """The other settings of `tiny` stay, but the run is not called tiny, unless a name or a model is given."""
-    own = shutil.copytree(SHIPPED / "tiny", tmp_path / "runs" / "my_run" / "iteration-2" / "model")
-    names = {
-        "tiny": "tiny",
-        "tiny_noise": "tiny_noise",
-        "owner/Name-7B": "Name-7B",
-        str(own): "my_run",
-        f"{own.parent}/../iteration-2/model/": "my_run",
-    }
-    for path, name in names.items():
-        config = config_of(f"model.path={path}")
-        assert config.model.name == name
-        assert (config.data.source, config.optim.lr) == ("embedded", 1e-4)
-    assert config_of("model.path=tiny").folder == config_of().folder
-    for more in ("model=tiny", "model.name=tiny"):
-        assert config_of(more, "model.path=tiny_noise").model.name == "tiny"
 
 
 @pytest.mark.parametrize(

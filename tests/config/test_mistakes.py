@@ -102,8 +102,8 @@ def test_line_breaks_as_the_message_says_and_latex() -> None:
     assert config_of(f'data.template="{latex}"').data.template == latex
 
 
-WRONG = {"keep_iterations": [0], "baseline": math.inf, "threshold": math.inf, "delta_v": math.inf, "pass_rate": [0.5],
-         "template": "no place", "stop": ["a", ""]}  # fmt: skip
+WRONG = {"keep_iterations": [0], "shape": [1], "baseline": math.inf, "threshold": math.inf, "delta_v": math.inf,
+         "pass_rate": [0.5], "template": "no place", "stop": ["a", ""]}  # fmt: skip
 
 
 def test_every_range_is_declared_and_applied() -> None:
@@ -193,7 +193,7 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
         ("name=True", ["True"]),
         ("name='1_0'", ["1_0"]),
         ("output_dir= +.5e-3 ", ["+.5e-3"]),
-        ("model.path=2024_11_03,1e5,'2_0',tiny", ["2024_11_03", "1e5", "2_0", "tiny"]),
+        ("model.name=2024_11_03,1e5,'2_0',tiny", ["2024_11_03", "1e5", "2_0", "tiny"]),
         ("model.name=choice(1e5,2_0)", ["1e5", "2_0"]),
         ("model.name=range(1,3)", ["1", "2"]),
         ("data.source=1e5", ["1e5"]),

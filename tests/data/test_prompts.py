@@ -13,7 +13,11 @@ from tests.conftest import config_of
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.benchmarks import Benchmarks, math_gold
 from topr_exp.data.prompts import Prompter, build_prompter, own_shots, tokenize_prompts
+from topr_exp.grading import extract
 from topr_exp.types import ConfigError, Problem, TOPRError
+
+OWN_FILE = Path(__file__).with_name("own.jsonl")
+OWN_PROBLEMS = ("data=jsonl", f"data.path={OWN_FILE}", "data.test_share=0.2", "data.shots=2")
 
 
 def settings(name: str, **changes: Any) -> Benchmarks:
@@ -53,6 +57,20 @@ def test_own_examples_end_as_their_format_asks() -> None:
     assert [math_gold(text) for text in shots["math"]] == golds
     for text, gold in zip(shots["final"], golds, strict=True):
         assert text.endswith(f"So the final answer is {gold}.")
+
+
+@pytest.mark.parametrize("format", ["gsm8k", "final"])
+def test_a_chat_prompt_shows_a_number_in_the_words_that_its_grader_reads(format: str) -> None:
+    prompt = build_prompter(settings("gsm8k", answer_format=format, chat=True)).template
+    assert extract(prompt, format) == "12"
+
+
+def test_the_lenient_grader_takes_the_prompt_and_the_examples_of_gsm8k() -> None:
+    strict = build_prompter(config_of(*OWN_PROBLEMS, "data.grader=gsm8k").data)
+    lenient = build_prompter(config_of(*OWN_PROBLEMS, "data.grader=lenient").data)
+    assert lenient == strict
+    assert len(lenient.shots) == 2
+    assert build_prompter(settings("gsm8k", grader="lenient")) == build_prompter(settings("gsm8k"))
 
 
 def test_examples_from_a_file(tmp_path: Path) -> None:

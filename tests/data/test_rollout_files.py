@@ -388,3 +388,42 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"out\.jsonl exists"):
         export_file(nameless, out)
     assert out.read_text() == "precious"
+
+
+# ---- numbers beyond 64 bits, and files that unpack without end
+
+
+@pytest.mark.parametrize("reward", [2**63, -(2**63) - 1, 10**38])
+def test_rewards_and_log_probabilities_of_any_size_are_stored(tmp_path: Path, reward: int) -> None:
+    row = {"prompt": "1", "completion": "2", "tokens": [3], "logprobs": [-(10**25)], "reward": reward}
+    path = write_lines(tmp_path / "log.jsonl", [row])
+    table, _ = import_rows(Store(tmp_path / "store"), RolloutReader(str(path)))
+    stored = table.read().to_pylist()[0]
+    assert stored["reward"] == float(reward)
+    assert stored["sampler_logp"] == [np.float32(-1e25)]
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_small_parquet_that_unpacks_to_very_much_is_refused(tmp_path, monkeypatch, dictionary):
+    """By its own account where it has one; repetitions of one text it does not count."""
+    monkeypatch.setattr(rollout_files, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(rollout_files, "LARGEST_EXPANSION", 10)
+    path = tmp_path / "log.parquet"
+    rows = pa.table({"prompt": ["1"] * 500, "completion": ["x" * 10_000] * 500})
+    pq.write_table(rows, path, compression="zstd", use_dictionary=dictionary)
+    with pytest.raises(TOPRError, match=r"^.*log.parquet: its [\d,]+ bytes unpack to 0.0 GB or more; allowed are 10 "):
+        list(RolloutReader(str(path)))
+    monkeypatch.undo()
+    assert len(list(RolloutReader(str(path)))) == 500
+
+
+def test_a_parquet_for_which_there_is_no_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"prompt": ["1"], "completion": ["2"]}), path)
+
+    def refuse(*_: object, **named: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 6000000000 failed")
+
+    monkeypatch.setattr(pq, "ParquetFile", refuse)
+    with pytest.raises(TOPRError, match=r"log\.parquet: it unpacks to more than there is memory"):
+        list(RolloutReader(str(path)))

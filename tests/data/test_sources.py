@@ -268,7 +268,7 @@ def odd(**changes: Any) -> dict[str, Any]:
         (odd(answer="1e999"), "", "test.jsonl:1: the gold answer 1e999 is no finite number"),
         (odd(answer=math.inf), "grader=math", "test.jsonl:1: the gold answer Infinity is no finite number"),
         (odd(), "grader=nomodule:grade", "grader nomodule:grade cannot be loaded"),
-        (odd(), "grader=maths", "grader must be one of gsm8k, math, final"),
+        (odd(), "grader=maths", "grader must be one of gsm8k, lenient, math, final"),
     ],
 )  # fmt: skip
 def test_mistakes(files: dict[str, Any], settings: str, message: str, tmp_path: Path) -> None:
@@ -277,6 +277,15 @@ def test_mistakes(files: dict[str, Any], settings: str, message: str, tmp_path: 
     more = [f"data.{settings}"] if settings else []
     with refused(re.escape(message), ConfigError):
         config_of("data=jsonl", f"data.path={tmp_path}", *more, "dry_run=true")
+
+
+def test_a_gold_may_have_any_number_of_digits(tmp_path: Path) -> None:
+    digits = "9" * 400
+    golds = [10**400, -(10**400), digits, f"-{digits}", f"{digits}.5", f"({digits}, 1)"]
+    write_lines(tmp_path / "train.jsonl", [{"question": f"{i}?", "answer": gold} for i, gold in enumerate(golds)])
+    write_lines(tmp_path / "test.jsonl", rows(1, 50))
+    problems = load_problems(config_of("data=jsonl", f"data.path={tmp_path}", "dry_run=true").data).train
+    assert [problem.answer for problem in problems] == [str(gold) for gold in golds]
 
 
 def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

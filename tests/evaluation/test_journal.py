@@ -16,15 +16,15 @@ from tests.conftest import config_of, lines_of, overrides
 from tests.sweep_tools import result
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation.evaluation import PER_VERDICT, Evaluation
+from topr_exp.evaluation.evaluation import PER_VERDICT, EvaluatingJournal, Evaluation
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
-from topr_exp.runtime.stop import Interrupted
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sampling.sampler import HFSampler
 from topr_exp.store import Store
 from topr_exp.store.shards import Ragged
-from topr_exp.types import Problem
+from topr_exp.types import Problem, TOPRError
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,47 @@ def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Co
     assert correct
     assert all(entry["answer"] == entry["gold"] for entry in correct)
     assert all(entry["trained_on"] for entry in shown if entry["set"] == "train")
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_a_journal_that_evaluates_hands_everything_on(every: int | None) -> None:
+    """Before a checkpoint the records are made durable, once nothing forbids that they are kept."""
+    calls: list[Any] = []
+    inner = SimpleNamespace(
+        log=lambda record: calls.append(("log", record["step"])),
+        before_checkpoint=lambda step, steps: calls.append(("before_checkpoint", step, steps)),
+    )
+    evaluate = lambda step, samples: calls.append(("evaluate", step, samples))
+    journal = EvaluatingJournal(inner, every, evaluate, StopFlag(), lambda: calls.append("check"))
+    for step in (1, 2):
+        journal.log({"step": step, "samples": 8 * step})
+    journal.before_checkpoint(2, 10)
+    evaluated = [] if every is None else [("evaluate", 2, 16)]
+    assert calls == [("log", 1), ("log", 2), *evaluated, "check", ("before_checkpoint", 2, 10)]
+
+    def forbid() -> None:
+        raise TOPRError("a shard has changed")
+
+    forbidden = EvaluatingJournal(inner, every, evaluate, StopFlag(), forbid)
+    calls.clear()
+    with pytest.raises(TOPRError, match="has changed"):
+        forbidden.before_checkpoint(2, 10)
+    assert calls == []
+
+
+@pytest.mark.parametrize("more", [[], ["evaluation.every=2"]], ids=["plain", "evaluating"])
+def test_each_checkpoint_of_a_run_counts_on_records_that_are_on_the_disk(tmp_path, monkeypatch, more):
+    config = config_of(*overrides(tmp_path, "checkpoint.every_seconds=0", *more))
+    events: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: events.append(os.readlink(f"/proc/self/fd/{number}")))
+    replace = os.rename
+    monkeypatch.setattr(os, "rename", lambda source, target: events.append(str(target)) or replace(source, target))
+    run(config)
+    checkpoints = [number for number, path in enumerate(events) if "/step-" in path and ".tmp" not in path]
+    metrics = [number for number, path in enumerate(events) if path.endswith("metrics.jsonl")]
+    assert len(checkpoints) >= 3
+    for before, checkpoint in zip([0, *checkpoints], checkpoints, strict=False):
+        assert any(before < number < checkpoint for number in metrics)
 
 
 ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.updates=2", "optim.batch_size=8"]

@@ -18,6 +18,11 @@ def with_answer(completion: str, gold: str) -> tuple[str, str | None]:
     return ("correct" if gold in words else "incorrect", words[-1]) if words else ("invalid", None)
 
 
+def naming_mistakes(completion: str, gold: str) -> str | tuple[str, str]:
+    """Gives the answers of incorrect completions alone."""
+    return "correct" if completion == gold else ("incorrect", completion)
+
+
 def obedient(completion: str, gold: str) -> object:
     """Does what the completion says, or returns it, read as JSON."""
     act, _, rest = completion.partition(" ")
@@ -76,3 +81,30 @@ def hashing(completion: str, gold: str) -> tuple[str, str]:
 
 
 NOT_CALLABLE = 3
+
+
+def send_raw(text: bytes) -> None:
+    """Write to every descriptor of a worker that can be written to, as code below Python could."""
+    for descriptor in range(3, 24):
+        try:
+            os.write(descriptor, text)
+        except OSError:
+            continue
+
+
+def misbehaving(completion: str, gold: str) -> str:
+    """Sends what is no answer, or only a part of one."""
+    match completion:
+        case "half":
+            send_raw(b'["ok", "corr')
+            time.sleep(600)
+        case "endless":
+            while True:
+                send_raw(b"[" * 65536)
+        case "number":
+            send_raw(b"5\n")
+        case "nested":
+            send_raw(b"[" * 100_000 + b"\n")
+        case "two lines":
+            send_raw(b'["ok", 1]\n["ok", 2]\n')
+    return "correct"

@@ -17,8 +17,10 @@ from tests.grading.cases import ANSWERS, VERDICTS
 from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader, extract, last_boxed, symbolic
 from topr_exp.grading.equivalence import compare_quickly
-from topr_exp.grading.expression import certainly_different, rational_value
+from topr_exp.grading.expression import rational_value
+from topr_exp.grading.extraction import why_invalid
 from topr_exp.grading.latex import tokenize
+from topr_exp.grading.sample_points import certainly_different, signed_points
 
 DOCUMENT = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
 EXTRACTED = re.findall(r"- `(.+?)`: `(.+?)` → `(.+?)`", DOCUMENT)
@@ -134,6 +136,36 @@ def test_every_gold_equals_itself(name: str) -> None:
             assert "symbolic" not in {outcome.path for outcome in found}
 
 
+# Each is 1 wherever the letter is positive.
+ONE_BY_ITS_DOMAIN = (
+    r"\frac{{\sqrt{{{x}^3}}}}{{{x}\sqrt{{{x}}}}}\cdot",
+    r"\sqrt{{\frac{{1}}{{{x}}}}}\sqrt{{{x}}}\cdot",
+    r"(1+\ln {x}+\ln\frac{{1}}{{{x}}})\cdot",
+)
+
+
+def test_golds_with_letters_equal_what_equals_them_on_their_common_domain_and_not_their_neighbours() -> None:
+    golds = []
+    for row in rows("math/train4500.jsonl"):
+        gold = str(last_boxed(row["solution"]))
+        if re.fullmatch(r"(?=.*\b[a-z]\b)(?:[-+^{}()\da-df-hj-z ]|\\sqrt|\\frac)+", gold):
+            golds.append(gold)
+    golds = list(dict.fromkeys(golds))[:20]
+    assert len(golds) == 20
+    with Grader("math", workers=1, deadline=20.0) as grader:
+        for form in ONE_BY_ITS_DOMAIN:
+            rewritten = []
+            for gold in golds:
+                letter = re.search(r"\b[a-z]\b", gold)
+                assert letter is not None
+                rewritten.append(rf"\boxed{{{form.format(x=letter[0])}({gold})}}")
+            outcomes = grader.grade(zip(rewritten, golds, strict=True))
+            assert {outcome.verdict for outcome in outcomes} == {"correct"}
+            neighbours = [*golds[1:], golds[0]]
+            outcomes = grader.grade(zip(rewritten, neighbours, strict=True))
+            assert {outcome.verdict for outcome in outcomes} == {"incorrect"}
+
+
 PIECES = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "12", "1000", ".5", "3.14", ",", ";", ":", " ", "  ", "\n", "x",
     "y", "i", "e", "n", "ab", "cm", "and", "or", "+", "-", "*", "/", "^", "_", "=", "<", ">", "!", "'", "|", "(", ")",
@@ -154,8 +186,9 @@ NUMBERS = settings(FUZZ, max_examples=250)
 @FUZZ
 @given(TEXT)
 def test_extraction_never_fails(text: str) -> None:
-    for format in ("math", "gsm8k", "final"):
+    for format in ("math", "gsm8k", "lenient", "final"):
         answer = extract(text, format)
+        assert answer is not None or why_invalid(text, format)
         assert answer is None or answer == answer.strip() != ""
     plain = text.replace("\\", "").replace("{", "").replace("}", "").strip()
     assert last_boxed(rf"so \boxed{{{plain}}} it is") == (plain or None)
@@ -241,6 +274,13 @@ def test_unequal_expressions_are_not_accepted() -> None:
         gold, answer = sympy.latex(one), sympy.latex(change)
         assert compare_quickly(gold, answer)[0] is not True
         assert compare_quickly(gold, answer)[0] is False or not symbolic.equal(gold, answer), (one, change)
+
+
+def test_sample_points_have_all_signs_of_three_names_and_are_the_same_each_time() -> None:
+    points = list(signed_points(("a", "b", "c")))
+    assert points == list(signed_points(("a", "b", "c")))
+    assert len({tuple(value > 0 for value in point.values()) for point in points}) == 8
+    assert {point["a"] < point["b"] for point in points if min(point.values()) > 0} == {True, False}
 
 
 NOT_DIFFERENT = [

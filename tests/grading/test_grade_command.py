@@ -1,6 +1,7 @@
 """`python -m topr_exp.grade`: lines in, the same lines with verdicts out, in order and as they come."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -49,15 +50,33 @@ def test_lines_come_back_in_order_with_verdicts() -> None:
     assert done.stderr.decode().startswith("3 correct, 2 incorrect, 1 invalid, 0 malformed; ")
 
 
+def test_a_gold_may_be_a_number() -> None:
+    golds = (5, 5.0, -3, 10**400, "5", math.nan, None)
+    rows = [{"completion": f"The answer is {gold}.", "gold": gold} for gold in golds]
+    done = run("--format", "gsm8k", text=lines(*rows))
+    out = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row.get("verdict") for row in out[:5]] == ["correct"] * 5
+    assert [row["gold"] for row in out[:5]] == [*golds[:5]]
+    assert [row["error"] for row in out[5:]] == [
+        "the gold answer NaN is no finite number",
+        "gold is not a string or a number but NoneType",
+    ]
+
+
 def test_malformed_lines_are_reported_and_the_rest_is_graded() -> None:
-    text = lines(FIVE, "{", "", "[1]", {"gold": "5"}, {"completion": "x", "gold": 5}, FIVE).encode()
+    text = lines(FIVE, "{", "", "[1]", {"gold": "5"}, {"completion": "x", "gold": True}, FIVE).encode()
     text += b'{"completion": "\xff", "gold": "1"}\n' + lines("[" * 100_000, {**FIVE, "more": "x" * 300_000}).encode()
     done = run("--format", "gsm8k", text=text + json.dumps(FIVE).encode())  # the last line has no end
     out = [json.loads(line) for line in done.stdout.splitlines()]
     found = [row.get("verdict") or row["line"] for row in out]
     assert found == ["correct", 2, 4, 5, 6, "correct", 8, 9, "correct", "correct"]
     errors = [row["error"] for row in out if "error" in row]
-    assert errors[1:5] == ["not an object but list", "no completion", "gold is not a string but int", "not UTF-8"]
+    assert errors[1:5] == [
+        "not an object but list",
+        "no completion",
+        "gold is not a string or a number but bool",
+        "not UTF-8",
+    ]
     assert done.returncode == 1
     assert b"6 malformed" in done.stderr
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,15 @@ def test_a_function_by_name() -> None:
         graded = grade(grader, ["a 5", "b 5", "c", "d", "6"], np.array([0, 0, 0, 1, 1]), PROBLEMS)
         assert not Verdicts("", graded).votes_known
         assert graded["class"].to_pylist() == [0, 0, -1, -1, 0], "correct ones without an answer count as one answer"
+
+
+def test_a_correct_answer_without_its_text_is_no_vote_for_a_wrong_one() -> None:
+    """A grader that names wrong answers alone: 2 of 5 are correct, 2 say 7, 1 says 8."""
+    with Grader("own_graders:naming_mistakes", workers=1, deadline=60) as grader:
+        graded = grade(grader, ["7", "5", "8", "7", "5"], np.zeros(5, dtype=int), PROBLEMS)
+    verdicts = Verdicts("", graded)
+    assert verdicts.votes_known
+    assert verdicts.classes.tolist() == [0, 2, 1, 0, 2]
 
 
 def test_a_function_may_tell_the_answer() -> None:
@@ -167,7 +177,25 @@ def test_bad_names_are_refused_in_one_line(name: str) -> None:
     with pytest.raises(ConfigError) as error:
         Grader(name)
     assert "\n" not in str(error.value)
-    assert "gsm8k, math, final, verdict or package.module:function" in str(error.value)
+    assert "gsm8k, lenient, math, final, verdict or package.module:function" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import json\nimport absent_thing\n", "line 2, raised ModuleNotFoundError: No module named 'absent_thing'"),
+        ("from json import nothing\n", "line 1, raised ImportError: cannot import name 'nothing' from 'json'"),
+        ("def grade(c, g)\n    return 1\n", "line 1, raised SyntaxError: expected ':'"),
+        ("\n\n1 / 0\n", "line 3, raised ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit('no\\nidea')\n", "line 2, raised SystemExit: no idea"),
+    ],
+)
+def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(source, message, tmp_path, monkeypatch):
+    name = f"failing_{abs(hash(source))}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with refused(rf"^grader {name}:grade cannot be loaded: {name}\.py, {re.escape(message)}", ConfigError):
+        Grader(f"{name}:grade")
 
 
 # ---- the documents: a run with their loss, source and graded reward

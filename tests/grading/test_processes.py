@@ -325,3 +325,30 @@ def test_workers_inherit_no_descriptors() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+# ---- what a worker sends is not believed, nor waited for
+
+
+@pytest.fixture(scope="module")
+def misbehaving() -> Iterator[pool.WorkerPool]:
+    workers = pool.WorkerPool("own_graders:misbehaving", 1, 1.0)
+    yield workers
+    workers.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"),
+    [("half", "timeout"), ("endless", "died"), ("number", "died"), ("nested", "died"), ("two lines", "died")],
+)
+def test_a_worker_s_message_that_is_no_whole_answer_costs_its_task_alone(message, outcome, misbehaving):
+    began = time.monotonic()
+    answers = misbehaving.submit([(message, "x"), ("fine", "x")])
+    assert answers == [(outcome, None), ("ok", "correct")]
+    assert time.monotonic() - began < 60
+
+
+def test_a_worker_that_reads_no_task_is_replaced(misbehaving: pool.WorkerPool) -> None:
+    """It is stopped, and the task is larger than what the kernel keeps for it."""
+    os.kill(misbehaving._workers[0].pid, signal.SIGSTOP)
+    assert misbehaving.submit([("x" * (1 << 23), "x")]) == [("ok", "correct")]

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import config_of, make_rollouts, overrides
 from topr_exp.config.data import Grading
 from topr_exp.grading import verdicts
-from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, warn_of_failures
+from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, warn_of_failures, warn_of_invalid
 from topr_exp.pipeline import run
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
@@ -125,6 +125,39 @@ def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_told(
     ]
     warn_of_failures(decided("incorrect", "string", "none"), "math")
     assert not capsys.readouterr().err
+
+
+INVALID = ("so \\boxed{5}", "The answer is", "<think> 5", "5 " * 60 + "\x1b[2J")
+
+
+@pytest.mark.parametrize(("correct", "warned"), [(3, True), (4, False)])
+def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct, warned, tmp_path, capsys):
+    texts = [*INVALID, *["The answer is 5."] * correct]
+    grade_rollouts(rollouts(texts, [0] * len(texts), [0, len(texts)]), PROBLEMS, Grading("gsm8k"), Store(tmp_path))
+    shown = [line for line in capsys.readouterr().err.splitlines() if "completions/s" not in line]
+    expected = [
+        "warning: grader gsm8k finds no answer in 4 of 7 completions (data.grader=lenient also reads \\boxed{12}, "
+        "#### 12, Answer: 12 and a last number), such as",
+        "  it has no \"The answer is\": 'so \\\\boxed{5}'",
+        "  nothing that can be read follows \"The answer is\": 'The answer is'",
+        "  its thought does not end: '<think> 5'",
+    ]
+    assert shown == (expected if warned else [])
+
+
+def test_an_invalid_completion_is_shown_by_its_end_without_control_characters_and_with_its_truncation(capsys):
+    found = rollouts([INVALID[-1]], [0], [0, 1])
+    finish = pa.array(["length"])
+    column = found.columns.column_names.index("finish")
+    found = dataclasses.replace(found, columns=found.columns.set_column(column, "finish", finish))
+    warn_of_invalid(decided("invalid", "none"), found, "math")
+    warn_of_invalid(decided("invalid", "user"), found, "own:grade")
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: grader math finds no answer in 1 of 1 completions, such as",
+        r"  it has no \boxed{...}, and the token limit cut it off: ...'" + (" 5" * 60)[-95:] + r" \x1b[2J'",
+        "warning: grader own:grade finds no answer in 1 of 1 completions, such as",
+        "  the grader calls it invalid, and the token limit cut it off: ...'" + (" 5" * 60)[-95:] + r" \x1b[2J'",
+    ]
 
 
 def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_once_they_are_pruned(smoke, tmp_path, capsys):

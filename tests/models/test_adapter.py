@@ -129,6 +129,35 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert again.without_adapter().fingerprint == "base"
 
 
+def test_a_layer_adds_alpha_over_rank_times_its_two_matrices() -> None:
+    base, policy = adapted(targets="q_proj")
+    weights = dict(policy.model.named_parameters())
+    name = "model.layers.1.self_attn.q_proj"
+    down, up = (weights[f"{name}.lora_{matrix}.default.weight"].detach() for matrix in "AB")
+    assert (down.shape[0], up.shape[1]) == (4, 4)
+    expected = base.get_parameter(f"{name}.weight") + 8.0 / 4 * up @ down
+    found = adapter.merged(policy.model, f"{name}.weight", adapter.base_weights(policy.model)[f"{name}.weight"])
+    torch.testing.assert_close(found, expected)
+    states = torch.randn(3, 16, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(policy.model.get_submodule(name)(states), states @ expected.T)
+
+
+def test_each_part_of_an_adapted_model_alone_gives_it_another_fingerprint(tmp_path: Path) -> None:
+    def fingerprint(base: str = "base", alpha: float = 8.0, changed: bool = False) -> str:
+        policy = Policy(make_model(11), Mock(), "base", torch.float32)
+        policy.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "somewhere/base", None)
+        if changed:
+            dict(adapter.trained_weights(policy.model)).popitem()[1].data[0, 0] += 1
+        folder = tmp_path / f"{base}-{alpha}-{changed}-{len(list(tmp_path.iterdir()))}"
+        save_policy(policy, folder)
+        again = Policy(make_model(11), None, base, torch.float32)
+        again.add_adapter(LoRA(4, alpha, ALL_LINEAR), 0, "somewhere/base", folder)
+        return again.fingerprint
+
+    assert fingerprint() == fingerprint()
+    assert len({fingerprint(), fingerprint(base="other"), fingerprint(alpha=4.0), fingerprint(changed=True)}) == 4
+
+
 class Merged:
     """An engine that has the adapter in its weights: log-probabilities of given completions by them."""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of, refused
 from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.data.prompts import Prompter
 from topr_exp.models import loading
 from topr_exp.models.loading import SHIPPED, check_targets, load_model, model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
@@ -204,3 +206,71 @@ def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target
 @pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"], ["self_attn.o_proj"]])
 def test_names_and_ends_of_names_are_taken(targets: str | list[str]) -> None:
     check_targets(LoRA(4, 8.0, targets), loading.linear_layers(SHIPPED / "tiny"))
+
+
+# ---- a model's folder that somebody packed: one line, before anything is built of it
+
+
+def settings(folder: Path, name: str, **changes: Any) -> None:
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def index_of(folder: Path, weight_map: Any) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def nested_header(folder: Path) -> None:
+    text = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+PACKED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a list as weight_map": (lambda folder: index_of(folder, ["a"]), "has a weight_map that is no object"),
+    "a number as file": (lambda folder: index_of(folder, {"a": 3}), "has a weight_map that is no object"),
+    "a file elsewhere": (lambda folder: index_of(folder, {"a": "../x"}), "has a weight_map that is no object of file"),
+    "a nested header": (nested_header, "model.safetensors is no safetensors file"),
+    "layers": (lambda folder: settings(folder, "config.json", num_hidden_layers=10**7),
+               "config.json has num_hidden_layers=10000000, and the weights have 30 tensors"),
+    "size": (lambda folder: settings(folder, "config.json", hidden_size=10**7),
+             "config.json has hidden_size=10000000, and the weights have no dimension above 413"),
+    "size of a part": (lambda folder: settings(folder, "config.json", text_config={"n_embd": 10**7}),
+                       "config.json has n_embd=10000000"),
+    "a text as end token": (lambda folder: settings(folder, "generation_config.json", eos_token_id=[1, "a"]),
+                            r"generation_config.json has eos_token_id=\[1, 'a'\], which must be a token id, or a list"),
+    "an object as end token": (lambda folder: settings(folder, "config.json", eos_token_id={"a": 1}),
+                               "config.json has eos_token_id="),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_model_folder_is_refused_in_one_line(name: str, own_model: Path) -> None:
+    change, line = PACKED[name]
+    change(own_model)
+    with refused(line, ConfigError):
+        config_of(f"model.path={own_model}")
+
+
+def test_settings_of_a_part_that_are_no_object_are_left_out(own_model: Path) -> None:
+    settings(own_model, "config.json", text_config=[1])
+    assert loading.setting(own_model, "vocab_size") == 413
+    assert loading.setting(own_model, "nothing") is None
+
+
+def test_end_tokens_of_a_model_of_the_hub_are_checked_once_it_is_loaded(own_model: Path) -> None:
+    settings(own_model, "generation_config.json", eos_token_id=[1, "a"])
+    with refused(r"eos_token_id=\[1, 'a'\] must be a token id, or a list of them"):
+        load_model(str(own_model))
+
+
+def test_layers_of_weights_that_are_damaged_are_one_line(own_model: Path) -> None:
+    nested_header(own_model)
+    with refused("its weights are no whole safetensors files"):
+        loading.linear_layers(own_model)
+
+
+def test_a_chat_template_that_fails_is_one_line() -> None:
+    _, tokenizer = load_model("tiny")
+    tokenizer.chat_template = "{{ raise_exception('no\nsystem prompt') }}"
+    with refused("the model's chat template refuses the prompt .*no"):
+        Prompter("{question}", (), True, ()).render("1 + 1?", tokenizer)

@@ -351,6 +351,7 @@ class Reference:
         record: Record = {"loss": float(loss.detach()), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
         record["positive_share"] = float(correct.mean())
         record["tokens"] = tokens
+        record["prompt_tokens"] = sum(len(one.prompt) for one in sides)
         if self.settings["data"]["reward"] == "graded":
             record["mean_reward"] = float(np.mean([one.reward for one in sides]))
         record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())

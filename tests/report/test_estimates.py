@@ -8,7 +8,7 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.reproduce.worlds import group
-from topr_exp.evaluation.intervals import Interval, crossed_interval
+from topr_exp.evaluation.intervals import Interval, below_another, crossed_interval
 from topr_exp.report import estimates as module
 from topr_exp.report.estimates import best_first, estimate, headlines, minus, printed, ranking
 from topr_exp.report.groups import group_runs
@@ -109,7 +109,12 @@ N, PROBLEMS = 8, 40
 LEVELS = {"topr": 0.8, "tis": 0.78, "sft": 0.3}
 
 
+LEVELS_OF_COLLAPSED: dict[str, np.ndarray] = {}
+
+
 def counts(algo: str, seed: int, part: str) -> np.ndarray:
+    if algo in LEVELS_OF_COLLAPSED:
+        return (LEVELS_OF_COLLAPSED[algo][seed] * N).astype(int)
     chance = np.random.default_rng([*algo.encode(), seed])
     return chance.binomial(N, LEVELS[algo] if part == "final" else 0.1, PROBLEMS)
 
@@ -145,7 +150,7 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
     sentence, rows = ranked(runs)
     assert [(row["pass@1, %"], row["runs"]) for row in rows] == [("topr", "3"), ("tis", "3"), ("sft", "3")]
     assert [row["minus topr"] for row in rows] == ["", paired("tis", "topr"), paired("sft", "topr")]
-    assert [row[" "] for row in rows] == ["", "3 seeds, problems", "3 seeds, problems"]
+    assert [row["paired over"] for row in rows] == ["", "3 seeds, problems", "3 seeds, problems"]
     best = f"topr has the highest mean of 3, {rows[0]['mean']} % pass@1 (3 runs). "
     told = "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis."
     assert sentence == best + told
@@ -162,7 +167,10 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
     with monkeypatch.context() as patch:
         patch.setitem(next(run.summary for run in runs if run.name == "topr1"), "base", {"pass@1": 1.9})
         assert "No winner: some of its seeds collapsed. Collapsed: topr (1 of 3 seeds)" in ranked(runs)[0]
-    assert [row[" "] for row in ranked([run for run in runs if run.config["seed"] == 0])[1]] == ["", *["problems"] * 2]
+    assert [row["paired over"] for row in ranked([run for run in runs if run.config["seed"] == 0])[1]] == [
+        "",
+        *["problems"] * 2,
+    ]
 
     def gone(run: Run) -> Any:
         raise TOPRError("gone")
@@ -172,6 +180,41 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
         sentence, rows = ranked(runs)
         assert sentence == f"{best}No winner: fewer than 3 seeds in common."
         assert [row["minus topr"] for row in rows] == ["", why, why]
+
+
+def test_groups_of_one_mean_share_the_first_place(runs: list[Run]) -> None:
+    """Here by equal counts of every problem: neither is above the other, and both are above what is below them."""
+    twins = [made_run(f"twin of {run.name}", run.summary["base"], run.summary["final"], algo__name="topr", algo__n=2,
+                      seed=run.config["seed"]) for run in runs if run.config["algo"]["name"] == "topr"]  # fmt: skip
+    for run in runs:
+        run.config["algo"]["n"] = 1
+    topr, sft = ([run for run in runs if run.config["algo"]["name"] == name] for name in ("topr", "sft"))
+    sentence, rows = ranked([*topr, *twins])
+    assert sentence == f"n=1; n=2 share the highest mean of 2, {rows[0]['mean']} % pass@1 (3 runs)."
+    sentence, _ = ranked([*topr, *twins, *sft])
+    assert " share the highest mean of 3, " in sentence
+    assert sentence.endswith("They are above all others, at 95 % for all comparisons together.")
+    sentence, _ = ranked([*topr, *twins, *(run for run in runs if run.config["algo"]["name"] == "tis")])
+    assert " share the highest mean of 3, " in sentence
+    assert "Not told apart from them: tis" in sentence
+
+
+def test_collapsed_groups_have_no_part_in_the_error_of_the_others(
+    runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their seeds lie far apart; with their spread in the common error sft would not be told apart from topr."""
+    alone, _ = ranked(runs)
+    values = np.stack([np.stack([counts(algo, seed, "final") / N for seed in range(3)]) for algo in LEVELS])
+    apart = np.stack([np.full(PROBLEMS, level) for level in (0.0, 1.0, 0.05)])
+    assert below_another(values)[2].any()
+    assert not below_another(np.concatenate([values, apart[None]]))[2].any()
+    fallen = [made_run(f"dpo{seed}", {"pass@1": 0.9}, {"pass@1": level}, algo__name="dpo", seed=seed)
+              for seed, level in enumerate((0.0, 1.0, 0.05))]  # fmt: skip
+    monkeypatch.setitem(LEVELS_OF_COLLAPSED, "dpo", apart)
+    found, _ = ranked([*runs, *fallen])
+    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in found
+    assert found.endswith("Collapsed: dpo (2 of 3 seeds).")
+    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in alone
 
 
 def test_a_single_group_is_compared_with_its_base_and_unfinished_runs_are_left_out(runs: list[Run]) -> None:

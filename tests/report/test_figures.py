@@ -11,7 +11,7 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.estimates import best_first
-from topr_exp.report.figures import Line, Plot, band, by_age, draw, plots, thin
+from topr_exp.report.figures import Line, Plot, band, by_age, draw, plain_number, plots, thin
 from topr_exp.report.groups import group_runs
 from topr_exp.report.runs import Run, to_frame
 
@@ -142,11 +142,45 @@ def test_what_follows_from_the_drawn_set_is_averaged_over_seeds() -> None:
 
 
 def test_figures_never_pool_groups_and_show_the_best() -> None:
-    runs = [made_run(f"{p}", evaluation(30, 40, 20), evaluation(p, 50, 5), {0: (30, 20), 10: (p, 5)}, p=p)
+    runs = [made_run(f"{p}", evaluation(30, 40, 20), evaluation(p, 50, 5), {0: (30, 20), 5: (35, 9), 10: (p, 5)}, p=p)
             for p in range(40, 64, 2)]  # fmt: skip
     found = plotted(runs)
     assert list(found["curve_pass_1"]) == [f"p={p}" for p in range(62, 42, -2)]
     assert ([*range(10)], [float(p) for p in range(62, 42, -2)]) == points(found["final"]["pass@1"])
+
+
+@pytest.mark.parametrize(("steps", "drawn"), [((0, 20), False), ((0, 10, 20), True)])
+def test_a_curve_shows_more_than_where_it_begins_and_ends(steps: tuple[int, ...], drawn: bool) -> None:
+    """The final figures and the table have these."""
+    curve, updates = dict.fromkeys(steps, (30.0, 5.0)), [{"loss": 1.0}] * len(steps)
+    found = plotted([made_run("a", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates)])
+    assert [name in found for name in ("curve_pass_1", "curve_invalid", "training_loss", "final")] == [
+        *[drawn] * 3,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "scale"),
+    [("lr", (1e-5, 1e-4, 3e-4), "log"), ("n", (2, 4, 8), "linear"), ("shift", (-1.0, 0.1, 10.0), "linear"),
+     ("effective_positive", (0.02, 0.2, 0.5), "linear")],
+)  # fmt: skip
+def test_a_setting_that_spans_a_decade_has_a_logarithmic_axis(key: str, values: tuple[float, ...], scale: str) -> None:
+    runs = [run for value in values for algo in ("topr", "is") for run in group(algo, 60, 70, 5, **{key: value})]
+    comparison = group_runs(runs)
+    (plot,) = [plot for plot in plots(comparison, comparison.groups) if plot.name == f"sweep_{key}"]
+    (ax,) = draw(plot).axes
+    assert ax.get_xscale() == scale
+    if scale == "log":
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-5", "1e-4", "3e-4"]
+        places = [line.get_xdata()[0] for line in ax.lines if line.get_label() in ("topr", "is")]
+        assert places == pytest.approx([1e-5, 1e-5], rel=0.05)
+        assert places[0] < 1e-5 < places[1], "beside one another"
+
+
+def test_small_and_large_numbers_are_written_as_in_the_documents() -> None:
+    shown = {0.0001: "1e-4", 3e-5: "3e-5", 0.00015: "1.5e-4", 0.02: "0.02", 1: "1", 128: "128", 0: "0", 1e6: "1e6"}
+    assert {value: plain_number(value) for value in shown} == shown
 
 
 @pytest.mark.parametrize("whiskers", [True, False])

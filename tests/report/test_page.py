@@ -16,6 +16,8 @@ from tests.conftest import write_lines
 from tests.run_folders import completion, make_run, make_sweep
 from topr_exp.report import figures
 from topr_exp.report.__main__ import AUTHOR, main
+from topr_exp.report.page import completions
+from topr_exp.report.runs import find_runs
 from topr_exp.sweeps.launch import publish
 
 NASTY = "</script><script>alert(1)</script><!-- \u2028 $script ${data} \\u003c"
@@ -47,7 +49,7 @@ const found = {};
 
 found.fits = document.documentElement.scrollWidth <= innerWidth;
 found.cut = all(".scroll").filter((box) => box.scrollWidth > box.clientWidth).length;
-found.drawn = ["result", "curves", "sweep", "samples"].map((name) => all(`#${name} details[open] svg`).length);
+found.drawn = ["final", "curves", "sweep", "samples"].map((name) => all(`#${name} details[open] svg`).length);
 found.best = column("groups", "final pass@1");
 sort("groups", "final pass@1"); sort("groups", "final pass@1");
 found.worst = column("groups", "final pass@1");
@@ -124,10 +126,43 @@ def test_page_figures_and_tables(out: Path, tmp_path: Path, capsys: pytest.Captu
     assert re.sub(r"Made [-\d: ]*", "", other) == re.sub(r"Made [-\d: ]*", "", page)
 
 
+def test_what_was_swept_is_the_first_figure(out: Path) -> None:
+    sections = re.findall(r'<section id="(\w+)">', (out / "report.html").read_text())
+    assert sections == ["result", "sweep", "final", "curves", "overview", "runs", "samples", "settings", "completions"]
+
+
+def test_every_column_of_the_page_has_a_title(out: Path) -> None:
+    titles = re.findall("<th>(.*?)</th>", (out / "report.html").read_text())
+    assert "paired over" in titles
+    assert [title for title in titles if not title.strip()] == []
+
+
+def test_completions_that_runs_share_stand_there_once_with_their_question_in_the_line(tmp_path: Path) -> None:
+    """The base's are those of every run of a sweep; what a run drew itself is its own."""
+    shared = [completion(0, "correct", "The answer is 7.", question=f"How  many\n apples? {'x' * 200}"),
+              completion(1, "incorrect", "The answer is 8.")]  # fmt: skip
+    for seed in range(3):
+        _, folder = make_run(tmp_path, f"seed={seed}", rng=seed)
+        own = completion(0, "correct", f"Trained {seed} says 7.", iteration=1)
+        write_lines(folder / "completions.jsonl", [*shared, own])
+    runs = find_runs([tmp_path])
+    found = completions(runs)
+    lines = re.findall("<summary>(.*?)</summary>", found)
+    assert "5 of 5 different completions" in found
+    assert len(lines) == 5
+    assert [line for line in lines if "run=base of 3 runs" in line and "iteration=0" in line] == lines[:2]
+    assert found.count(f"<p>runs: {', '.join(run.name for run in runs)}</p>") == 2
+    assert [f"run={run.name} " in line for run, line in zip(runs, lines[2:], strict=True)] == [True] * 3
+    assert lines[0].endswith(" · How many apples? …")
+    assert lines[1].endswith(" · Question 1?")
+
+
 def test_hostile_text_is_escaped_and_no_script_but_the_page_s_may_run(out: Path) -> None:
     page = (out / "report.html").read_text()
     assert page.count("<script") == 1
     assert page.count(html.escape(NASTY)) == 4, "question, completion, gold and error"
+    (line,) = [text for text in re.findall("<summary>(.*?)</summary>", page) if "gold=&lt;/script&gt;" in text]
+    assert line.endswith(html.escape("</script><script>alert(1)</script><!-- $script ${data} \\u003c"))
     (policy,) = re.findall('Content-Security-Policy" content="([^"]*)"', page)
     script = re.findall("<script>(.*?)</script>", page, re.DOTALL)[0]
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

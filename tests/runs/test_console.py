@@ -26,6 +26,7 @@ from topr_exp.pipeline import run
 from topr_exp.runs.attempt import overrides as overrides_of
 from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, tell_signs, write_card
 from topr_exp.runs.task_set import TrainedOn
+from topr_exp.runtime import cpu
 from topr_exp.types import TOPRError
 
 TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
@@ -37,10 +38,11 @@ ROUNDS = ["experiment=smoke", "algo=rloo", "schedule.rounds=3", "schedule.prompt
 VERIFIER = ["task=verifier", "task.solver=tiny"]
 
 
-def shown(*overrides: str, device: str = "cpu") -> dict[str, str]:
+def shown(*overrides: str, device: str = "cpu", precision: str = "float32") -> dict[str, str]:
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
     model = SimpleNamespace(num_parameters=lambda: 598_000)
     policy: Any = SimpleNamespace(model=model, place="cpu, float32", device=SimpleNamespace(type=device))
+    policy.precision = precision
     nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
     train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))
@@ -93,6 +95,18 @@ def test_a_large_model_that_vllm_does_not_sample_says_why(reason, text, monkeypa
 )  # fmt: skip
 def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, text: str) -> None:
     assert text in shown(*overrides)[row]
+
+
+def test_a_precision_that_is_slow_here_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
+    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
+    assert shown(precision="bfloat16")["precision"] == cpu.SLOW_BFLOAT16
+    assert "precision" not in shown()
+
+
+def test_whose_settings_a_folder_takes_has_a_row(own_model: Path) -> None:
+    assert shown(f"model={own_model}")["settings"] == "of model=tiny, whose model has its shape"
+    assert "settings" not in shown("model=tiny")
 
 
 @pytest.mark.parametrize(("seen", "processes", "idle"), [(8, 1, True), (8, 8, False), (1, 1, False)])
@@ -231,7 +245,7 @@ def test_a_chat_prompt_goes_through_the_models_template(own_model: Path) -> None
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     text = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
     assert "\n<eos>user: Mia has" in text, "a template puts a token before the messages, or none"
-    assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
+    assert text.endswith('End with your number, as in "The answer is 12."<eos>bot:◀')
 
 
 def test_a_verifiers_prompt() -> None:

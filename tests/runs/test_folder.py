@@ -1,6 +1,7 @@
 """The folder of a run: what it writes, and that only the main process of a run writes it."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import config_of, lines_of
+from tests.conftest import config_of, lines_of, refused
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
@@ -22,6 +23,7 @@ from topr_exp.runs.preflight import compare_inputs
 from topr_exp.runs.records import Evaluations, Metrics, on_one_axis
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import read_lines
+from topr_exp.runtime.progress import Progress
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
 
@@ -31,12 +33,14 @@ SET = SimpleNamespace(examples=np.arange(3), summary=lambda: KNOWN)
 ROLLOUTS = SimpleNamespace(name="r", made_by="s", columns=pa.table({"row": [0, 2]}))  # of a log
 PART, VERDICTS = SimpleNamespace(rollouts=ROLLOUTS), SimpleNamespace(name="v", grader_timeouts=0)
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
+WORK = Progress("training", 2, "updates", "training")
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
         "read": ("config.json",), "finished": (), "lost": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
         "save_training_set": (1, SET, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 50, 0.0),
+        "note_progress": (WORK,), "end_progress": (WORK,), "seconds_left": ((WORK,),), "remove_unwanted_models": (),
         "unfinished_iterations": (), "summarize": ({}, {}, {}), "finish": ({"final": {}},),
     },
     Metrics: {
@@ -241,6 +245,15 @@ def test_any_process_says_why_it_ended_unless_another_one_knows(tmp_path, monkey
     assert recorded == (main or not isinstance(error, distributed.PeerGone))
     if main:
         assert json.loads((folder.path / "state.json").read_text())["status"] == "failed"
+
+
+def test_a_disk_that_fails_while_an_error_is_written_down_does_not_hide_it(tmp_path, monkeypatch):
+    def fail(*_: object, **named: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with refused("mine"), RunFolder(config_of(f"output_dir={tmp_path}")):
+        monkeypatch.setattr(Path, "exists", fail)
+        raise TOPRError("mine")
 
 
 # ---- reading what a run writes while it writes, and counting steps through its iterations

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from tests.conftest import ROOT, config_of, overrides
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import SLOW, command, environment, steps, wait_for
-from topr_exp.runtime import locks, progress
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, printable
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import __main__ as sweeps
@@ -110,6 +111,39 @@ def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
         assert not {"\x1b", "\x07"} & {*done.stdout, *done.stderr}
 
 
+DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # of Unicode's bidirectional algorithm
+VISIBLE = {0x0600, 0x0601, 0x0602, 0x0603, 0x0604, 0x0605, 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2, 0x110BD, 0x110CD}
+JOINERS = {0x200C, 0x200D}
+
+
+def test_no_character_passes_that_moves_a_terminal_s_cursor_turns_its_text_or_is_not_seen() -> None:
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        category = unicodedata.category(character)
+        unseen = category in ("Cc", "Cs", "Zl", "Zp") or (
+            category == "Cf" and code not in VISIBLE | JOINERS and not 0x13430 <= code <= 0x1BCA3
+        )
+        unseen |= unicodedata.bidirectional(character) in DIRECTIONS
+        assert (printable(character) != character) == (unseen and character not in "\n\t"), hex(code)
+
+
+def test_text_that_runs_from_right_to_left_is_shown_escaped_wherever_it_comes_from(tmp_path: Path) -> None:
+    turned = "\u202etxt.exe\u2066"
+    sweep = make_sweep_of_two(tmp_path / "sweep")
+    stopped = next(sweep.glob("tis*"))
+    stopped.rename(named := stopped.with_name(f"tis{turned}"))
+    for name in ("error.txt", "log.txt"):
+        (named / name).write_text(f"bad {turned}\n")
+    places = [["topr_exp.sweeps", "status", sweep], ["topr_exp.sweeps", "logs", sweep, named.name],
+              ["topr_exp.sweeps", turned], ["topr_exp.report", sweep], ["topr_exp.report", turned],
+              ["topr_exp.store", "--root", turned, "list"], ["topr_exp.evaluate", f"model={turned}"],
+              ["topr_exp", f"model={turned}"], ["topr_exp.grade", turned, "--format", "gsm8k"]]  # fmt: skip
+    for words in places:
+        done = command(*words)
+        assert "\\u202e" in done.stdout + done.stderr or words[:2] == ["topr_exp.report", sweep], words
+        assert not {"\u202e", "\u2066"} & {*done.stdout, *done.stderr}, words
+
+
 def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -> None:
     sweep = make_sweep_of_two(tmp_path / "sweep")
     claim = next(sweep.glob("tis*")) / "run.claim"
@@ -129,19 +163,10 @@ def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path
         assert "is left alone" in sweeps.terminate(tmp_path / "run.claim")
 
 
-def test_the_time_left_is_told_by_the_pace_of_this_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    resumed = progress.Progress("training", 10, "updates", done=6)
-    now[0] = 8.0
-    resumed.update(2)
-    assert resumed.left() == 8.0
-
-
 # ---- exit statuses, with one line for an error
 
 
-START = "from topr_exp.runtime.exit_status import exit_status, say, warn; "
+START = "import sys; from topr_exp.runtime.exit_status import exit_status, say, warn; "
 
 
 def opening(number: int) -> OSError:
@@ -189,8 +214,10 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> 
         ('PYTHONIOENCODING=latin-1 "$0" -c "$1"', "raise SystemExit(exit_status(lambda: print('μ ◀') or 0))", (0, "")),
         ('"$0" -c "$1"', "warn('read \\x1b[2J'); warn('left out: \\x9b')",
          (0, "warning: read \\x1b[2J\nwarning: left out: \\x9b\n")),
+        ('"$0" -c "$1"', "exit_status(lambda: print('\\x1b[2J \\u202e', '\\r\\x1b[K 3/4', file=sys.stderr) or 0)",
+         (0, "\\x1b[2J \\u202e \n\x1b[K 3/4\n")),  # as text, a carriage return is a new line
     ],
-    ids=["closed", "full", "goes on", "left", "letters", "escaped"],
+    ids=["closed", "full", "goes on", "left", "letters", "escaped", "of libraries"],
 )  # fmt: skip
 def test_what_a_command_prints(command: str, code: str, ending: tuple[int, str]) -> None:
     words = ["bash", "-c", command, sys.executable, START + code]

@@ -89,6 +89,7 @@ class Reads:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("io.open", self.counted(io.open))  # what pathlib calls
             patch.setattr("builtins.open", self.counted(open))
+            patch.setattr(os, "open", self.counted(os.open))
             patch.setattr(os, "listdir", self.counted(os.listdir))
             patch.setattr(os, "scandir", self.counted(os.scandir))
             patch.setattr("topr_exp.store.table._verified", {})
@@ -115,11 +116,10 @@ def test_what_cannot_be_read_is_one_line_and_no_default(folder: Path, name: str,
 
 
 def test_what_is_only_shown_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> bytes:
+    def fail(path: Path, flags: int) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr(os, "open", fail)
     assert read_object(folder / "config.json", unreadable_is_damage=True) == ({}, "can't be read (Input/output error)")
     with refused("cannot read .*config.json: Input/output error"):
         read_object(folder / "config.json")

@@ -138,3 +138,25 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
         assert locks.living_owner(path) is None
     assert open_table(tmp_path).fill(shard) == 40 * SHARDS
     assert [line[:39] for line in capsys.readouterr().err.splitlines()] == ["warning: the file system refuses locks "]
+
+
+def test_a_lock_is_given_back_though_close_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network file systems report there what they could not write; the descriptor is closed all the same."""
+    path, stays, close = tmp_path / "x.claim", tmp_path / "key.json", os.close
+    stays.touch()
+
+    def failing_close(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", failing_close)
+        with take(path):
+            assert isinstance(locks.acquire(path), Owner)
+        assert locks.living_owner(path) is None
+        reading = locks.share(stays)
+        assert reading is not None
+        assert locks.exclude(stays) is None
+        reading.__exit__()
+    with take(path):
+        pass

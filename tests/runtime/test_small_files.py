@@ -15,7 +15,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.small_files import SMALL_FILES, matches, read_small_file
 from topr_exp.sweeps.sweep import STOPPED, read_run, read_status
 
-VALUES = ["text", -1, 2.5, True, None, [1], ["a"], [None], {}, {"a": []}, {"a": "text"}, {"a": -1}, 10**400]
+VALUES = ["text", "with\0", -1, 2.5, True, None, [1], ["a"], [None], {}, {"a": []}, {"a": "text"}, {"a": -1}, 10**400]
 ENTRIES = [
     (name, key, hint)
     for name, entries in SMALL_FILES.items()
@@ -27,6 +27,7 @@ def whole(name: str) -> dict[str, Any]:
     """The least that a file holds."""
     text, number = "x", 1
     least = {"launch.json": {"number": 1, "overrides": [], "settings": {}, "cwd": text, "arguments": [], "launched": 1},
+             "sweep.json": {"runs": {}},
              "sources.json": dict.fromkeys(("store", "rollouts", "verdicts"), text)}  # fmt: skip
     return dict(least.get(name, {"an_entry_of_a_newer_version": number}))
 
@@ -64,7 +65,7 @@ def test_what_is_missing_and_what_is_no_object(tmp_path: Path) -> None:
 def test_all_that_a_run_writes_passes(smoke: Any) -> None:
     folder = smoke[0].folder
     files = [path for path in folder.rglob("*.json") if path.name in SMALL_FILES and path.parent.name != "model"]
-    assert {path.name for path in files} == {*SMALL_FILES} - {"launch.json", "verification.json"}
+    assert {path.name for path in files} == {*SMALL_FILES} - {"launch.json", "sweep.json", "verification.json"}
     for path in files:
         assert read_small_file(path) == (json.loads(path.read_text()), "")
 
@@ -111,3 +112,9 @@ def test_nothing_else_reads_json_of_a_run() -> None:
     listed = {"runtime/files.py", "runtime/small_files.py"}  # of checksums, and of these files
     listed |= {"models/loading.py", "runs/preflight.py"}  # of models
     assert callers == listed | {"report/__main__.py"}  # of a report's manifest
+
+
+def test_an_entry_of_a_run_in_a_sweep_s_record_is_checked_too(tmp_path: Path) -> None:
+    for entry, fits in (({"number": 1, "overrides": ["a=1"]}, True), ({"number": 1}, False), ({"number": 0}, False)):
+        (tmp_path / "sweep.json").write_text(json.dumps({"runs": {"a": entry}}))
+        assert (read_small_file(tmp_path / "sweep.json")[1] == "") is fits

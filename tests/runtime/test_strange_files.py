@@ -9,14 +9,23 @@ import pytest
 
 import topr_exp.runs.attempt as attempt
 from tests.conftest import config_of, overrides, refused
+from tests.run_folders import make_sweep_of_two
 from tests.store.conftest import SHARDS, open_table, shard
 from tests.sweep_tools import command
+from topr_exp.models.loading import damage, header
+from topr_exp.runs.folder import rows_in
 from topr_exp.runs.records import Metrics
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import Lasting
-from topr_exp.runtime.files import open_own_file
+from topr_exp.runtime.files import find_damage, open_own_file, read_lines
+from topr_exp.runtime.finished import changed_results
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.sampling.engine import Engine
+from topr_exp.store import Store
+from topr_exp.store.shards import examine, read_rows
+from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.sweeps.processes import redirect
+from topr_exp.types import TOPRError
 
 TEXT = "the only copy of a thesis"
 
@@ -134,6 +143,44 @@ def test_a_run_whose_lock_or_log_is_a_link(name: str, thesis: Path, tmp_path: Pa
     assert "it is a symbolic link" in done.stderr
     assert done.returncode == (1 if name == attempt.CLAIM else 0), done.stderr
     assert "Traceback" not in done.stderr
+
+
+READS: dict[str, Callable[[Path], object]] = {
+    "state.json": read_small_file,
+    "eval.jsonl": read_lines,
+    "error.txt": lambda path: attempt.last_error(path.parent),
+    "examples.npy": rows_in,
+    "DONE": lambda path: changed_results(path.parent),
+    "checksums.json": lambda path: find_damage(path.parent),
+    "shard-00000.arrow": examine,
+    "shard-00001.arrow": read_rows,
+    "key.json": lambda path: Store(path.parents[2]).open(path.parent),
+    "model.safetensors": header,
+    "tokenizer.json": lambda path: damage(path.parent),
+}
+
+
+@pytest.mark.parametrize("plant", [fifo, device])
+@pytest.mark.parametrize("name", READS)
+def test_what_is_no_regular_file_is_not_waited_for_and_not_read(name: str, plant: Plant, tmp_path: Path) -> None:
+    folder = tmp_path / "rollouts" / ("0" * 16)
+    folder.mkdir(parents=True)
+    plant(folder / name, tmp_path / "absent")
+    refusals = (TOPRError, OSError)
+    try:
+        outcome = str(READS[name](folder / name))
+    except refusals as error:
+        outcome = str(error)
+    assert "no regular file" in outcome or (name, outcome) == ("error.txt", "")
+
+
+def test_logs_of_a_run_are_shown_of_regular_files_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_sweep_of_two(tmp_path / "sweep")
+    folder = next(sweep.glob("tis*"))
+    (folder / "log.txt").write_text("a line")
+    os.mkfifo(folder / "error.txt")
+    assert sweeps.main(["logs", str(sweep), folder.name]) == 1
+    assert "error.txt: it is no regular file" in capsys.readouterr().err
 
 
 def test_our_own_files_are_opened_as_before(tmp_path: Path) -> None:

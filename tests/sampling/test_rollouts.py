@@ -13,6 +13,7 @@ from tests.conftest import make_model, refused
 from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
+from topr_exp.runtime import progress
 from topr_exp.sampling.rollouts import check_samples, fingerprint, generate_rollouts, rollouts_key
 from topr_exp.sampling.sampler import HFSampler, Sample, seed_of
 from topr_exp.store import Store
@@ -138,3 +139,32 @@ def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path: Path) ->
     with refused("one log-probability per token"):
         generate_rollouts(Short(config), policy(), QUESTIONS, 2, 0, Store(tmp_path))
     assert not [path for path in tmp_path.rglob("shard-*") if path.suffix != ".claim"]
+
+
+class Watcher:
+    """Notes the tokens under way whenever it is told of progress."""
+
+    def __init__(self) -> None:
+        self.under_way: list[float] = []
+
+    def note_progress(self, work: progress.Progress) -> None:
+        self.under_way.append(work.amount_under_way)
+
+    def end_progress(self, work: progress.Progress) -> None:
+        self.amount = work.amount
+
+    def seconds_left(self, under_way: Sequence[progress.Progress]) -> None:
+        return None
+
+
+def test_progress_counts_each_token_of_a_shard_as_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = Watcher()
+    monkeypatch.setattr(progress, "watcher", watcher)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_NOTES", 0.0)
+    rollouts = generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path))
+    lengths = [len(part) for part in rollouts.tokens]
+    assert watcher.amount == sum(lengths)
+    shards = [lengths[start:end] for start, end in map(rollouts.shard_rows, range(rollouts.shards))]
+    reached = [max(watcher.under_way[: index + 1]) for index in range(len(watcher.under_way))]
+    assert watcher.under_way.count(0) == len(shards)  # after each of them
+    assert max(reached) == max(map(sum, shards))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import re
 import signal
 import subprocess
@@ -41,6 +42,7 @@ __version__ = "stand-in"
 class SamplingParams:
     def __init__(self, **values):
         self.__dict__.update(values)
+        note(sampling=values)
 
 
 def note(**values):
@@ -58,6 +60,7 @@ class LLM:
     def __init__(self, **options):
         self.weights = {}
         note(start=options["model"], trust=options["trust_remote_code"], head=options.get("hf_overrides"))
+        note(options=options)
 
     def reset_prefix_cache(self):
         note(reset=True, environment=dict(os.environ))
@@ -192,6 +195,57 @@ def test_trust_and_the_precision_of_the_output_layer_reach_an_engine_as_they_wer
         made.sample(policy, [[0, 5]], 1, (0,), [])
     assert noted(notes, "trust") == [asked]
     assert noted(notes, "head") == [{"head_dtype": "float32"} if asked else None]
+
+
+def test_every_field_of_a_request_reaches_vllm_as_it_was_set(notes: Path, policy: Policy, tmp_path: Path) -> None:
+    """Log-probabilities are those of the distribution that was drawn from: processed, not raw."""
+    of_engine = ["sampler.cpu_cache_gib=0.5", "sampler.eager=true"]
+    of_tokens = ["sampler.temperature=0.7", "sampler.top_p=0.9", "sampler.top_k=5", "sampler.max_new_tokens=13"]
+    config = config_of("sampler=vllm", *of_engine, *of_tokens).sampler
+    with open_sampler(config, tmp_path / "sampler", False) as made:
+        made.prepare(policy, 20)
+        made.sample(policy, [[0, 5], [0, 6], [0, 5]], 3, (4, 2), ["Q:", "\n"])
+    (options,) = noted(notes, "options")
+    assert options == {
+        "model": str(policy.folder),
+        "dtype": "float32",
+        "trust_remote_code": False,
+        "max_model_len": 128,
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "max_num_batched_tokens": 16384,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "seed": 0,
+        "enable_chunked_prefill": False,
+        "kv_cache_memory_bytes": 2**29,
+    }
+    digests = [hashlib.blake2b(f"4 2 {prompt}".encode(), digest_size=8).digest() for prompt in range(3)]
+    common = {
+        "n": 3,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 5,
+        "max_tokens": 13,
+        "logprobs": 0,
+        "ignore_eos": True,
+        "stop_token_ids": [1],
+        "stop": ["Q:", "\n"],
+        "detokenize": True,
+    }
+    seeds = [int.from_bytes(digest, "little") >> 2 for digest in digests]
+    assert len({*seeds}) == 3
+    assert noted(notes, "sampling") == [{**common, "seed": seed} for seed in seeds]
+
+
+def test_what_is_unset_asks_vllm_for_all_tokens_and_no_text(notes: Path, policy: Policy, tmp_path: Path) -> None:
+    config = config_of("sampler=vllm", "sampler.top_k=500").sampler  # of a vocabulary of 11
+    with open_sampler(config, tmp_path / "sampler", False) as made:
+        made.prepare(policy, 20)
+        made.sample(policy, [[0, 5]], 1, (0,), [])
+    (asked,) = noted(notes, "sampling")
+    assert (asked["top_k"], asked["temperature"], asked["top_p"]) == (11, 1.0, 1.0)
+    assert (asked["stop"], asked["detokenize"], asked["max_tokens"]) == ([], False, config.max_new_tokens)
 
 
 @pytest.mark.parametrize("kind", ["float64", "tf32"])

@@ -52,7 +52,7 @@ def kind_of(name: str) -> str:
 def test_missing_is_the_only_reason_for_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     table = open_table(tmp_path)
     table.fill(shard)
-    monkeypatch.setattr(Path, "open", failing_open(number))
+    monkeypatch.setattr(os, "open", failing_open(number))
     with pytest.raises(OSError, match=os.strerror(number)):
         read_rows(table.shard_file(0))
     with refused(f"cannot read {table.shard_file(0)}: {os.strerror(number)}"):

@@ -1,5 +1,6 @@
 """Processes of runs on this machine: how they end, what threads and GPUs each has."""
 
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import refused
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import processes
 from topr_exp.sweeps.processes import Child, Killed, supervise
@@ -112,3 +114,25 @@ def test_each_slot_has_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [seen(slot, 1, five) for slot in range(6)] == ["0", "1", "4", "5", "7", "0"]
     assert [seen(slot, 2, five) for slot in range(3)] == ["0,1", "4,5", "0,1"]
     assert seen(1, 5, five) == "all"
+
+
+# ---- processes that are killed before and after their work
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError(111, "refused"), BrokenPipeError(32, "broken")])
+def test_a_process_whose_server_was_killed_can_t_be_started(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptors: object) -> None:
+        raise error
+
+    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", refuse)
+    with refused(r"it can't be started: the server that forks it ended \(out of memory\?\)", Killed):
+        Child("it", None, end, "done")
+
+
+def test_a_process_that_was_killed_while_it_sent_its_ending() -> None:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    os.write(theirs.fileno(), (100).to_bytes(4, "big") + b"half")
+    theirs.close()
+    child = Child.__new__(Child)
+    child._messages, child.process = ours, SimpleNamespace(exitcode=-signal.SIGKILL, name="it")  # type: ignore[assignment]
+    assert str(child.ending()) == "it was killed by SIGKILL (out of memory?)"

@@ -312,6 +312,20 @@ def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monk
     assert main(["resume", "sweep", "cluster.processes=3"]) == 0  # none is to start
 
 
+def test_changed_cluster_settings_of_a_resumed_sweep_reach_each_unfinished_run(tmp_path, monkeypatch):
+    """As the launcher has them, and as the file has them that a run's own process reads."""
+    monkeypatch.chdir(tmp_path)
+    make_sweep_of_two(tmp_path / "sweep")
+    started: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(launch, "run_locally", lambda todo, jobs, *more: started.extend((run, jobs) for run in todo))
+    before = [run.config().cluster for run in sweep.read_runs(tmp_path / "sweep")]
+    assert {(cluster.threads, cluster.jobs) for cluster in before} == {(None, 1)}
+    main(["resume", "sweep", "cluster.threads=1", "cluster.jobs=2"])
+    assert [(run.config().cluster.threads, run.config().cluster.jobs, jobs) for run, jobs in started] == [(1, 2, 2)]
+    main(["resume", "sweep", "cluster.threads=2"])  # of the first launch and these: jobs are the launch's again
+    assert [(run.config().cluster.threads, jobs) for run, jobs in started[1:]] == [(2, 1)]
+
+
 def test_cancel_ends_what_it_can_and_tells_the_rest(tmp_path, monkeypatch, capsys):
     """The launcher of a sweep of which some runs are in Slurm would start the next ones."""
     make_sweep_of_two(tmp_path / "sweep")

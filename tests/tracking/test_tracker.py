@@ -1,6 +1,7 @@
 """The tracker beside a run: what it is given, and that nothing which happens to it reaches the run."""
 
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -96,6 +97,24 @@ def test_an_online_run_is_sent_what_it_lacks(tmp_path: Path, monkeypatch: pytest
     assert given["reinit"] == "create_new", "or a caller's own run would take these records, and end"
     assert (given["entity"], given["project"], given["group"]) == ("us", "topr_exp", "runs")
     assert client.calls[-1] == ("finish", {"exit_code": 0})
+
+
+def test_each_setting_of_wandb_reaches_it_with_what_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {"project": "ours", "entity": "us", "group": "all", "job_type": "ablation"}
+    words = [f"tracking.{name}={value}" for name, value in named.items()]
+    config = config_of(f"output_dir={tmp_path}", "tracking=wandb", "baseline=-0.3", *words)
+    client = Client()
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    with attempt(config) as folder:
+        path = folder.path
+    given = client.calls[0][1]
+    resolved, environment = (json.loads((path / name).read_text()) for name in ("config.json", "environment.json"))
+    assert {name: given[name] for name in named} == named
+    assert (given["name"], given["dir"]) == (path.name, str(path))
+    assert given["config"]["baseline"] == -0.3
+    assert given["config"].items() >= resolved["resolved"].items()
+    assert given["config"]["environment"] == environment
+    assert given.keys() == {*named, "name", "id", "resume", "reinit", "dir", "mode", "config", "settings"}
 
 
 @pytest.mark.parametrize("error", [Interrupted(signal.SIGTERM), ValueError("no")], ids=["preempted", "failed"])

@@ -157,12 +157,16 @@ def schedule_of(when_stale: Any, limit: int | None, concurrency: int, prompts: i
     )  # fmt: skip
 
 
-def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[list[int], list[int], int, int]]:
-    """The same, token by token: numbers of a batch, their ages, the tick at which they are ready, idle ticks."""
+def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[list[int], list[int], int, int, float]]:
+    """The same, token by token: numbers of a batch, their ages, the tick at which they are ready, idle ticks.
+
+    Idle ticks are the trainer's, and the sampler's up to the end of this update: each tick the share of free places.
+    """
     prompts, slots, limit, policy = schedule.prompts, schedule.concurrency, schedule.max_lag, schedule.when_stale
     waits, drops = policy == "wait", policy == "drop"
     groups: list[SimpleNamespace] = []  # begun and not trained on
     begun = now = 0
+    free = 0.0
 
     def begin(version: int, room: int) -> None:
         nonlocal begun
@@ -171,8 +175,9 @@ def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[lis
             begun += 1
 
     def tick() -> None:
-        nonlocal now
+        nonlocal now, free
         now += 1
+        free += 1 - sum(group.left > 0 for group in groups) / slots
         for group in groups:
             group.left -= 1
             if group.left == 0:
@@ -180,7 +185,7 @@ def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[lis
 
     for version in range(schedule.rounds):
         room = prompts * (limit + 1) if waits else slots + max(slots, prompts)
-        idle = 0
+        idle, free = 0, 0.0
         while True:
             if drops:
                 groups[:] = [g for g in groups if not (g.left <= 0 and version - g.version > limit)]
@@ -193,12 +198,13 @@ def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[lis
             idle += 1
             begin(version, room)
         groups[:] = [group for group in groups if group not in batch]
-        yield [group.number for group in batch], [version - group.version for group in batch], now, idle
+        ready = now
         for place in range(schedule.tokens_per_update):
             begin(version, room - (prompts if waits else 0))
             tick()
             if place == schedule.tokens_per_update - 1:
                 begin(version, room - (prompts if waits else 0))
+        yield [group.number for group in batch], [version - group.version for group in batch], ready, idle, free
 
 
 @pytest.mark.parametrize(("concurrency", "prompts"), [(1, 1), (3, 2), (8, 3), (2, 4)])
@@ -210,12 +216,14 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurren
     lengths = np.random.default_rng(seed).integers(1, 30, size=2000).tolist()
     schedule = schedule_of(policy, limit, concurrency, prompts)
     clock, taken = Clock(lengths, schedule), []
-    for number, (groups, ages, now, idle) in enumerate(by_ticks(lengths, schedule)):
+    for number, (groups, ages, now, idle, free) in enumerate(by_ticks(lengths, schedule)):
         before, clock.idle = clock.now, {"trainer_idle": 0.0, "sampler_idle": 0.0}
         batch, dropped = clock.by_length(number)
         found = [group.columns["group"][0].as_py() for group in batch]
         assert (found, [number - group.born for group in batch]) == (groups, ages), number
         assert clock.idle["trainer_idle"] * 8 == pytest.approx(idle)
+        if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
+            assert clock.idle["sampler_idle"] * 8 == pytest.approx(free)
         assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + 1)
         assert now / 8 == pytest.approx(before + clock.idle["trainer_idle"])
         assert limit is None or max(ages) <= limit

@@ -309,3 +309,25 @@ def test_a_checkpoint_goes_on_bit_for_bit_with_either_kernel(made, monkeypatch, 
     resumed, _ = made(folder="b", name=optimizer)
     train(resumed, examples, 6)
     assert torch.equal(weights(resumed), weights(undisturbed))
+
+
+def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_of_prompts(made: Any) -> None:
+    trainer, examples = made(micro_batch_size=3)
+    reported: list[int] = []
+    trainer.report = reported.append
+    chosen = np.arange(8)
+    record = trainer.update(examples, chosen, 1, expect_unit_ratio=False)
+    sequences = examples.sequences(examples.rows(chosen))
+    assert record["prompt_tokens"] == sum(len(prompt) for prompt, _ in sequences)
+    assert record["tokens"] == sum(len(completion) for _, completion in sequences)
+    assert len(reported) == 3
+    assert sum(reported) == record["tokens"] + record["prompt_tokens"]
+
+
+def test_completion_tokens_are_reported_by_batch_of_scoring(made: Any) -> None:
+    trainer, examples = made()
+    reported: list[int] = []
+    log_probabilities(trainer.policy, examples.rollouts, range(8), 5, reported.append)
+    lengths = examples.rollouts.tokens.lengths()[:8]
+    assert len(reported) == 2
+    assert sum(reported) == lengths.sum()

@@ -102,35 +102,47 @@ class OfGroup(Named):
 
 
 def check_batch(batch: Batch, *extra: str) -> None:
-    """Assert the shapes and dtypes of a batch and that the optional fields named in `extra` are there."""
-    shape, dtype = batch.logp.shape, batch.logp.dtype
-    assert len(shape) == 2, f"logp must be [B, T]; got {tuple(shape)}"
-    assert str(dtype) in ("torch.float32", "torch.float64"), f"logp must be float32 or float64; got {dtype}"
+    """Raise TOPRError for a wrong shape or dtype in a batch, or if an optional field named in `extra` is missing."""
+    shape, dtype = list(batch.logp.shape), str(batch.logp.dtype)
+    refuse_field("logp", "[B, T]", shape, len(shape) == 2)
+    refuse_field("logp", "float32 or float64", dtype, dtype in ("torch.float32", "torch.float64"))
     for name in ("mask", "positive"):
-        assert str(getattr(batch, name).dtype) == "torch.bool", f"{name} must be bool"
-    for names, count in ((BY_TOKEN, 2), (BY_RESPONSE, 1)):
+        field_dtype = str(getattr(batch, name).dtype)
+        refuse_field(name, "bool", field_dtype, field_dtype == "torch.bool")
+    for names, expected in ((BY_TOKEN, shape), (BY_RESPONSE, shape[:1])):
         for name in names:
             value = getattr(batch, name)
-            assert value is None or value.shape[:2] == shape[:count], f"{name} must be {tuple(shape[:count])}"
-    rewards = batch.group_rewards
-    assert rewards is None or (rewards.ndim, len(rewards)) == (2, len(batch.logp)), "group_rewards must be [B, n]"
+            if value is not None:
+                refuse_field(name, f"of shape {expected}", list(value.shape), list(value.shape) == expected)
+    if batch.group_rewards is not None:
+        rewards_shape = list(batch.group_rewards.shape)
+        by_response = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
+        refuse_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, by_response)
     for name in extra:
         needed(batch, name)
 
 
+def refuse_field(name: str, allowed: str, given: object, ok: bool) -> None:
+    """Raise TOPRError with one line that names a field of a batch, what is allowed and what was given."""
+    if not ok:
+        raise TOPRError(f"Batch.{name} must be {allowed}; got {given}")
+
+
 def needed(batch: Batch, name: str) -> Tensor:
-    """An optional field of a batch, which has to be there."""
-    value = getattr(batch, name)
-    assert value is not None, f"this loss needs Batch.{name}"
+    """An optional field of a batch; TOPRError where it is missing."""
+    value: Tensor | None = getattr(batch, name)
+    if value is None:
+        raise TOPRError(f"Batch.{name} is missing: this loss reads it")
     return value
 
 
 def signal(batch: Batch, key: str) -> Tensor:
     """One of the tensors [B] that the loss's `signals` computed over the global batch, checked."""
-    assert key in batch.signals, f"signal {key!r} is missing: run loss.signals over the global batch first"
-    value = batch.signals[key]
-    assert value.shape == batch.logp.shape[:1], f"signal {key!r} must be {tuple(batch.logp.shape[:1])}"
-    assert not value.requires_grad, f"signal {key!r} must be detached"
+    if key not in batch.signals:
+        raise TOPRError(f"Batch.signals lacks {key!r}: run loss.signals over the global batch first")
+    value, shape = batch.signals[key], list(batch.logp.shape[:1])
+    refuse_field(f"signals[{key!r}]", f"of shape {shape}", list(value.shape), list(value.shape) == shape)
+    refuse_field(f"signals[{key!r}]", "detached", "a tensor with a gradient", not value.requires_grad)
     return value
 
 

@@ -28,13 +28,15 @@ from yaml import YAMLError
 
 from topr_exp import __version__
 from topr_exp.config.load import SETTINGS, is_text, unknown_key
-from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules
-from topr_exp.schema import first_line, show
+from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
+from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
+from topr_exp.schema import first_line, literal, show
 from topr_exp.types import ConfigError
 
 HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
 PROGRAM = "python -m topr_exp"
-OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
+OTHER_MODEL = "model=FOLDER_OR_HUB_NAME"
+PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # that needs no quotes
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
     r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|\b(?:range|interval)\(.*)|"""
@@ -86,9 +88,7 @@ class OwnYAMLs(SearchPathPlugin):
 
 def config_loader(config_dir: str | None) -> ConfigLoader:
     """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnFolder.path = Path(config_dir).resolve() if config_dir is not None else None
+    use_own_folder(config_dir)
     Plugins.instance().register(OwnYAMLs)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return GlobalHydra.instance().config_loader()
@@ -104,7 +104,7 @@ class Composer:
         self.groups = {*self.loader.list_groups("")}
         self.compositions: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}  # by the choices of groups
         self.elsewhere = any(text.startswith("hydra.searchpath=") for text in args.overrides)  # choices not seen here
-        self.overrides = [self.parse(text) for text in args.overrides]
+        self.overrides = [self.parse(quote_folder(text)) for text in args.overrides]
         self.refuse_repeated_keys()
 
     def parse(self, text: str) -> Override:
@@ -131,6 +131,8 @@ class Composer:
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
             choice, allowed = override.value(), self.loader.get_group_options(key)
             single = not override.is_sweep_override() and (key, choice) != ("experiment", None) and not self.elsewhere
+            if key == "model" and is_other_model(choice, allowed):
+                return override
             if single and choice not in allowed:
                 other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
                 near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
@@ -196,7 +198,14 @@ class Composer:
         return [[parse(text) for text in job] for job in jobs]
 
     def compose(self, overrides: list[Override], with_hydra: bool = False) -> DictConfig:
-        """One config: Hydra composes the choices of groups, then values take their places."""
+        """One config: Hydra composes the choices of groups, then values take their places.
+
+        A model that is no choice of its group takes the settings of one.
+        """
+        model = self.other_model(overrides)
+        if model is not None:
+            others = [each for each in overrides if each.key_or_group not in ("model", "model.path")]
+            overrides = [self.parse(f"model={model.choice}"), *others]
         values = [each for each in overrides if self.is_value(str(each.key_or_group))]
         choices = [each for each in overrides if each not in values and not is_no_experiment(each)]
         chosen = tuple(str(each.input_line).lstrip("+") for each in choices)
@@ -211,7 +220,50 @@ class Composer:
             if key.startswith("learning_rates.") and OmegaConf.select(composed, key) is None:
                 raise unknown_key(key)
             self.call(partial(OmegaConf.update, composed, key, override.value(), force_add=True))
+        if model is not None:
+            settings = {"path": model.path, "shape": None, "settings_of": model.described}
+            if not any(each.key_or_group == "model.name" for each in overrides):
+                settings["name"] = model.name
+            for key, value in settings.items():
+                self.call(partial(OmegaConf.update, composed, f"model.{key}", literal(value), force_add=True))
         return composed
+
+    def other_model(self, overrides: list[Override]) -> ModelChoice | None:
+        """The model that is named by a folder or on the hub, with its settings; None for a choice of the group.
+
+        ConfigError where a shipped model's settings are chosen for a larger one.
+        """
+        words = {str(each.key_or_group): self.plain_value(each) for each in overrides}
+        choices, choice, path = self.loader.get_group_options("model"), words.get("model"), words.get("model.path")
+        if "model" in words and not is_other_model(choice, choices):
+            if isinstance(path, str):
+                refuse_toy_settings(str(choice), path, choices)
+            return None
+        if "model" in words and path is not None:
+            raise ConfigError(f"model={choice} model.path={path}: both name the model; give one")
+        key, given = ("model", choice) if "model" in words else ("model.path", path)
+        if not isinstance(given, str) or not given:
+            return None
+        return choose_settings(key, given, choices)
+
+    def plain_value(self, override: Override) -> Any:
+        """The value of an override, with `${oc.env:NAME}` in the name of a model computed."""
+        value = override.value()
+        if override.key_or_group not in ("model", "model.path") or not isinstance(value, str):
+            return value
+        return self.call(lambda: OmegaConf.create({"value": value})["value"])
+
+    def words(self) -> list[str]:
+        """The command line as Hydra takes it: a model that is no choice of its group as the choice and values."""
+        model = self.other_model(self.fixed())
+        read = [each for each in self.overrides if not is_no_experiment(each)]
+        if model is None:
+            return [str(each.input_line) for each in read]
+        others = [str(each.input_line) for each in read if each.key_or_group not in ("model", "model.path")]
+        named = [] if any(each.key_or_group == "model.name" for each in read) else [f"model.name={quoted(model.name)}"]
+        values = [f"model.path={quoted(model.path)}", "model.shape=null", *named]
+        values.append(f"++model.settings_of={quoted(model.described)}")
+        return [f"model={model.choice}", *values, *others]
 
     def is_value(self, key: str) -> bool:
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
@@ -231,6 +283,20 @@ class Composer:
 def is_no_experiment(override: Override) -> bool:
     """True for experiment=null, the same as no word of it, which Hydra does not take on a command line."""
     return override.key_or_group == "experiment" and not override.is_sweep_override() and override.value() is None
+
+
+def quote_folder(override: str) -> str:
+    """An override with quotes around the folder of a model where its name needs them."""
+    key, _, value = override.partition("=")
+    if key not in ("model", "model.path") or PLAIN_PATH.fullmatch(value) or not Path(value).expanduser().is_dir():
+        return override
+    return f"{key}={quoted(value)}"
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, as a value of an override in which nothing is computed."""
+    escaped = str(literal(text)).replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 def quote_numbers(override: str) -> str:

@@ -29,8 +29,11 @@ ENDINGS: dict[str, str] = {
 }
 
 
+# Graders that read more than the mark that the prompt asks for, and the format of that prompt.
+ASKED_AS = {"lenient": "gsm8k"}
+ANSWER_GRADERS = ("gsm8k", *ASKED_AS, "math", "final")
 # The package's own, which may run wherever their name comes from.
-GRADERS = {*ENDINGS, "verdict", "topr_exp.grading.gym:grade"}
+GRADERS = {*ANSWER_GRADERS, "verdict", "topr_exp.grading.gym:grade"}
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
 Reward = Literal["pm1", "zero_one", "graded", "given"]
 LARGEST_REWARD = 3.4e38  # training computes in float32
@@ -162,14 +165,15 @@ class DataConfig(Section, ABC):
     def grader_name(self) -> str:
         """The grader by name: an answer format, or package.module:function."""
         if self.grader is None:
-            formats = ", ".join(ENDINGS)
+            formats = ", ".join(ANSWER_GRADERS)
             raise ValueError(f"grader must be {formats} or package.module:function; got null")
         return self.grader
 
     @property
     def asked_as(self) -> str | None:
         """Whose template and worked examples are taken: those of the grader; None for a grader of the user's own."""
-        return self.grader_name if self.grader_name in ENDINGS else None
+        format = ASKED_AS.get(self.grader_name, self.grader_name)
+        return format if format in ENDINGS else None
 
     def solution(self, problem: Problem) -> str | None:
         """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.schema import Count, CountOrAll, Named, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
@@ -107,6 +107,10 @@ class CheckpointConfig(Section):
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
     keep_iterations: Annotated[list[int] | None, FROM_1]  # whose weights are kept besides the last's; None: all
+    save_model: bool = True  # False: a run that finishes removes its weights
+
+    def check(self) -> Iterator[Rule]:
+        yield "keep_iterations", self.save_model or not self.keep_iterations, "null or [] where save_model is false"
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,25 @@ class ComposeConfig(Section):
 def unit_of(needs: frozenset[str]) -> Unit:
     """Unit that an algorithm with these needs trains on."""
     return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"
+
+
+def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
+    """The number of tokens divides once, and only where a completion is one example."""
+    tokens, unit = reduction == "tokens", unit_of(loss.needs)
+    pairs = f"sequences for algo={loss.name}, which trains on {unit}"
+    yield "optim.reduction", not tokens or unit != "pairs", pairs
+    twice = tokens and getattr(loss, "length_normalize", False)
+    yield "algo.length_normalize", not twice, "false where optim.reduction is tokens, which divides by them too"
+
+
+def mu_rules(loss: Any, mu: str) -> Iterator[Rule]:
+    """A loss that compares two scores of μ's weights, or that reads μ at all, has what it reads."""
+    two = f"sampler for algo={loss.name}, which compares μ with the same weights in training"
+    yield "mu", mu == "sampler" or "old_logp" not in loss.needs, two
+    drawn = f"sampler for algo={loss.name}, which renormalises over what could be drawn"
+    yield "mu", mu == "sampler" or "kept" not in loss.needs, drawn
+    needs_mu = getattr(loss, "needs_mu", True) and unit_of(loss.needs) != "pairs"
+    yield "mu", not needs_mu or mu != "none", f"scored or sampler for algo={loss.name}, which reads μ"
 
 
 # ---- where runs compute; nothing here may change a result

@@ -9,6 +9,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -78,6 +79,13 @@ def build_section(group: str, values: Any) -> Any:
     if group == "algo" and (problem := broken_contract(built)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return built
+
+
+def loss_of_yaml(path: Path) -> Any:
+    """The loss of a YAML, with its values and nothing that it sets elsewhere."""
+    values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    assert isinstance(values, dict)
+    return build_section("algo", {key: value for key, value in values.items() if key != "defaults"})
 
 
 def schema_of(group: str, values: Any) -> Any:

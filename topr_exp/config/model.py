@@ -8,6 +8,7 @@ from topr_exp.schema import Count, Range, Rule, Section, Seed, above, at_least, 
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
+SHAPE = Range("three numbers from 1", lambda numbers: len(numbers) == 3 and min(numbers) >= 1)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class ModelConfig(Section):
     size: Literal["tiny", "large"]  # selects the value of ${size:TINY,LARGE} in YAMLs
     learning_rates: str | None = None  # the entry in conf/learning_rates.yaml for `experiment=...`; None: no entry
     path: Annotated[str, MODEL]
+    # hidden_size, num_hidden_layers, vocab_size of its config.json: a folder of that shape takes the YAML's settings.
+    shape: Annotated[list[int] | None, SHAPE] = None
+    settings_of: str | None = None  # for the header: whose settings a model has that is no choice; set by the command
     revision: str | None = None  # on the hub: a branch, tag or commit; None: the newest
     dtype: Literal["float32", "bfloat16"]
     attention: Literal["sdpa", "eager", "flash_attention_2"]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
-from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
+from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
 from topr_exp.config.yamls import own_values
 from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity, run_name, show, within
@@ -71,6 +71,12 @@ class Config(Section):
     def check(self) -> Iterator[Rule]:
         no_home = self.output_dir.startswith("~")
         yield "output_dir", not no_home, "a folder (`~` stands for a home folder that there is; else write ./~)"
+        uploads = self.tracking.model_artifact
+        yield (
+            "tracking.model_artifact",
+            self.checkpoint.save_model or not uploads,
+            "false where checkpoint.save_model is",
+        )
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             yield from rules(self)
         processes, size = self.cluster.world_size, self.optim.batch_size
@@ -151,7 +157,7 @@ def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
 
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
 NUMBERS = ("graded", "given")
-KEEPS = {"sampler.name": "hf", "mu": "sampler", "data.completions": None, "schedule.in_flight": False}
+KEEPS = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
 ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0,
@@ -167,7 +173,7 @@ def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]
 
 def rewards(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
-    graded, own = config.reward == "graded", config.data.grader_name not in ENDINGS
+    graded, own = config.reward == "graded", config.data.grader_name not in ANSWER_GRADERS
     numbers, logged = config.reward in NUMBERS, config.data.completions is not None and config.compose.mix is None
     yield "data.reward", not (numbers and config.task.verifies), "pm1 or zero_one for task=verifier"
     alone = "pm1, zero_one or graded, unless data.completions alone is trained on"
@@ -216,10 +222,7 @@ def units(config: Config) -> Iterator[Rule]:
     if asked and not whole:
         some = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
         yield from fixed(config, some, "where optim.whole_groups is true")
-    tokens = config.optim.reduction == "tokens"
-    yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
-    twice = tokens and getattr(algo, "length_normalize", False)
-    yield "algo.length_normalize", not twice, "false where optim.reduction is tokens, which divides by them too"
+    yield from groups.reduction_rules(algo, config.optim.reduction)
 
 
 def imported(config: Config) -> Iterator[Rule]:
@@ -227,10 +230,7 @@ def imported(config: Config) -> Iterator[Rule]:
     here = "where data.completions is set"
     given, in_rounds = config.data.completions is not None, config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
-    two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
-    yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
-    needs_mu = getattr(config.algo, "needs_mu", True) and groups.unit_of(config.algo.needs) != "pairs"
-    yield "mu", not needs_mu or config.mu != "none", f"scored or sampler for algo={config.algo.name}, which reads μ"
+    yield from groups.mu_rules(config.algo, config.mu)
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
     yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
     if given:
@@ -290,7 +290,7 @@ def unread(config: Config) -> list[str]:
         "model.float32_head": config.model.dtype != "float32",
         "data.fewshot_file": config.data.shots > 0,
         "data.chat_options": config.data.chat or bool(config.task.chat) or config.data.completions is not None,
-        "data.threshold": config.data.grader_name not in ENDINGS or config.reward == "given",
+        "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
         **{
             f"data.{key}": config.data.completions is not None
             for key in ("columns", "skip_malformed", "completion_limit")

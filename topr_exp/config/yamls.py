@@ -26,6 +26,13 @@ class OwnFolder:
     path: ClassVar[Path | None] = None
 
 
+def use_own_folder(config_dir: str | None) -> None:
+    """Look for YAMLs in this folder of the user's, too; ConfigError where there is none."""
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    OwnFolder.path = Path(config_dir).resolve() if config_dir is not None else None
+
+
 @functools.cache
 def plugin_modules() -> dict[str, str]:
     """The modules of YAMLs that installed packages bring, by the plugin's name, in its order."""
@@ -42,6 +49,15 @@ def yaml_folders() -> Iterator[Path]:
             yield Path(str(importlib.resources.files(module)))
         except ImportError:  # Hydra says so where a choice of it is asked for
             continue
+
+
+def loss_files() -> dict[str, Path]:
+    """The YAML of each loss by its name: the package's, the user's own and those of plugins."""
+    files = dict[str, Path]()
+    for folder in yaml_folders():
+        for path in (folder / "algo").glob("*.yaml"):
+            files.setdefault(path.stem, path)
+    return dict(sorted(files.items()))
 
 
 def own_values(loss: Any) -> Any | None:

@@ -17,6 +17,7 @@ from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.types import Problem, TOPRError, has_half_pair
 
 LARGEST_UNPARSABLE_SHARE = 0.05
+DIGITS = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,14 @@ def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
 
 
 def refuse_no_number(where: str, gold: str) -> None:
-    """Raise TOPRError for a gold that no answer can equal: NaN, or beyond all numbers of a computer (1e999)."""
+    """Raise TOPRError for a gold that no answer can equal: NaN, or an exponent beyond all floats (1e999).
+
+    Digits alone spell a finite number, however many there are.
+    """
     for part in re.split(r"[\[\](){},;\s]+", gold):
         # infinity is an answer and Nan a name, but for JSON's spelling of numbers
         number = part.lstrip("-") in ("NaN", "Infinity") or any(map(str.isdigit, part))
+        number = number and DIGITS.fullmatch(part) is None
         with contextlib.suppress(ValueError):
             if number and not math.isfinite(float(part)):
                 raise TOPRError(f"{where}: the gold answer {gold} is no finite number")

@@ -13,6 +13,7 @@ from topr_exp.config.data import ENDINGS, DataConfig
 from topr_exp.data.problems import as_text
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import read_json_lines
+from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ TEMPLATES = {
     "final": "Problem: {question}\nReasoning:",
 }
 CHAT_TEMPLATES = {
-    "gsm8k": '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
+    "gsm8k": '{question}\n\nWork it out step by step. End with your number, as in "The answer is 12."',
     "math": "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
-    "final": '{question}\n\nWork it out step by step. End with "So the final answer is X."',
+    "final": '{question}\n\nWork it out step by step. End with your answer, as in "So the final answer is 12."',
 }
 
 
@@ -57,7 +58,13 @@ class Prompter:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
         said = [*itertools.chain(*worked), asked]
         messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.chat_options)
+        try:
+            text: str = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self.chat_options
+            )
+        except Exception as error:  # a template is a program of the model's
+            raise TOPRError(f"the model's chat template refuses the prompt ({first_line(error)})") from None
+        return text
 
     def _ask(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: what is put in may hold braces too.

@@ -54,6 +54,9 @@ FINISHES = ("stop", "length", "stop_string")
 LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
 LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
 MAX_TOKEN = 2**31 - 1
+MOST_UNPACKED = 1 << 30  # bytes of a Parquet file that is LARGEST_EXPANSION times smaller
+LARGEST_EXPANSION = 1000
+PARQUET_ROWS = 100  # that are unpacked at once
 
 
 @dataclass
@@ -160,6 +163,10 @@ class RolloutReader:
         step, row = row.pop("step", None), take_turns(row)
         if fault := next(self.faults(row), None):
             raise ValueError(fault)
+        if "reward" in row:
+            row["reward"] = float(row["reward"])  # Arrow takes whole numbers of 64 bits alone
+        if "logprobs" in row:
+            row["logprobs"] = [float(value) for value in row["logprobs"]]
         if step is not None:
             digest = hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
             row["problem_id"] = f"step {as_text(step)}, {digest[:16]}"
@@ -326,10 +333,27 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         with disk_errors(f"read {path}"):
-            for batch in ParquetFile(path).iter_batches(batch_size=1000):
+            file, unpacked = ParquetFile(path), 0
+            groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+            refuse_expansion(path, sum(group.total_byte_size for group in groups))
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                unpacked += batch.nbytes
+                refuse_expansion(path, unpacked)
                 yield from batch.to_pylist()
+    except MemoryError:
+        raise TOPRError(f"{path}: it unpacks to more than there is memory") from None
     except (ArrowException, UnicodeError) as error:
         raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
+
+
+def refuse_expansion(path: Path, unpacked: int) -> None:
+    """Raise TOPRError for a file that unpacks to so many bytes, and is far too small for them."""
+    size = path.stat().st_size
+    if unpacked > max(MOST_UNPACKED, LARGEST_EXPANSION * size):
+        raise TOPRError(
+            f"{path}: its {size:,} bytes unpack to {unpacked / 1e9:.1f} GB or more; allowed are "
+            f"{LARGEST_EXPANSION} times as many as it has, or {MOST_UNPACKED / 1e9:.1f} GB"
+        )
 
 
 def saved_rows(source: str) -> Any:

@@ -22,6 +22,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 CHUNK = 1 << 22  # drawn indices held at once
 
+ROUNDING = 1e-9  # relative, of mean squares that are equal but for it
 FEWEST_SEEDS = 3  # that decide anything: of two, an interval covers 88 %
 
 
@@ -214,7 +215,7 @@ def crossed_error(
     cautious: that seeds seem not to differ counts as little as their number allows, for tests far out in the tail.
     """
     of_seeds, of_problems, rest = squares
-    by_seed, by_problem = (of_seeds > rest) | cautious, of_problems > rest
+    by_seed, by_problem = exceeds(of_seeds, rest) | cautious, exceeds(of_problems, rest)
     parts = np.maximum(of_seeds, rest), of_problems, rest
     variance = parts[0] + np.maximum(of_problems, rest) - rest
     used = zip((by_seed, by_problem, by_seed == by_problem), parts, freedoms_of(seeds, problems), strict=True)
@@ -224,19 +225,26 @@ def crossed_error(
     return np.sqrt(variance / (seeds * problems)), freedom
 
 
+def exceeds(square: Values, rest: Values) -> NDArray[np.bool_]:
+    """True where a mean square is larger than that of the rest by more than rounding."""
+    return square > rest * (1 + ROUNDING)
+
+
 def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     """The mean over seeds and problems with its t interval, both being samples of more.
 
     x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: see `crossed_error`.
     values: [S, P]. With a single seed it holds over problems alone; with two it covers less than 95 % (about 88 % where
-    they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1.
+    they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1. Of differences, where
+    seeds seem not to differ, their spread counts with S - 1 degrees of freedom all the same: else such intervals would
+    cover 21 to 73 % (docs/statistics.md).
     share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
     seeds, problems = values.shape
     if share and (counted := extreme(values, problems, seeds)) is not None:
         return counted
     mean, squares = float(values.mean()), mean_squares(values)
-    error, freedom = map(float, crossed_error(squares, seeds, problems))
+    error, freedom = map(float, crossed_error(squares, seeds, problems, cautious=not share))
     half = float(t_95(freedom)) * error if values.size > 1 else math.nan
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others

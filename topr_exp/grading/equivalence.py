@@ -8,8 +8,9 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from topr_exp.grading.expression import certainly_different, rational_value
+from topr_exp.grading.expression import rational_value
 from topr_exp.grading.latex import GREEK, Tokens, TooComplex, number_like, words
+from topr_exp.grading.sample_points import certainly_different
 from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 
 Verdict3 = bool | None  # equal, different, not decided

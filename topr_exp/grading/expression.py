@@ -1,10 +1,9 @@
-r"""Single expressions: one parser and one small tree, whose value is exact, or floating-point at sample points.
+r"""Single expressions: one parser and one small tree, and its exact value if it is rational.
 
 There is no tree where people would disagree on what is meant (1/2x, \sin x y, 2\frac{1}{2}x), nor for what is rarer
 (sums, integrals, matrices): latex2sympy2 is asked instead. Every size is bounded, so that no input is slow.
 """
 
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -248,91 +247,3 @@ _EXACT: dict[str, Callable[..., Fraction]] = {
     "number": Fraction, "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv,
     "^": _exact_power, "mixed": _exact_mixed,
 }  # fmt: skip
-
-
-# ---- values at sample points: they prove that two expressions differ, and settle most wrong answers in microseconds
-
-# Positive, where identities such as sqrt(a b) = sqrt(a) sqrt(b) hold: the first name's value, the step to the next's.
-_POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
-_RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
-_LARGEST = 1e100
-
-_VALUES: dict[str, complex] = {"pi": math.pi, "e": math.e, "i": 1j}
-_NUMERIC: dict[str, Callable[..., complex]] = {
-    "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
-    "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan,
-    "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "ln": math.log, "sec": lambda x: 1 / math.cos(x),
-    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x), "/": operator.truediv,
-}  # fmt: skip
-
-
-def certainly_different(one: Tokens, other: Tokens) -> bool:
-    """True if the two expressions certainly have different values; False if that is not known."""
-    trees = expression_tree(one), expression_tree(other)
-    if trees[0] is None or trees[1] is None:
-        return False
-    names = sorted(_names(trees[0]) | _names(trees[1]))
-    for start, step in _POINTS[: 2 if names else 1]:
-        point = {name: start + step * index for index, name in enumerate(names)}
-        left, right = _Sample(point), _Sample(point)
-        try:
-            gap = abs(evaluate(trees[0], left.value) - evaluate(trees[1], right.value))
-        except (Unreadable, ArithmeticError, TypeError, ValueError, RecursionError):
-            continue
-        if gap > _RELATIVE * max(left.largest, right.largest):
-            return True
-    return False
-
-
-@lru_cache(maxsize=1 << 12)
-def _names(tree: Tree) -> frozenset[str]:
-    if tree[0] == "name":
-        return frozenset(tree[1:])
-    return frozenset().union(*(_names(part) for part in tree[1:] if isinstance(part, tuple)))
-
-
-class _Sample:
-    """Evaluates at one point and keeps the largest magnitude on the way, on which the rounding error depends."""
-
-    def __init__(self, point: dict[str, float]) -> None:
-        self.point, self.largest = point, 0.0
-
-    def value(self, kind: str, *parts: Any) -> complex:
-        result: complex
-        match kind:
-            case "name":
-                result = self.point[parts[0]]
-            case "^":
-                result = self._power(*parts)
-            case "root":
-                result = self._root(*parts)
-            case "/" | "ln" if self._doubtful(parts[-1]):
-                raise Unreadable
-            case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
-                raise Unreadable
-            case _:
-                result = _NUMERIC[kind](*parts)
-        magnitude = abs(result)
-        if not magnitude < _LARGEST:  # not-a-number, too
-            raise Unreadable
-        self.largest = max(self.largest, magnitude)
-        return result
-
-    def _doubtful(self, value: complex) -> bool:
-        """Check for a value that may be a rounded zero."""
-        return abs(value) < 1e-9 * max(1.0, self.largest)
-
-    def _power(self, base: complex, exponent: complex) -> complex:
-        real = isinstance(base, float) and base > 0
-        whole = isinstance(exponent, float) and exponent.is_integer()
-        if abs(exponent) > 1000 or self._doubtful(base) or not (real or whole):  # a root of -1 has two values
-            raise Unreadable
-        return base**exponent
-
-    def _root(self, base: complex, degree: complex) -> complex:
-        """The real root: the third root of -8 is -2."""
-        if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
-            return -self._power(-base, 1 / degree)
-        if self._doubtful(degree):
-            raise Unreadable
-        return self._power(base, 1 / degree)

@@ -6,9 +6,17 @@ Takes time linear in the text and judges nothing; `None`: the completion states 
 import re
 from collections import deque
 
+from topr_exp.grading.surroundings import (
+    END_OF_ANSWER,
+    NUMBER_IN_TEXT,
+    begins_with_number,
+    last_number,
+    without_markup,
+    without_punctuation,
+)
 from topr_exp.types import ConfigError
 
-FORMATS = ("gsm8k", "math", "final", "verdict")
+FORMATS = ("gsm8k", "lenient", "math", "final", "verdict")
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 # What may stand between two boxes that are one answer: separators, spaces, math delimiters, "and" / "or".
@@ -20,46 +28,97 @@ _JOINT_CHARS = 60
 _BARE = re.compile(r"[^\n$]{0,200}?(?=\$|\\[)\]])|[^\s$}]+")  # \boxed 5: to the end of its formula, or one word
 MAX_BOXES = 1000  # the last ones of a completion; a text with more repeats itself
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
-_NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Q|Question|Problem)\s*:")
 _PHRASES = {
     "gsm8k": re.compile(r"the\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
+    # "Answer: 60", "the answer is 60", GSM8K's own "#### 60" (#### and a word is a heading)
+    "lenient": re.compile(
+        r"\banswer[\s*_]*(?:is\b(?!\s+(?:not|n't)\b)|[:=])|(?<!#)####(?=[ \t*_$+-]*\d)", re.IGNORECASE
+    ),
     "final": re.compile(r"the\s+final\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
     "verdict": re.compile(r"\bverdict[\s*_]*(?::|\bis\b)", re.IGNORECASE),
 }
 _TAG = re.compile("<answer>")
+_LENIENT_MARK = re.compile(f"{_BOX.pattern}|{_PHRASES['lenient'].pattern}", re.IGNORECASE)
 _VERDICT_WORDS = re.compile(r"\b(?:correct|incorrect|not|or)\b|n['’]t\b", re.IGNORECASE)
 # What begins a clause that says something about the value before it, and takes nothing back.
 _CLAUSE = re.compile(
     r"(?:\\text\s*\{[\s,]*|(?<=[\s,])|(?=\())\(?(?:which|because|since|i\.e\.|that\s+is)(?![A-Za-z])", re.IGNORECASE
 )
-_MARKED = re.compile(r"(?<![\w)])(\*\*|__|\*)(?=\S)([^*_\n]+)(?<=\S)\1(?![\w(])")  # Markdown's **18**
 MAX_STATEMENT = 4000  # characters behind a phrase within which its statement has to end
 _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
-_SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]]|$)|[.!?](?=[A-Z])|<\|")
+_SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]”’»」』`]|$)|[.!?](?=[A-Z])|<\||[。．！？｡।]")
+_COMMAND = re.compile(r"\\[A-Za-z]")
+_THOUGHT_END = "</think>"
 
 
 def extract(completion: str, format: str) -> str | None:
     r"""The final answer that a completion states, as it was written; None where it states none.
 
     `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final answer is
-    X.") or "verdict" ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none).
-    Text up to the last `</think>` does not count, nor does a further question ("Q:", "Question:", "Problem:" at the
-    start of a line) that the model went on to write after its answer. Raises ConfigError for another format.
+    X."), "lenient" (the last \boxed{...}, "####", "answer is" or "answer:", else the last number) or "verdict"
+    ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none). Text up to the last
+    `</think>` does not count, nor does what follows an answer as a further question ("Q:", "Question:", "Problem:" at
+    the start of a line), a further turn ("User:") or behind an end marker (</s>).
+
+    Raises ConfigError for another format.
     """
     if format not in FORMATS:
         raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {format}")
+    if format == "lenient":
+        return _lenient_answer(completion)
     start = _BOX if format == "math" else _PHRASES[format]
     text = _own_text(completion, start)
     if text is None:
         return None
-    statement = last_boxed(text) if format == "math" else _after_phrase(text, start)
+    if format == "math":
+        statement = last_boxed(text)
+    else:
+        statement, _ = _after_phrase(text, start)
     if statement is None:
         return None
     if format != "verdict":
         return _without_clause(statement)
     words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
     return words.pop() if len(words) == 1 and words <= {"correct", "incorrect"} else None
+
+
+def why_invalid(completion: str, format: str) -> str:
+    """Say why `extract` finds no answer in a completion."""
+    if "<think>" in completion and _THOUGHT_END not in completion:
+        return "its thought does not end"
+    mark = {
+        "gsm8k": '"The answer is"',
+        "final": '"the final answer is"',
+        "verdict": '"Verdict:"',
+        "math": r"\boxed{...}",
+        "lenient": "number",
+    }[format]
+    start = _BOX if format == "math" else _PHRASES[format]
+    if format == "lenient" or start.search(_after_thought(completion)) is None:
+        return f"it has no {mark}"
+    return f"nothing that can be read follows {mark}" if format != "math" else f"its {mark} is empty or not closed"
+
+
+def _lenient_answer(completion: str) -> str | None:
+    """What the last mark of an answer states, or else the last number of the text; None without a number."""
+    text = _own_text(completion, _LENIENT_MARK)
+    if text is None:
+        text = _own_text(completion, NUMBER_IN_TEXT)
+    if text is None:
+        return None
+    boxed = last_boxed(text)
+    statement, phrase_start = _after_phrase(text, _PHRASES["lenient"])
+    if boxed is not None and max(text.rfind(r"\boxed"), text.rfind(r"\fbox")) > phrase_start:
+        return _without_clause(boxed)
+    if statement is not None:
+        statement = _without_clause(statement)
+        if begins_with_number(statement) or _COMMAND.search(statement):
+            return statement
+        number = last_number(statement)
+        if number is not None:
+            return number
+    return last_number(text)
 
 
 def tagged(completion: str) -> str | None:
@@ -76,13 +135,17 @@ def tagged(completion: str) -> str | None:
 
 
 def _own_text(completion: str, start: re.Pattern[str]) -> str | None:
-    """A completion without its thoughts, and without a further question after the first answer; None without one."""
-    text = completion[completion.rfind("</think>") + 8 :] if "</think>" in completion else completion
+    """A completion without its thoughts, and without what follows its first answer; None without one."""
+    text = _after_thought(completion)
     first = start.search(text)
     if first is None:
         return None
-    further = _NEXT_QUESTION.search(text, first.end())
-    return text if further is None else text[: further.start()]
+    end = END_OF_ANSWER.search(text, first.end())
+    return text if end is None else text[: end.start()]
+
+
+def _after_thought(completion: str) -> str:
+    return completion.rpartition(_THOUGHT_END)[2]
 
 
 def last_boxed(text: str) -> str | None:
@@ -135,15 +198,18 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
     return outermost
 
 
-def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
-    """Extract what the last completed phrase states: a box, a displayed formula or the rest of the sentence."""
+def _after_phrase(text: str, phrase: re.Pattern[str]) -> tuple[str | None, int]:
+    """What the last completed phrase states (a box, a displayed formula or the rest of the sentence), and its start.
+
+    (None, -1) where no phrase is completed.
+    """
     end = len(text)
     for match in reversed(list(phrase.finditer(text))):
-        window = _MARKED.sub(r"\2", text[match.end() : min(end, match.end() + MAX_STATEMENT)])
-        if (answer := _statement(window.lstrip(" \t\r\n:*_"))) is not None:
-            return answer
+        window = text[match.end() : min(end, match.end() + MAX_STATEMENT)]
+        if (answer := _statement(without_markup(window))) is not None:
+            return answer, match.start()
         end = match.start()  # nothing follows the phrase: the one before it counts
-    return None
+    return None, -1
 
 
 def _without_clause(statement: str) -> str:
@@ -163,5 +229,5 @@ def _statement(rest: str) -> str | None:
     stop = _SENTENCE_END.search(rest)
     sentence = rest[: stop.start()] if stop else rest
     boxed = last_boxed(sentence)
-    answer = (boxed if boxed is not None else sentence).strip().strip("*_").rstrip(" ,;:").strip()
+    answer = without_punctuation(boxed if boxed is not None else sentence)
     return answer if any(char.isalnum() for char in answer) else None

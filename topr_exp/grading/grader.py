@@ -5,6 +5,7 @@ What text and arithmetic decide is decided here; what needs sympy, or a user's g
 
 import os
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,11 +19,13 @@ from topr_exp.config.data import LARGEST_REWARD
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
+from topr_exp.grading.surroundings import is_number, without_words
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
-GRADER_VERSION = "7"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "8"  # part of store keys: raise it with every change that can change a verdict
 
+NUMBER_FORMATS = ("gsm8k", "lenient")
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CHUNK = 256  # completions that are graded together, for each worker
@@ -59,11 +62,11 @@ def cores() -> int:
 class Grader(AbstractContextManager["Grader"]):
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
-    `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", your function (completion, gold)
-    -> "correct" | "incorrect" | "invalid", or a number, correct from `threshold` on; or a tuple of that and the
-    answer's text (for maj@K), or of verdict, answer and number. With `graded` it has to give a number. `workers` sealed
-    processes (default: `cores()`) start when first needed; a comparison gets `deadline` seconds (default: DEADLINE,
-    your function OWN_DEADLINE). Thread-safe; a forked child starts its own. A context manager.
+    `name` is an answer format ("gsm8k", "lenient", "math", "final") or "package.module:function", your function
+    (completion, gold) -> "correct" | "incorrect" | "invalid", or a number, correct from `threshold` on; or a tuple of
+    that and the answer's text (for maj@K), or of verdict, answer and number. With `graded` it has to give a number.
+    `workers` sealed processes (default: `cores()`) start when first needed; a comparison gets `deadline` seconds
+    (default: DEADLINE, your function OWN_DEADLINE). Thread-safe; a forked child starts its own. A context manager.
 
     Raises ConfigError for an unknown name, TOPRError if your function raises or returns anything else, NaN or ∞ too.
     """
@@ -130,7 +133,7 @@ class Grader(AbstractContextManager["Grader"]):
         return [-1 if each is None else numbers.setdefault(representative[each], len(numbers)) for each in answers]
 
     def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
-        pairs = [(gold, extract(completion, self.name)) for completion, gold in chunk]
+        pairs = [(gold, self._answer(completion, gold)) for completion, gold in chunk]
         stated = dict.fromkeys((gold, answer) for gold, answer in pairs if answer is not None)
         decided = {pair: compare_quickly(*pair) for pair in stated}
         undecided = [pair for pair, (equal, _) in decided.items() if equal is None]
@@ -144,6 +147,13 @@ class Grader(AbstractContextManager["Grader"]):
             else:
                 equal, path = decided[gold, answer]
                 yield Outcome("correct" if equal else "incorrect", answer, path)
+
+    def _answer(self, completion: str, gold: str) -> str | None:
+        """The answer of a completion; where the gold is one number, without the words that describe a number."""
+        answer = extract(completion, self.name)
+        if answer is None or self.name not in NUMBER_FORMATS or not is_number(gold):
+            return answer
+        return without_words(answer)
 
     def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
         for number, (status, value) in enumerate(self.start().submit(chunk), before + 1):
@@ -197,14 +207,31 @@ def check_name(name: str) -> None:
     """Raises ConfigError unless `name` is an answer format or an importable "package.module:function"."""
     if name in FORMATS:
         return
-    module, _, function = name.partition(":")
+    module_name, _, function_name = name.partition(":")
     allowed = f"one of {', '.join(FORMATS)} or package.module:function"
-    if not (module and function):
+    if not (module_name and function_name):
         raise ConfigError(f"grader must be {allowed}; got {name}")
-    found, reason = None, "it has no such function"
     try:
-        found = getattr(topr_exp.import_own(module, runs_here=False), function, None)
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-    if not callable(found):
-        raise ConfigError(f"grader {name} cannot be loaded ({reason}); it must be {allowed}")
+        module = topr_exp.import_own(module_name, runs_here=False)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises when it is imported
+        message = error.msg if isinstance(error, SyntaxError) else error
+        reason = " ".join(f"{type(error).__name__}: {message}".split())
+        place = _line_of(error)
+        if place is not None:
+            raise ConfigError(f"grader {name} cannot be loaded: {place} raised {reason}") from error
+        raise ConfigError(f"grader {name} cannot be loaded ({reason}); it must be {allowed}") from error
+    if not callable(getattr(module, function_name, None)):
+        raise ConfigError(f"grader {name} cannot be loaded (it has no such function); it must be {allowed}")
+
+
+def _line_of(error: BaseException) -> str | None:
+    """The line of the user's file at which its import failed; None where no file was found to import."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{Path(error.filename).name}, line {error.lineno},"
+    package = Path(topr_exp.__file__).parent
+    own_lines = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        if path.is_file() and package not in path.parents and path.parent.name != "importlib":
+            own_lines.append(f"{path.name}, line {frame.lineno},")
+    return own_lines[-1] if own_lines else None

@@ -7,6 +7,8 @@ the answers. Not pebble's ProcessPool: a worker that dies idle, or before its ta
 import contextlib
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,18 +17,35 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from topr_exp.types import TOPRError
 
 CUT_OFF = ("timeout", "died")
+MOST_RECEIVED = 1 << 24  # bytes of an answer
 Answer = tuple[str, Any]  # ("ok", value), ("error", message), ("timeout", None), ("died", None)
 Arguments = tuple[str, ...]
 
 
-class _Worker(NamedTuple):
-    pid: int
-    channel: Connection
+class _Worker:
+    """A process that grades, and what it sent so far of its next line."""
+
+    def __init__(self, channel: Connection) -> None:
+        self.channel, self.pid = channel, 0
+        self._received = bytearray()
+
+    def receive(self) -> Any:
+        """Read what is there; the value of a line once that is whole, before it None. EOFError, OSError, ValueError."""
+        received = os.read(self.channel.fileno(), MOST_RECEIVED)
+        if not received:
+            raise EOFError
+        self._received += received
+        if len(self._received) > MOST_RECEIVED:
+            raise ValueError("a worker sent more than an answer has")
+        if not received.endswith(b"\n"):
+            return None
+        line, self._received = self._received, bytearray()
+        return json.loads(line)
 
 
 class WorkerPool:
@@ -102,16 +121,11 @@ class WorkerPool:
             wait_for = min(due for _, due in busy.values()) - time.monotonic()
             ready = wait([self._workers[place].channel for place in busy], max(0.0, wait_for))
             for place, (number, due) in [*busy.items()]:
-                channel = self._workers[place].channel
-                if channel in ready:
-                    try:
-                        answers[number] = tuple(json.loads(channel.recv_bytes()))
-                    except (EOFError, OSError):
-                        answers[number] = ("died", None)
-                elif time.monotonic() >= due:
-                    answers[number] = ("timeout", None)
-                else:
+                worker = self._workers[place]
+                answer = answer_of(worker) if worker.channel in ready else None
+                if answer is None and time.monotonic() < due:
                     continue
+                answers[number] = answer if answer is not None else ("timeout", None)
                 if answers[number][0] in CUT_OFF:
                     self._replace(place)
                 del busy[place]
@@ -128,9 +142,32 @@ class WorkerPool:
             with theirs:
                 self._control.send_bytes(json.dumps(replaced).encode())
                 send_handle(self._control, theirs.fileno(), self._server.pid)
-            return _Worker(json.loads(ours.recv_bytes()), ours)
-        except (EOFError, OSError) as error:
+            worker = _Worker(ours)
+            limit_sending(ours, self._deadline)
+            while not worker.pid:
+                worker.pid = worker.receive() or 0  # its first line
+            return worker
+        except (EOFError, OSError, ValueError) as error:
             raise TOPRError("the grading processes ended unexpectedly (see standard error for a message)") from error
+
+
+def answer_of(worker: _Worker) -> Answer | None:
+    """A worker's answer, None while a part of it is missing; "died" for what is none."""
+    try:
+        answer = worker.receive()
+    except (EOFError, OSError, ValueError, RecursionError):
+        return "died", None
+    if answer is None:
+        return None
+    is_answer = isinstance(answer, list) and len(answer) == 2 and answer[0] in ("ok", "error")
+    return (answer[0], answer[1]) if is_answer else ("died", None)
+
+
+def limit_sending(channel: Connection, seconds: float) -> None:
+    """Have a send fail after so long that nobody read what was sent before: a worker may be stopped."""
+    with socket.socket(fileno=os.dup(channel.fileno())) as end:
+        whole = int(seconds)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, int(1e6 * (seconds - whole))))
 
 
 def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:

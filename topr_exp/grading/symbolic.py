@@ -4,9 +4,10 @@ The parser reads only what is written here from a list of admitted tokens: no mo
 """
 
 import operator
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import sympy.core.evalf
@@ -19,10 +20,16 @@ from sympy.polys.rings import PolyRing
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
 from topr_exp.grading.expression import FUNCTIONS, Tree, expression_tree
 from topr_exp.grading.latex import Tokens, integer_like
+from topr_exp.grading.sample_points import Point, differ_at, names_of, signed_points
 from topr_exp.grading.structure import Leaf, parse
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _MATRIX_NAMES = frozenset(("pmatrix", "vmatrix"))
+_UNEVALUATED = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)  # whose values take seconds
+SAMPLE_POINTS = 16  # of expressions that sympy evaluates
+RELATIVE_ACCURACY = 1e-9  # far above what rounding does to its 15 digits
+
+Signs = tuple[tuple[str, bool], ...]  # of names: is it positive?
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -34,13 +41,10 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     verdict = QuickRule()(gold, answer)
     if verdict is not None:
         return verdict
-    left, right = expression_tree(gold.tokens), expression_tree(answer.tokens)
-    if left is not None and right is not None:
-        one, other = to_sympy(left), to_sympy(right)
-        if sympy.expand(one - other) == 0:
-            return True
-    else:
-        one, other = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
+    gold_tree, answer_tree = expression_tree(gold.tokens), expression_tree(answer.tokens)
+    if gold_tree is not None and answer_tree is not None:
+        return _same_trees(gold_tree, answer_tree)
+    one, other = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
     if one is None or other is None:
         return False
     golds, answers = _relations(one), _relations(other)
@@ -48,11 +52,110 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
         orders = (answers, answers[::-1]) if len(golds) == len(answers) else ()
         return any(all(map(_same_relation, golds, order)) for order in orders)
     if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
-        gap = sympy.simplify(one - other)
-        return bool(gap == 0 or (gap.is_number and sympy.simplify(gap.expand(complex=True)) == 0))
+        return _same_expressions(one, other)
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
-        return one.shape == other.shape and bool((one - other).applyfunc(sympy.simplify).is_zero_matrix)
+        return one.shape == other.shape and all(map(_same_expressions, one, other))
     return bool(one == other)
+
+
+# ---- two expressions: equal if they are so wherever both are defined and real
+
+
+def _same_trees(gold: Tree, answer: Tree) -> bool:
+    """Compare for real symbols; where that proves nothing, for symbols with the signs at which both have a value.
+
+    Different at one sample point of any signs is different.
+    """
+    one, other = to_sympy(gold), to_sympy(answer)
+    if sympy.expand(one - other) == 0:
+        return True
+    names = sorted(names_of(gold) | names_of(answer))
+    points: list[Point] = []
+    for point in signed_points(names) if names else ():
+        differ = differ_at(point, gold, answer)
+        if differ:
+            return False
+        if differ is not None:
+            points.append(point)
+    if not points:
+        return _is_zero(one - other)
+    signs = _signs(points[0])
+    signed_gap = to_sympy(gold, signs) - to_sympy(answer, signs)
+    return bool(sympy.expand(signed_gap) == 0) or _is_zero(one - other) or _is_zero(signed_gap)
+
+
+def _same_expressions(one: sympy.Expr, other: sympy.Expr) -> bool:
+    """What `_same_trees` does, for what has no tree."""
+    values = _real_values(one, other)
+    if not all(_same_number(value.one, value.other) for value in values):
+        return False
+    if not values:
+        return _is_zero(one - other)
+    signs = _signs(values[0].point)
+    signed_gap = _with_signs(one, signs) - _with_signs(other, signs)
+    return bool(sympy.expand(signed_gap) == 0) or _is_zero(one - other) or _is_zero(signed_gap)
+
+
+def _is_zero(gap: sympy.Expr) -> bool:
+    """Check whether sympy can prove that an expression is 0."""
+    simple = sympy.simplify(gap)
+    if simple == 0:
+        return True
+    return bool(simple.is_number and sympy.simplify(simple.expand(complex=True)) == 0)
+
+
+def _signs(point: Point) -> Signs:
+    return tuple((name, value > 0) for name, value in sorted(point.items()))
+
+
+class _RealValues(NamedTuple):
+    """The values of two expressions at a sample point, to 15 digits."""
+
+    point: Point
+    one: sympy.Number
+    other: sympy.Number
+
+
+def _real_values(one: sympy.Expr, other: sympy.Expr) -> list[_RealValues]:
+    """Values of both where both are real; none without symbols, or where they would take seconds."""
+    names = sorted(symbol.name for symbol in one.free_symbols | other.free_symbols)
+    if not names or one.has(*_UNEVALUATED) or other.has(*_UNEVALUATED):
+        return []
+    values = [
+        _RealValues(point, _value_at(point, one), _value_at(point, other))
+        for point in signed_points(names, SAMPLE_POINTS)
+    ]
+    return [value for value in values if _is_real(value.one) and _is_real(value.other)]
+
+
+def _value_at(point: Point, expression: sympy.Expr) -> sympy.Expr:
+    values = {symbol: point[symbol.name] for symbol in expression.free_symbols}
+    return expression.evalf(subs=values)
+
+
+def _is_real(value: sympy.Expr) -> bool:
+    return bool(value.is_Number and value.is_finite)
+
+
+def _same_number(one: sympy.Number, other: sympy.Number) -> bool:
+    """Compare two values, which rounding may have changed."""
+    return bool(abs(one - other) <= RELATIVE_ACCURACY * max(abs(one), abs(other)))
+
+
+def _with_signs(expression: sympy.Expr, signs: Signs) -> sympy.Expr:
+    signed = dict(signs)
+    return expression.subs({symbol: _signed_symbol(symbol.name, signed) for symbol in expression.free_symbols})
+
+
+def _signed_symbol(name: str, signs: Mapping[str, bool]) -> sympy.Expr:
+    """A positive symbol or its negative; one of any sign where `signs` has none of it."""
+    if name not in signs:
+        return sympy.Symbol(name.lstrip("\\"), real=True)
+    size = sympy.Symbol(name.lstrip("\\"), positive=True)
+    return size if signs[name] else -size
+
+
+# ---- relations
 
 
 def _relations(expression: Any) -> list[Relational]:
@@ -70,12 +173,23 @@ def _same_relation(gold: Relational, answer: Relational) -> bool:
         left, right = ((side.lhs - side.rhs).doit() for side in (one, other))
         if isinstance(one, sympy.Eq):
             left, right = (sympy.fraction(sympy.together(side))[0] for side in (left, right))
-        ratio = sympy.simplify(left / right)
+        ratio = _constant_ratio(left, right)
     except Exception:  # sets, tuples and matrices have no difference
         return bool(one == other)
-    if not (ratio.is_number and ratio.is_finite and ratio.is_real) or ratio == 0:
+    if ratio is None or not (ratio.is_finite and ratio.is_real) or ratio == 0:
         return False
     return bool(ratio > 0) or isinstance(one, sympy.Eq | sympy.Ne)
+
+
+def _constant_ratio(left: sympy.Expr, right: sympy.Expr) -> sympy.Expr | None:
+    """The number left / right, wherever both are defined and real; None where it is no number."""
+    values = _real_values(left, right)
+    if not all(_same_number(value.one * values[0].other, value.other * values[0].one) for value in values):
+        return None
+    ratio = sympy.simplify(left / right)
+    if not ratio.is_number and values:
+        ratio = sympy.simplify(_with_signs(ratio, _signs(values[0].point)))
+    return ratio if ratio.is_number else None
 
 
 def to_latex(tokens: Tokens) -> str:
@@ -101,14 +215,14 @@ def to_latex(tokens: Tokens) -> str:
 
 
 @lru_cache(maxsize=256)
-def to_sympy(tree: Tree) -> Any:
+def to_sympy(tree: Tree, signs: Signs = ()) -> Any:
     """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
-    kind, *parts = (to_sympy(part) if isinstance(part, tuple) else part for part in tree)
+    kind, *parts = (to_sympy(part, signs) if isinstance(part, tuple) else part for part in tree)
     match kind:
         case "number":
             return sympy.Rational(*Fraction(parts[0]).as_integer_ratio())
         case "name":
-            return sympy.Symbol(parts[0].lstrip("\\"), real=True)
+            return _signed_symbol(parts[0], dict(signs))
         case "root" if parts[1].is_odd and parts[0].is_negative:
             return -sympy.root(-parts[0], parts[1])
     return _OPERATORS[kind](*parts)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
+from topr_exp.grading.extraction import FORMATS, why_invalid
 from topr_exp.grading.grader import Grader, Outcome, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
@@ -18,6 +19,9 @@ from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.schema import identity
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, Problem
+
+SHOWN_INVALID = 3  # completions
+SHOWN_CHARACTERS = 100  # of the end of each
 
 
 class Verdicts:
@@ -79,7 +83,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
     }
     table = store.table("verdicts", key, rollouts.shards, rollouts.derivation)
     table.hold()
-    with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions") as progress:
+    with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions", "grading") as progress:
 
         def make(shard: int) -> pa.Table:
             start, end = rollouts.shard_rows(shard)
@@ -90,6 +94,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
     if distributed.is_main_process():
         command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
         warn_of_failures(verdicts, grading.grader, f"; to have the next run try again: {command}")
+        warn_of_invalid(verdicts, rollouts, grading.grader)
     return verdicts
 
 
@@ -117,6 +122,30 @@ def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> N
         if count:
             of_all = f"{count} of {len(verdicts.codes)} completions"
             warn(f"grader {grader_name} {what} on {of_all}, which count as incorrect{then}")
+
+
+def warn_of_invalid(verdicts: Verdicts, rollouts: Rollouts, grader_name: str) -> None:
+    """Show three invalid completions, each with the reason, where more than half of all are invalid."""
+    (invalid,) = np.nonzero(verdicts.codes == VERDICTS.index("invalid"))
+    if 2 * len(invalid) <= rollouts.rows:
+        return
+    summary = f"grader {grader_name} finds no answer in {len(invalid)} of {rollouts.rows} completions"
+    if grader_name == "gsm8k":
+        summary += r" (data.grader=lenient also reads \boxed{12}, #### 12, Answer: 12 and a last number)"
+    lines = [f"{summary}, such as"]
+    for row in invalid[:SHOWN_INVALID].tolist():
+        (text,) = rollouts.texts(row, row + 1)
+        reason = why_invalid(text, grader_name) if grader_name in FORMATS else "the grader calls it invalid"
+        if rollouts.truncated[row]:
+            reason += ", and the token limit cut it off"
+        lines.append(f"  {reason}: {_last_words(text)}")
+    warn("\n".join(lines))
+
+
+def _last_words(text: str) -> str:
+    """The end of a text in one line, quoted."""
+    line = " ".join(text.split())
+    return ascii(line) if len(line) <= SHOWN_CHARACTERS else f"...{line[-SHOWN_CHARACTERS:]!a}"
 
 
 def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:

@@ -96,7 +96,7 @@ def _work(channel: Connection, server: int, task: Task) -> NoReturn:
         if os.getppid() == server:  # else it ended before the call
             _limit()
             _seal()
-            channel.send_bytes(json.dumps(os.getpid()).encode())
+            _send(channel, os.getpid())
             while True:
                 _answer(channel, task)
     except EOFError:
@@ -131,9 +131,15 @@ def _answer(channel: Connection, task: Task) -> None:
         os._exit(2)  # its heap or caches are in an unknown state: died
     except Exception as error:
         status, value = "error", f"{type(error).__name__}: {error}"[:500]
-    channel.send_bytes(
-        json.dumps([status, value], default=lambda each: float(each) if isinstance(each, Real) else repr(each)).encode()
-    )
+    _send(channel, [status, value])
+
+
+def _send(channel: Connection, value: Any) -> None:
+    """Send a line of JSON. The caller reads what is there and waits for no more: a worker may stop in the middle."""
+    text = json.dumps(value, default=lambda other: float(other) if isinstance(other, Real) else repr(other))
+    data = memoryview(text.encode() + b"\n")
+    while data:
+        data = data[os.write(channel.fileno(), data) :]
 
 
 # ---- the seal

@@ -70,9 +70,13 @@ def load_adapter(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model, {name.removeprefix(PREFIX): weight for name, weight in weights.items()})
 
 
-def fingerprint(base: str, folder: Path) -> str:
-    """A name for the weights `base` with the adapter of a folder, as weights_fingerprint is for a model's folder."""
-    return hashlib.sha256(base.encode() + (folder / WEIGHTS).read_bytes()).hexdigest()[:32]
+def fingerprint(base: str, folder: Path, alpha: float) -> str:
+    """A name for the weights `base` with the adapter of a folder, as weights_fingerprint is for a model's folder.
+
+    alpha: the numerator of the adapter's scale; the denominator is the rank, which its tensors' shapes have.
+    """
+    scaled = f"{base} {float(alpha)} ".encode()
+    return hashlib.sha256(scaled + (folder / WEIGHTS).read_bytes()).hexdigest()[:32]
 
 
 def base_weights(model: Any) -> dict[str, Tensor]:

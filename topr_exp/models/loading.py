@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.runtime.files import CHECKSUMS, disk_errors, files_named, find_damage, known_digest, read_object
+from topr_exp.runtime.files import (
+    CHECKSUMS,
+    disk_errors,
+    files_named,
+    find_damage,
+    known_digest,
+    open_regular,
+    parse_object,
+    read_object,
+)
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
@@ -21,6 +29,14 @@ SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
 PROBE = "1 + 1"  # a text, to see what a tokenizer puts before one
 HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
+# Sizes in config.json, by the names of most models and of GPT-2: at most as many as there are tensors, or as large as
+# the largest dimension of one.
+LAYERS = ("num_hidden_layers", "n_layer")
+SIZES = (
+    *("hidden_size", "vocab_size", "intermediate_size", "head_dim", "num_attention_heads", "num_key_value_heads"),
+    *("n_embd", "n_inner", "n_head"),
+)
+NO_TOKEN_IDS = "must be a token id, or a list of them"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # What decides a model's numbers and tokens; no pickled weights. A model's code runs only with model.trust_remote_code.
 READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja", "*.py")
@@ -123,6 +139,9 @@ def load_model(
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
         raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    if not is_token_ids(ends):
+        raise TOPRError(f"model folder {folder}: eos_token_id={ends!r:.60} {NO_TOKEN_IDS}")
     if missing := sorted(found["missing_keys"]):  # which transformers draws at random
         raise TOPRError(f"model folder {folder}: its files lack {len(missing)} weights of the model, as {missing[0]}")
     for name in ("is_local", "local_files_only"):  # which transformers would save: of this machine, not of the model
@@ -160,7 +179,7 @@ def refuse_damage(folder: Path, known: Mapping[str, str] | None = None) -> None:
 def setting(folder: Path, name: str) -> int | None:
     """A whole number of config.json, of the language model where a model has several parts."""
     stored = read_object(folder / "config.json")[0]
-    parts = (stored, stored.get("text_config") or {})
+    parts = [part for part in (stored, stored.get("text_config")) if isinstance(part, dict)]
     return next((part[name] for part in parts if isinstance(part.get(name), int)), None)
 
 
@@ -172,44 +191,104 @@ def has_chat_template(folder: Path) -> bool:
 
 
 def damage(folder: Path) -> str | None:
-    """Describe damage to the weights of a model folder, as far as their headers show; None for none. TOPRError."""
+    """Describe damage to a model folder, as far as its JSON and the headers of its weights show; None for none.
+
+    TOPRError for what can't be read.
+    """
     with disk_errors(f"read {folder}"):
         indices, weights = files_named(folder, "*.safetensors.index.json"), files_named(folder, "*.safetensors")
+        irregular = [path for path in files_named(folder, *READ_FILES) if not path.is_file()]
+    if irregular:  # a FIFO would block, a device may not end
+        return f"{irregular[0].name} is no regular file"
     for index in indices:
-        named = set(read_object(index)[0].get("weight_map", {}).values())
-        if missing := sorted(name for name in named if not (folder / name).is_file()):
+        names = indexed_files(index)
+        if names is None:
+            return f"{index.name} has a weight_map that is no object of file names"
+        if missing := sorted(name for name in names if not (folder / name).is_file()):
             return f"{missing[0]}, which {index.name} names, is not there"
+    shapes = []
     for path in weights:
         try:
             with disk_errors(f"read {path}"):
                 length, tensors = header(path)
             expected = HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+            shapes += [[int(size) for size in tensor["shape"]] for tensor in tensors.values()]
         except (ValueError, LookupError, TypeError, AttributeError):
             return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
         if (size := path.stat().st_size) != expected:
             return f"{path.name} is damaged: {size} bytes instead of {expected}"
+    return size_beyond_weights(folder, shapes) or next(filter(None, map(end_token_fault, settings_files(folder))), None)
+
+
+def indexed_files(index: Path) -> set[str] | None:
+    """The names of the files that an index of weights lists; None where it lists none, or what is no file's name."""
+    listed = read_object(index)[0].get("weight_map", {})
+    if not isinstance(listed, dict):
+        return None
+    names = set()
+    for name in listed.values():
+        if not isinstance(name, str) or name in ("", "..") or "/" in name:
+            return None
+        names.add(name)
+    return names
+
+
+def size_beyond_weights(folder: Path, shapes: Sequence[Sequence[int]]) -> str | None:
+    """Name a size of config.json for which the weights have no room, in words: to build such a model takes for ever.
+
+    shapes: of all tensors of the folder.
+    """
+    largest = max((size for shape in shapes for size in shape), default=0)
+    for name in (*LAYERS, *SIZES):
+        value, most = setting(folder, name), len(shapes) if name in LAYERS else largest
+        if value is not None and value > most:
+            what = f"{most} tensors" if name in LAYERS else f"no dimension above {most}"
+            return f"config.json has {name}={value}, and the weights have {what}"
     return None
+
+
+def settings_files(folder: Path) -> list[Path]:
+    return [path for name in ("config.json", "generation_config.json") if (path := folder / name).exists()]
+
+
+def end_token_fault(path: Path) -> str | None:
+    """Say what is wrong with the tokens that end a completion, in a model's settings; None for nothing."""
+    value = read_object(path)[0].get("eos_token_id")
+    return None if is_token_ids(value) else f"{path.name} has eos_token_id={value!r:.60}, which {NO_TOKEN_IDS}"
+
+
+def is_token_ids(value: Any) -> bool:
+    """True for an id, a list of them, or None."""
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    return all(type(token) is int for token in ids)
 
 
 def linear_layers(folder: Path) -> list[str]:
     """The modules of a model folder that have a matrix as weight, by the headers of the files of its weights.
 
     (Of those that transformers reads: others may hold the weights once more, under other names.)
+    TOPRError where they can't be read.
     """
-    whole, index = folder / "model.safetensors", read_object(folder / "model.safetensors.index.json")[0]
-    parts = sorted({folder / name for name in index.get("weight_map", {}).values()})
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    parts = sorted(folder / name for name in indexed_files(index) or ()) if index.exists() else []
     with disk_errors(f"read {folder}"):
         files = [whole] if whole.exists() else parts or files_named(folder, "*.safetensors")
-        tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
-    return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
+        try:
+            tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
+            matrices = [name for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise TOPRError(f"model folder {folder}: its weights are no whole safetensors files") from None
+    return [name.removesuffix(".weight") for name in matrices]
 
 
 def header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The length of a safetensors file's header, and what that says of each tensor by name."""
-    with path.open("rb") as file:
+    """The length of a safetensors file's header, and what that says of each tensor by name; ValueError, OSError."""
+    with open_regular(path) as file:
         length = int.from_bytes(file.read(HEADER), "little")
-        found = json.loads(file.read(min(length, 1 << 28)))
-    return length, {name: tensor for name, tensor in found.items() if name != "__metadata__"}
+        stored = parse_object(file.read(min(length, 1 << 28)))
+    if stored is None:
+        raise ValueError("no header of a safetensors file")
+    return length, {name: tensor for name, tensor in stored.items() if name != "__metadata__"}
 
 
 def check_targets(lora: LoRA, layers: Iterable[str]) -> None:

@@ -92,7 +92,7 @@ class Policy:
         if folder is not None:
             there = folder / loading.ADAPTER
             adapter.load_adapter(self.model, there)
-            self.folder, self.fingerprint = None, adapter.fingerprint(self.fingerprint, there)
+            self.folder, self.fingerprint = None, adapter.fingerprint(self.fingerprint, there, lora.alpha)
 
     def without_adapter(self) -> "Policy":
         """The policy that this one is with its adapter off, on the same weights."""

@@ -112,7 +112,7 @@ def versus(groups: Groups, found: Mapping[str, Interval | str], head: str, name:
         row = {f"{name}, %": label, "runs": str(len(runs)), "mean": printed(runs, name)}
         row |= {"over": score.over if score is not None else ""}
         told = (less, "") if isinstance(less, str) else (less.percent(sign=True), less.over)
-        rows.append(row | dict(zip((f"minus {head}", " "), told, strict=True)))
+        rows.append(row | dict(zip((f"minus {head}", "paired over"), told, strict=True)))
     return rows
 
 
@@ -131,7 +131,11 @@ def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
 
 def standing(groups: Groups, name: str) -> str:
     """Say which of several groups of finished runs is above the others, as `against_best` does."""
-    best = next(iter(best_first(groups, name)))
+    means = {}
+    for label, runs in groups.items():
+        mean = estimate(runs, name)
+        means[label] = mean.value if mean is not None else -1.0
+    best, *tied = leaders(means)
     known: dict[str, Runs] = {}
     tests: dict[str, str] = {}
     for label, runs in groups.items():
@@ -142,8 +146,20 @@ def standing(groups: Groups, name: str) -> str:
             known[label] = records(runs, "final")
     same = {label: runs for label, runs in known.items() if tests[label] == tests.get(best)}
     collapsed = {label: [fell(run) for run in runs] for label, runs in groups.items()}
-    told = f"{best} has the highest mean of {len(groups)}, {printed(groups[best], name)}"
-    return f"{told} % {name} ({plural(len(groups[best]), 'run')}). {against_best(same, best, collapsed, name)}"
+    told = f"{highest_mean([best, *tied], len(groups))}, {printed(groups[best], name)} % {name}"
+    sure = against_best(same, best, collapsed, name, tied=tied)
+    return f"{told} ({plural(len(groups[best]), 'run')}). {sure}".rstrip()
+
+
+def leaders(means: Mapping[str, float]) -> list[str]:
+    """The groups with the highest mean: several where they tie."""
+    highest = max(means.values())
+    return [label for label, mean in means.items() if math.isclose(mean, highest, abs_tol=1e-9)]
+
+
+def highest_mean(labels: Sequence[str], count: int) -> str:
+    """Say which of `count` groups have the highest mean."""
+    return f"{'; '.join(labels)} {'has' if len(labels) == 1 else 'share'} the highest mean of {count}"
 
 
 def fell(run: Run) -> bool:
@@ -163,13 +179,19 @@ def gained(runs: Sequence[Run]) -> str:
 
 
 def against_best(
-    groups: Mapping[str, Runs], best: str, collapsed: Mapping[str, Sequence[bool]], name: str = "pass@1"
+    groups: Mapping[str, Runs],
+    best: str,
+    collapsed: Mapping[str, Sequence[bool]],
+    name: str = "pass@1",
+    *,
+    tied: Sequence[str] = (),
 ) -> str:
     """Say whether the group with the highest mean is above all others, else which ones are below another.
 
     Over the seeds that all groups with three or more have in common; groups with collapsed seeds, whose spread says
     little, are counted and not compared.
-    groups: repetitions on the same test problems; collapsed: the seeds of each group, also of those not in `groups`.
+    groups: repetitions on the same test problems; collapsed: the seeds of each group, also of those not in `groups`;
+    tied: the others with the same mean as the best.
     """
     fallen = {label: sum(seeds) for label, seeds in collapsed.items() if any(seeds)}
     known = {
@@ -187,11 +209,16 @@ def against_best(
         paired = (Runs([runs[runs.seeds.index(seed)] for seed in shared]) for runs in known.values())
         labels, below = [*known], below_another(np.stack([runs.values(name) for runs in paired]))
         under = [label for label, row in zip(labels, below, strict=True) if row.any()]
-        said = [f"It is above all others, {TOGETHER}."] * int(below[:, labels.index(best)].sum() == len(labels) - 1)
-        if not said:
+        first = [label for label in (best, *tied) if label in known and label not in under]
+        others = [label for label in labels if label not in first]
+        above = below[np.ix_([labels.index(label) for label in others], [labels.index(label) for label in first])]
+        said = []
+        if first and others and above.all():
+            said.append(f"{'They are' if tied else 'It is'} above all others, {TOGETHER}.")
+        else:
             kinds[f"Below another, {TOGETHER}"] = under
-            apart = () if best in under else labels  # by its other seeds alone the best
-            kinds["Not told apart from it"] = [label for label in apart if label not in (*under, best)]
+            apart = () if best in under else others  # by its other seeds alone the best
+            kinds[f"Not told apart from {'them' if tied else 'it'}"] = [label for label in apart if label not in under]
         kinds["Not compared"] = [label for label in collapsed if label not in known and label not in fallen]
     kinds["Collapsed"] = [f"{label} ({count} of {len(collapsed[label])} seeds)" for label, count in fallen.items()]
     for words, named in kinds.items():

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
@@ -31,6 +32,7 @@ BASE = -1  # the style of a base's line
 MOST_LINES = 10  # of a figure
 POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in bins
 LONGEST_TICK = 30  # characters
+MOST_TICKS = 8  # of a logarithmic axis that is marked at its points
 ASIDE, ASIDE_OF_TICK = 0.008, 0.12  # between error bars of the same place, of an axis and between ticks
 PERCENT = 100.0  # the scale of shares
 STYLE: Any = {
@@ -42,6 +44,7 @@ STYLE: Any = {
 AXES = {"tokens": "tokens trained on", "virtual_time": "virtual time (updates)"}  # of asynchronous runs' pass@1
 METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")  # that curves show, beside those of tests
 RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
+LINEAR = ("effective_positive", "baseline", "positive_share")  # axes of sweep plots that are never logarithmic
 KINDS = {  # of a problem's completions -> file, title, x axis, y axis
     "pass@k": ("pass_at_k", "pass@K: any of K correct", "K", "pass@K (%)"),
     "maj@k": ("maj_at_k", "maj@K: the most frequent answer of K correct", "K", "maj@K (%)"),
@@ -81,21 +84,29 @@ class Plot:
     share: bool = True
     whiskers: bool = False  # intervals at points, not along lines
     ticks: tuple[str, ...] = ()  # the names of the places 0, 1, ..., which no line joins
+    log_x: bool = False
 
 
 def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
     """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
     runs, groups = comparison.runs, dict([*groups.items()][:MOST_LINES])
     names = [*headlines(runs), "invalid", *["truncated_share"] * any(map(was_cut_off, runs))]
-    found = [curve_plot(groups, "test", name) for name in names]
+    curves = [curve_plot(groups, "test", name) for name in names]
+    found = []
     if any("age" in run.curves["training"] for members in groups.values() for run in members):
-        found += [curve_plot(groups, "test", "pass@1", axis) for axis in AXES] + [age_plot(groups)]
-    found = [plot for plot in found if any(len(line.points) > 1 for line in plot.lines)]
-    found += [curve_plot(groups, "training", name) for name in METRICS]
+        curves += [curve_plot(groups, "test", "pass@1", axis) for axis in AXES]
+        found.append(age_plot(groups))
+    curves += [curve_plot(groups, "training", name) for name in METRICS]
+    found = [*filter(is_curve, curves), *found]
     done = {label: known for label, each in groups.items() if (known := [run for run in each if run.status == "done"])}
     if done:
         found += [final_plot(done), *(kind_plot(done, kind) for kind in KINDS), *sweep_plots(comparison)]
     return [plot for plot in found if plot.lines]
+
+
+def is_curve(plot: Plot) -> bool:
+    """Check that a plot shows more than where its lines begin and end."""
+    return any(len(line.points) > 2 for line in plot.lines)
 
 
 def is_share(name: str) -> bool:
@@ -188,7 +199,16 @@ def final_plot(groups: Groups) -> Plot:
         lines.append(Line(f"base {name}" if part == "base" else name, style, of_intervals(found)))
     ticks = tuple(label if len(label) < LONGEST_TICK else f"{label[: LONGEST_TICK - 1]}…" for label in groups)
     lines = [line for line in lines if len(line.points)]
-    return Plot("final", "result", "before and after training", "", "%", lines, whiskers=True, ticks=ticks)
+    return Plot(
+        "final",
+        "final",
+        "pass@1, maj@K and invalid before and after training",
+        "",
+        "%",
+        lines,
+        whiskers=True,
+        ticks=ticks,
+    )
 
 
 def of_intervals(points: Mapping[float, Interval | None]) -> pd.DataFrame:
@@ -246,7 +266,22 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
         lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]  # those with most points
         title = {"effective_positive": "effective proportion of positives p̃"}.get(axis, axis)
         caption = f"final pass@1 against {axis}"
-        yield Plot(f"sweep_{safe(axis)}", "sweep", caption, title, "final pass@1 (%)", lines, whiskers=True)
+        name, log_x = f"sweep_{safe(axis)}", axis not in LINEAR and spans_decade(lines)
+        yield Plot(name, "sweep", caption, title, "final pass@1 (%)", lines, whiskers=True, log_x=log_x)
+
+
+def spans_decade(lines: Sequence[Line]) -> bool:
+    """Check that the places of all points are positive and the last at least ten times the first."""
+    places = [place for line in lines for place in line.points.index]
+    return 0 < 10 * min(places) <= max(places)
+
+
+def plain_number(value: float) -> str:
+    """A number as the documents write it: 1e-4 in place of 0.0001 and of 1e-04."""
+    mantissa, _, exponent = f"{value:.3e}".partition("e")
+    if -3 < int(exponent) < 4:
+        return f"{value:g}"
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def safe(name: str) -> str:
@@ -297,8 +332,12 @@ def draw(plot: Plot) -> Figure:
         style = series_style(line.style)
         color = style["color"]
         artists: list[Artist] = []
+        aside = i - (len(plot.lines) - 1) / 2
+        if plot.log_x:
+            x = x * (max(ends) / min(ends)) ** (ASIDE * aside)
+        elif plot.whiskers:
+            x = x + aside * width
         if plot.whiskers:
-            x = x + (i - (len(plot.lines) - 1) / 2) * width
             bars = ax.errorbar(x, mean, [mean - low, high - mean], fmt="none", ecolor=color, capsize=2)
             artists += bars.get_children()
         else:
@@ -314,6 +353,13 @@ def draw(plot: Plot) -> Figure:
     if plot.x_title == "K":
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if plot.log_x:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda value, _: plain_number(value))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        if len({*ends}) <= MOST_TICKS:
+            ax.set_xticks(sorted({*ends}))
+            ax.set_xticks([], minor=True)
     if plot.ticks:
         many = len(plot.ticks) > 3
         ax.set_xticks(range(len(plot.ticks)), plot.ticks, rotation=30 if many else 0, ha="right" if many else "center")

@@ -6,6 +6,7 @@ Texts of models and runs are escaped. The page's policy forbids every request, a
 import base64
 import contextlib
 import hashlib
+import json
 import re
 import shlex
 import time
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
+from textwrap import shorten
 from typing import Any
 
 import pandas as pd
@@ -27,10 +29,12 @@ from topr_exp.runtime.exit_status import plural
 
 MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run
 LONGEST_TEXT = 4000
+LONGEST_QUESTION = 90  # characters of it in a completion's line
 MOST_COMMANDS = 3
 SECTIONS = {
-    "result": "Result", "curves": "Curves", "overview": "Overview", "runs": "Runs", "sweep": "Sweep",
-    "samples": "K completions, and problems by correct ones", "settings": "Settings",
+    "result": "Result", "sweep": "Sweep", "final": "Final: before and after training", "curves": "Curves",
+    "overview": "Overview", "runs": "Runs", "samples": "Samples: pass@K, maj@K and problems by correct completions",
+    "settings": "Settings",
     "completions": "Completions",
 }  # fmt: skip
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
@@ -65,7 +69,7 @@ def render_page(
         title=escape(title),
         subtitle=escape(f"{plural(len(runs), 'run')} ({states}) in {plural(len(groups), 'group')}{differs}."),
         made=time.strftime("%Y-%m-%d %H:%M"),
-        links=" ".join(f'<a href="#{name}">{head.partition(" ")[0]}</a>' for name, head in known.items()),
+        links=" ".join(f'<a href="#{name}">{head.partition(":")[0]}</a>' for name, head in known.items()),
         sections="".join(
             f'<section id="{name}"><h2>{head}</h2>\n{parts[name]}</section>\n' for name, head in known.items()
         ),
@@ -140,29 +144,53 @@ def settings(comparison: Comparison) -> str:
 
 
 def completions(runs: Sequence[Run]) -> str:
-    """Completions of all runs, as many of each as the page has room for, their kinds (set, verdict) in turn."""
+    """Completions of all runs, as many of each as the page has room for, their kinds (set, verdict) in turn.
+
+    Those that several runs have in common, as a sweep's have the base's, stand there once.
+    """
     room = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
-    cards, total = [], sum(len(run.completions) for run in runs)
-    for run in [run for run in runs if run.completions]:
-        kinds = pd.DataFrame(run.completions).groupby(["set", "iteration", "verdict"])
-        cards += [card(run, run.completions[i]) for i in kinds.cumcount().sort_values(kind="stable").index[:room]]
-    told = f"{len(cards)} of {total} completions; all are in the run folders (completions.jsonl)"
+    owners: dict[str, list[Run]] = {}
+    own_entries: dict[str, dict[str, Record]] = {run.name: {} for run in runs}
+    for run in runs:
+        for entry in run.completions:
+            content = json.dumps(entry, sort_keys=True)
+            owners.setdefault(content, []).append(run)
+            own_entries[owners[content][0].name][content] = entry
+    cards = []
+    for entries in own_entries.values():
+        if entries:
+            kinds = pd.DataFrame([*entries.values()]).groupby(["set", "iteration", "verdict"])
+            in_turn = kinds.cumcount().sort_values(kind="stable").index
+            contents = [*entries]
+            cards += [card(owners[contents[i]], entries[contents[i]]) for i in in_turn[:room]]
+    told = f"{len(cards)} of {len(owners)} different completions; all are in the run folders (completions.jsonl)"
     return (
         f"<p>{told}</p>\n{filtered('completions', 'words, as in verdict=correct set=test')}<div>{''.join(cards)}</div>"
     )
 
 
-def card(run: Run, entry: Record) -> str:
+def card(owners: Sequence[Run], entry: Record) -> str:
+    """A completion of one run or more: what is known of it and its question in a line, the texts folded."""
     facts = {
-        "verdict": entry["verdict"], "run": run.name, "set": entry["set"], "iteration": entry["iteration"],
-        "difficulty": entry.get("level"), "subject": entry.get("subject"), "gold": entry.get("gold"),
-        "answer": entry.get("answer"), "truncated": entry.get("truncated") or None,
+        "verdict": entry["verdict"], "run": owner_text(owners, entry), "set": entry["set"],
+        "iteration": entry["iteration"], "difficulty": entry.get("level"), "subject": entry.get("subject"),
+        "gold": entry.get("gold"), "answer": entry.get("answer"), "truncated": entry.get("truncated") or None,
         "trained on": entry.get("trained_on"),
     }  # fmt: skip
     with contextlib.suppress(*DAMAGE):
         facts["log π"] = f"{entry['logp']:.2f}"
-    said = " · ".join(f"{name}={cut(str(value))}" for name, value in facts.items() if value is not None)
-    return folded(said, "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion")))
+    known = [f"{name}={cut(str(value))}" for name, value in facts.items() if value is not None]
+    line = " · ".join([*known, shorten(entry["question"], LONGEST_QUESTION, placeholder=" …")])
+    texts = "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion"))
+    names = f"<p>runs: {escape(', '.join(run.name for run in owners))}</p>" if len(owners) > 1 else ""
+    return folded(line, names + texts)
+
+
+def owner_text(owners: Sequence[Run], entry: Record) -> str:
+    """The run that has a completion; where several have it, their number."""
+    if len(owners) == 1:
+        return owners[0].name
+    return f"base of {len(owners)} runs" if entry["iteration"] == 0 else f"{len(owners)} runs"
 
 
 def cut(value: str) -> str:

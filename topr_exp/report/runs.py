@@ -12,6 +12,7 @@ import pandas as pd
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.exit_status import plural, printable, warn
 from topr_exp.runtime.files import MISSING, number, read_lines
+from topr_exp.runtime.finished import MARK, changed_results
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
@@ -37,6 +38,7 @@ class Run:
     completions: list[Record] = field(default_factory=list)
     status: str = "unfinished"
     notes: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # results that are not what they were when it finished
     environment: dict[str, Any] = field(default_factory=dict)  # where it was computed: commit, command, versions
     settings: dict[str, Any] = field(default_factory=dict)  # the config by dotted key
     group: str = ""
@@ -108,7 +110,7 @@ def search(folder: Path, depth: int) -> Iterator[Path]:
 def read_run(path: Path) -> Run:
     """Read a run folder."""
     run = Run(path, printable(path.resolve().name, keep=""))
-    done = (path / "DONE").exists()
+    done = (path / MARK).exists()
     stored = load(run, "config.json")
     if isinstance(resolved := stored.get("resolved"), dict):
         run.config = resolved
@@ -127,6 +129,7 @@ def read_run(path: Path) -> Run:
         run.notes.append(str(note))
     if done:
         run.status = "done"
+        note_changes(run)
         return run
     if (error := path / "error.txt").is_file():
         run.notes.append(f"failed: {error.read_text(encoding='utf-8', errors='replace').partition(chr(10))[0][:300]}")
@@ -134,6 +137,15 @@ def read_run(path: Path) -> Run:
         run.status = said
     run.notes.append(f"not finished ({len(run.updates)} updates logged)")
     return run
+
+
+def note_changes(run: Run) -> None:
+    """Note the results of a finished run that changed, or can't be read."""
+    try:
+        run.changed = changed_results(run.path) or []
+    except TOPRError as error:
+        run.changed = [str(error)]
+    run.notes += [f"changed since it finished: {fault}" for fault in run.changed]
 
 
 def read_records(run: Run, done: bool) -> None:

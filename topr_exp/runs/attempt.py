@@ -24,7 +24,7 @@ from typing import Any
 from topr_exp import __version__
 from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.exit_status import Lasting, say, warn
-from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, write_text
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, sync_folder, write_text
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
@@ -97,6 +97,8 @@ def move_aside(folder: Path) -> None:
     with lock_run_folder(folder), disk_errors(f"move {folder} to {target}"):
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
+        for changed in (target.parent, folder.parent):
+            sync_folder(changed)
         (target / CLAIM).unlink(missing_ok=True)
     say(f"overwrite=true: what was in {folder} is now in {target}; without overwrite=true the command goes on")
 
@@ -117,8 +119,8 @@ def record_error(path: Path, error: BaseException) -> None:
 
 def last_error(path: Path) -> str:
     """The message of the error that ended the last attempt; "" where none did."""
-    with suppress(OSError), (path / ERROR).open(encoding="utf-8", errors="replace") as file:
-        return file.readline().rstrip("\n")
+    with suppress(OSError):
+        return read_file(path / ERROR).decode(errors="replace").partition("\n")[0]
     return ""
 
 

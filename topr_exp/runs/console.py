@@ -15,6 +15,7 @@ from topr_exp.data.prompts import TokenizedProblems, build_prompter
 from topr_exp.models.loading import encode_chat, encode_text
 from topr_exp.runs.attempt import command_of
 from topr_exp.runs.preflight import model_folders, problems
+from topr_exp.runtime.cpu import slow_precision
 from topr_exp.runtime.distributed import main_process_only, visible_gpus
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import write_text
@@ -92,6 +93,8 @@ def header(
         "tested on": tested + left_out(sets.test_report, test),
         "model": f"{model.name}{f' ({model.path})' * (model.path != model.name)}, {size}, {policy.place}"
         + (f", lora ({settings_of(model.lora)})" if model.lora is not None else ""),
+        "settings": f"of {model.settings_of}" if model.settings_of is not None else "",
+        "precision": slow_precision(policy.device.type, policy.precision),
         "sampling": f"{described(config.sampler, 'sampler.')}{slow_sampler(config)}; "
         f"n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": described(config.compose, "compose."),
@@ -212,12 +215,14 @@ def results(summary: dict[str, Any], folder: Path) -> str:
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
     run, beside = shlex.quote(str(folder)), shlex.quote(str(folder.parent))
     total = sum(summary["seconds"].values())
+    files, evaluate = "model/", f"\n      python -m topr_exp.evaluate model={run} data.eval_n=64"
+    if summary.get("model_saved") is False:
+        files, evaluate = "no model: checkpoint.save_model=false", ""
     return (
         f"{results_table(summary)}\nseconds: {seconds} (total {total:.1f})\n"
-        f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)\n"
+        f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, {files})\n"
         f"next: python -m topr_exp.report {run}\n"
-        f"      python -m topr_exp.compare {beside}\n"
-        f"      python -m topr_exp.evaluate model={run} data.eval_n=64"
+        f"      python -m topr_exp.compare {beside}{evaluate}"
     )
 
 

@@ -16,10 +16,14 @@ from omegaconf import OmegaConf
 
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
+from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
 from topr_exp.runtime import distributed, progress
+from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.exit_status import plural, warn
-from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
+from topr_exp.runtime.files import disk_errors, guarded, open_regular, write_json, write_text, write_whole
+from topr_exp.runtime.finished import MARK, changed_results, mark_finished
+from topr_exp.runtime.run_models import keeps_no_model, model_folders_of
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.schema import literal, plain
@@ -28,6 +32,7 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     from topr_exp.composition.training_set import TrainingSet
     from topr_exp.grading.verdicts import Verdicts
+    from topr_exp.runtime.progress import Progress
     from topr_exp.sampling.rollouts import Completions
 
 # Nested in sampling and evaluation, where an engine starts: "engine".
@@ -54,13 +59,16 @@ class RunFolder:
         self._finished_before = False
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
+        self.forecast: Forecast | None = None  # once the run knows its problems
         self._lock = contextlib.ExitStack()
+        self._bus_errors = one_line_for_bus_errors(self._record_bus_error)
 
     # ---- an attempt, from opening to its end
 
     def __enter__(self) -> RunFolder:
         self._open()
         self._finished_before, self._attempt = distributed.broadcast((self.done, self._attempt))
+        self._bus_errors.__enter__()
         return self
 
     @distributed.main_process_only
@@ -69,18 +77,19 @@ class RunFolder:
             if "final" in read_small_file(self.path / "summary.json")[0]:
                 return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
+            self._warn_of_changes()
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
             attempt.keep_log(self.path)
             with disk_errors(f"write in {self.path}"):
-                (self.path / "DONE").unlink(missing_ok=True)  # of a run whose summary has to be made again
+                (self.path / MARK).unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()
             attempt.clear(self.path)
             self.save_state()
             held.enter_context(guarded(self.path, self.refuse_if_taken_over))
             self.evaluations.drop_damaged()
             self._lock = held.pop_all()
-        progress.listener = self._save_progress
+        progress.watcher = self
 
     def _describe(self) -> None:
         """Write down what will run and with what, where that is not there, and read how far earlier attempts got.
@@ -108,17 +117,27 @@ class RunFolder:
             )
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        progress.listener = None
+        progress.watcher = None
+        self._bus_errors.__exit__(None, None, None)
         with self._lock:
             if error is not None and not self._finished_before:
                 self.refuse_if_taken_over()
                 self._record_failure(error)
 
+    def _record_bus_error(self, error: TOPRError) -> bool:
+        """Write down a SIGBUS, which ends this process at once; False: who prints it is not said."""
+        if not self._finished_before:
+            self.refuse_if_taken_over()
+            self._record_failure(error)
+        return False
+
     def _record_failure(self, error: BaseException) -> None:
         """Write down why the attempt ended; any process of the run may be the one that knows."""
         stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         reason = distributed.root_cause(error)
-        known = not distributed.is_main_process() or (self.path / attempt.ERROR).exists()
+        known = not distributed.is_main_process()
+        with contextlib.suppress(OSError):  # the error on its way is what the user must see
+            known = known or (self.path / attempt.ERROR).exists()
         if not stopped and not (isinstance(reason, distributed.PeerGone) and known):
             attempt.record_error(self.path, reason)
         with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
@@ -136,10 +155,17 @@ class RunFolder:
         return stored
 
     def finished(self) -> dict[str, Any]:
-        """The summary of a run that finished before; warns of what its files lost."""
+        """The summary of a run that finished before; warns of what its files lost, and of those that changed."""
         for lost in self.lost():
             warn(f"{self.path}: {lost}")
+        self._warn_of_changes()
         return self.read("summary.json")
+
+    @distributed.main_process_only
+    def _warn_of_changes(self) -> None:
+        """Name each result of a finished run that is not what it was."""
+        for fault in changed_results(self.path) or ():
+            warn(f"{self.path}: {fault}, so it has changed since the run finished")
 
     def lost(self) -> Iterator[str]:
         """Name what damage took from the records, in words."""
@@ -164,6 +190,7 @@ class RunFolder:
         summary = {
             "base": base,
             "final": final,
+            **({} if config.checkpoint.save_model else {"model_saved": False}),
             "algo": config.algo.name,
             "data": config.data.name,
             "source": config.data.place,
@@ -184,15 +211,26 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return (self.path / "DONE").exists()
+        return (self.path / MARK).exists()
 
     @distributed.main_process_only
     def finish(self, summary: dict[str, Any]) -> None:
-        """Write the summary, then the mark that everything is there."""
+        """Write the summary, then the mark that everything is there, with the checksums of all results.
+
+        Weights that are not to be kept are removed after it.
+        """
         write_json(self.path / "summary.json", summary)
         self._progress = None
         self.save_state("done")
-        write_text(self.path / "DONE", "")
+        mark_finished(self.path)
+        self.remove_unwanted_models()
+
+    @distributed.main_process_only
+    def remove_unwanted_models(self) -> None:
+        """Remove the weights of a finished run whose summary says that none are kept."""
+        if keeps_no_model(self.path):
+            for folder in model_folders_of(self.path):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def model_of(self, iteration: int) -> Path:
         """Path of the model of an iteration; the last one is the run's `model/`."""
@@ -209,7 +247,7 @@ class RunFolder:
         self.refuse_if_taken_over()
         for number in range(1, iteration + 1):  # a later iteration may go on from its own
             shutil.rmtree(self.path / "checkpoints" / str(number), ignore_errors=True)
-        keep = self._config.checkpoint.keep_iterations
+        keep = self._config.checkpoint.keep_iterations if self._config.checkpoint.save_model else []
         for earlier in range(1, iteration):
             if keep is not None and earlier not in keep:
                 shutil.rmtree(self.model_of(earlier), ignore_errors=True)
@@ -222,6 +260,8 @@ class RunFolder:
         assert name in STAGES, name
         self.stop_flag.check()
         self.stage_name, self._began, self._progress = name, time.monotonic(), None
+        if self.forecast is not None:
+            self.forecast.enter(name)
         self.save_state()
         try:
             with self.stop_flag.immediate() if name != "training" else contextlib.nullcontext():
@@ -259,6 +299,21 @@ class RunFolder:
     def _save_progress(self, done: dict[str, Any]) -> None:
         self._progress = done
         self.save_state()
+
+    def note_progress(self, progress: Progress) -> None:
+        """Write down how far a stage is."""
+        left = progress.left()
+        noted = {"done": progress.done, "total": progress.total, "unit": progress.unit}
+        self._save_progress(noted if left is None else {**noted, "seconds_left": round(left, 1)})
+
+    def end_progress(self, progress: Progress) -> None:
+        """Have the forecast know the pace of work that is complete."""
+        if self.forecast is not None:
+            self.forecast.complete(progress)
+
+    def seconds_left(self, under_way: Sequence[Progress]) -> float | None:
+        """Return the time that the whole run still takes, None before anything tells."""
+        return None if self.forecast is None else self.forecast.seconds_left(under_way)
 
     def log(self, record: dict[str, float]) -> None:
         """Keep the record of an update."""
@@ -344,7 +399,8 @@ def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
 def rows_in(path: Path) -> NDArray[np.integer]:
     """The numbers of rows that a file holds; TOPRError where it can't be read."""
     try:
-        found: NDArray[np.integer] = np.load(path)
-        return found
-    except (OSError, EOFError, ValueError) as error:
+        with open_regular(path) as file:
+            rows: NDArray[np.integer] = np.load(file)
+        return rows
+    except (OSError, EOFError, ValueError, MemoryError) as error:  # of memory: its header says how many there are
         raise TOPRError(f"{path} can't be read ({' '.join(str(error).split())})") from None

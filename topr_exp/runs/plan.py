@@ -1,9 +1,8 @@
 """From a command line to its runs, each composed and checked before the first one starts."""
 
-import os
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def plan(args: Namespace) -> Plan:
     sweep, jobs = composer.sweeps(base), []
     refuse_plugins(base)
     for overrides, composed in composer.jobs(base):
-        jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
+        jobs.append(Job(overrides, load(composed)))
         check_files(jobs[-1].config)
     for key in unread(jobs[0].config):
         if all(key in unread(job.config) for job in jobs):
@@ -52,17 +51,6 @@ def plan(args: Namespace) -> Plan:
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep or isinstance(jobs[0].config.cluster, SlurmCluster))
-
-
-def named_after_path(config: Config, overrides: list[str]) -> Config:
-    """The settings with the model named after `model.path` where that alone was given: it is not the YAML's model."""
-    given = {text.lstrip("+").split("=", 1)[0] for text in overrides}
-    if "model.path" not in given or {"model", "model.name"} & given:
-        return config
-    parts = Path(os.path.abspath(Path(config.model.path).expanduser())).parts
-    while parts[-1] == "model" or parts[-1].startswith("iteration-"):  # of a run, which has the name
-        parts = parts[:-1]
-    return replace(config, model=replace(config.model, name=parts[-1]))
 
 
 def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:

@@ -27,6 +27,7 @@ from topr_exp.runtime.compilers import c_compiler, cxx_compiler
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, source_of, write_json
+from topr_exp.runtime.finished import MARK
 from topr_exp.runtime.gpu_machine import check_gpu_machine, driver_version
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError, TOPRError
@@ -199,7 +200,7 @@ def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, grad
 
 def check_machine(configs: Iterable[Config]) -> None:
     """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
-    runs = [config for config in configs if config.overwrite or not (config.folder / "DONE").exists()]
+    runs = [config for config in configs if config.overwrite or not (config.folder / MARK).exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device for config in runs if not isinstance(config.cluster, SlurmCluster)}:

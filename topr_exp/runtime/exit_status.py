@@ -8,22 +8,37 @@ import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from topr_exp.runtime import distributed
+from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 FAILING = {errno.EIO, errno.ESTALE, errno.ENOLCK}  # disks and network file systems
 USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, *FULL, *FAILING}  # for the user to mend
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# What a terminal obeys or shows in another order or not at all: control characters, direction marks and other unseen
+# format characters (but not the two joiners, which words and emoji have), separators of lines, halves of characters.
+CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f\ud800-\udfff]"
+)
+# Progress bars go back to the beginning of a line, or up, and clear it.
+CURSOR = re.compile(r"(\r|\x1b\[\d*[AK])")
 
 
-def command_parser(module: str, doc: str | None) -> ArgumentParser:
+class CommandParser(ArgumentParser):
+    """A command line whose errors, which show what was given (names of files), are `printable`."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, keep=""))
+
+
+def command_parser(module: str, doc: str | None) -> CommandParser:
     """A parser for `python -m MODULE` whose help is the module's docstring."""
     summary, _, details = (doc or "").partition("\n\n")
-    return ArgumentParser(prog=f"python -m {module}", description=summary.split(": ", 1)[-1], epilog=details)
+    return CommandParser(prog=f"python -m {module}", description=summary.split(": ", 1)[-1], epilog=details)
 
 
 def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
@@ -34,7 +49,8 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
     """
     open_console(goes_on=resumes)
     try:
-        status = command()
+        with one_line_for_bus_errors():
+            status = command()
         if sys.stdout is not None:  # closed before the command began
             sys.stdout.flush()
         return status
@@ -72,7 +88,7 @@ def print_error(error: object) -> None:
 def say(text: str = "") -> None:
     """A line for the user, at once also when piped; once for all processes of a run."""
     if distributed.is_main_process():
-        print(text, flush=True)
+        print(printable(text), flush=True)
 
 
 def warn(text: str, *, of_any_process: bool = False) -> None:
@@ -86,15 +102,29 @@ def plural(count: int, noun: str) -> str:
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """Text from a file as a terminal may show it: control characters but those of `keep`, and half ones, escaped."""
-    return CONTROL.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
+    """Text from a file as a terminal may show it: the characters of CONTROL but those of `keep` are escaped."""
+    return CONTROL.sub(lambda match: match[0] if match[0] in keep else escaped(match[0]), text)
+
+
+def escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 class Output(io.TextIOWrapper):
-    """Standard output, all of it `printable`. (Standard error is not: progress bars move the cursor there.)"""
+    """Standard output, all of it `printable`."""
 
     def write(self, text: str) -> int:
         super().write(printable(text))
+        return len(text)
+
+
+class ErrorOutput(io.TextIOWrapper):
+    """Standard error, `printable` but for the cursor's moves of progress bars."""
+
+    def write(self, text: str) -> int:
+        parts = CURSOR.split(text)
+        parts[::2] = map(printable, parts[::2])  # every second one is a move
+        super().write("".join(parts))
         return len(text)
 
 
@@ -129,7 +159,7 @@ def discard(descriptor: int) -> None:
 
 def open_console(*, goes_on: bool) -> None:
     """Put such streams in the place of standard output and error, unless a test has put others there."""
-    for name, kind in (("stdout", Output), ("stderr", io.TextIOWrapper)):
+    for name, kind in (("stdout", Output), ("stderr", ErrorOutput)):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             raw = (Lasting if goes_on else io.FileIO)(stream.fileno(), "w", closefd=False)

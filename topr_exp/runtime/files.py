@@ -18,7 +18,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
@@ -137,11 +137,26 @@ def files_named(folder: Path, *patterns: str) -> list[Path]:
 
 def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> None:
     """Write the checksums of the files in a folder beside them, those that are `known` as given."""
-    found = dict(known or {})
+    checksums = dict(known or {})
     for path in folder.iterdir():
-        if path.is_file() and path.name not in found:
-            found[path.name] = file_digest(path)
-    write_json(folder / CHECKSUMS, {**found, CHECKSUMS: _sha256_of_list(found)})
+        if path.is_file() and path.name not in checksums:
+            checksums[path.name] = file_digest(path)
+    write_listed(folder / CHECKSUMS, checksums)
+
+
+def write_listed(path: Path, checksums: Mapping[str, str]) -> None:
+    """Write a list of checksums, with its own under its own name."""
+    write_json(path, {**checksums, path.name: _sha256_of_list(checksums)})
+
+
+def read_checksums(path: Path) -> dict[str, Any] | None:
+    """The checksums of a list by file; None where it is not whole, or names what lies outside of its folder."""
+    checksums = read_object(path)[0]
+    if checksums.pop(path.name, None) != _sha256_of_list(checksums):
+        return None
+    names = [PurePosixPath(name) for name in checksums]
+    outside = any(name.is_absolute() or ".." in name.parts for name in names)
+    return None if outside else checksums
 
 
 def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
@@ -149,18 +164,27 @@ def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slic
 
     A file that is there and can't be read is a TOPRError: whether it is damaged is not known.
     """
-    listed = read_object(folder / CHECKSUMS)[0]
-    if listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
+    checksums = read_checksums(folder / CHECKSUMS)
+    if checksums is None:
         return f"{CHECKSUMS} is no whole list of checksums"
-    for name in sorted(listed)[part]:
+    listed = {name: checksums[name] for name in sorted(checksums)[part]}
+    return next(damaged_files(folder, listed, known), None)
+
+
+def damaged_files(folder: Path, checksums: Mapping[str, Any], known: Mapping[str, str] | None = None) -> Iterator[str]:
+    """What is wrong with each file that is not as its checksum says, in words; known: SHA-256 of files read before.
+
+    TOPRError for a file that is there and can't be read.
+    """
+    for name in sorted(checksums):
         with disk_errors(f"read {folder / name}"):
             try:
                 digest = (known or {}).get(name) or file_digest(folder / name)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                return f"{name}: {error.strerror or error}"
-        if digest != listed[name]:
-            return f"{name} has another checksum"
-    return None
+                yield f"{name}: {error.strerror or error}"
+                continue
+        if digest != checksums[name]:
+            yield f"{name} has another checksum"
 
 
 def _sha256_of_list(checksums: Mapping[str, Any]) -> str:
@@ -302,7 +326,7 @@ def read_object(path: Path, *, unreadable_is_damage: bool = False) -> tuple[dict
     unreadable_is_damage: for what is only shown, it is a reason as well.
     """
     try:
-        found = parse_object(path.read_bytes())
+        found = parse_object(read_file(path))
     except FileNotFoundError:
         return {}, MISSING
     except OSError as error:
@@ -318,7 +342,7 @@ def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any
     growing: another process writes the file, so that a line without an end is left out.
     """
     with disk_errors(f"read {path}"):
-        content = path.read_bytes() if path.exists() else b""
+        content = read_file(path) if path.exists() else b""
     whole = content[: content.rfind(b"\n") + 1] if growing else content
     found = [parse_object(line) for line in whole.splitlines()]
     return [each for each in found if each is not None], found.count(None)

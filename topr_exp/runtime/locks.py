@@ -30,7 +30,13 @@ _warned: set[int] = set()  # file systems that refuse locks
 def _close_held() -> None:
     """A forked child that kept them open would keep the locks when its parent is killed."""
     while _held:
-        os.close(_held.pop())
+        _give_back(_held.pop())
+
+
+def _give_back(descriptor: int) -> None:
+    """Close a lock's descriptor, which frees the lock whatever close() says; nothing was written that could be lost."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 os.register_at_fork(after_in_child=_close_held)
@@ -77,7 +83,7 @@ class Lock:
             if _is_at(self._path, self._descriptor):
                 self._path.unlink()
         _held.discard(self._descriptor)
-        os.close(self._descriptor)
+        _give_back(self._descriptor)
 
 
 def acquire(path: Path) -> Lock | Owner:
@@ -96,7 +102,7 @@ def acquire(path: Path) -> Lock | Owner:
             path.unlink(missing_ok=True)  # left by another user's process that was killed
             continue
         with ExitStack() as opened:
-            opened.callback(os.close, descriptor)
+            opened.callback(_give_back, descriptor)
             taken = _try_lock(descriptor, fcntl.LOCK_EX)
             if not taken and not _try_lock(descriptor, fcntl.LOCK_SH):
                 return _read_owner(descriptor)
@@ -122,7 +128,7 @@ class Reading:
     def __exit__(self, *_: object) -> None:
         if self._descriptor in _held:  # not in a forked child
             _held.discard(self._descriptor)
-            os.close(self._descriptor)
+            _give_back(self._descriptor)
 
     def __del__(self) -> None:
         self.__exit__()
@@ -144,7 +150,7 @@ def exclude(path: Path) -> Reading | None:
 
 def _hold(path: Path, descriptor: int, kind: int) -> Reading | None:
     with ExitStack() as opened:
-        opened.callback(os.close, descriptor)
+        opened.callback(_give_back, descriptor)
         if not _try_lock(descriptor, kind) or not _is_at(path, descriptor):
             return None
         opened.pop_all()
@@ -165,7 +171,7 @@ def living_owner(path: Path) -> Owner | None:
         owner = _read_owner(descriptor)
         return None if _try_lock(descriptor, fcntl.LOCK_SH) else owner
     finally:
-        os.close(descriptor)
+        _give_back(descriptor)
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

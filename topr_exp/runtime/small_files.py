@@ -95,6 +95,7 @@ class Summary(TypedDict, total=False):
 
     base: dict[str, Any]
     final: dict[str, Any]
+    model_saved: bool
     n_train: Amount
     baseline: float | None
     effective_positive: float | None
@@ -119,6 +120,19 @@ class Launch(TypedDict):
     job: NotRequired[str | None]
 
 
+class LaunchedRun(TypedDict):
+    """A run that a sweep launched."""
+
+    number: Count
+    overrides: list[str]
+
+
+class SweepRecord(TypedDict):
+    """sweep.json: the runs of a sweep by the names of their folders, written before any of them is."""
+
+    runs: dict[str, LaunchedRun]
+
+
 class Verifications(TypedDict, total=False):
     """What each problem adds to a verifier's figures."""
 
@@ -135,6 +149,7 @@ SMALL_FILES: dict[str, Any] = {
     "inputs.json": Inputs,
     "summary.json": Summary,
     "launch.json": Launch,
+    "sweep.json": SweepRecord,
     "verification.json": Verifications,
 }
 
@@ -179,10 +194,19 @@ def matches(value: Any, hint: Any) -> bool:
         return isinstance(value, list) and all(matches(item, arguments[0]) for item in value)
     if origin is dict or typing.is_typeddict(hint):
         item_hint = arguments[1] if arguments else Any
-        return isinstance(value, dict) and all(matches(item, item_hint) for item in value.values())
+        return isinstance(value, dict) and all(matches_entry(item, item_hint) for item in value.values())
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is str:
+        return isinstance(value, str) and "\0" not in value  # no path, no environment variable may have one
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def matches_entry(value: Any, hint: Any) -> bool:
+    """As `matches`, with the entries of a TypedDict that stands in an object."""
+    if not matches(value, hint):
+        return False
+    return not typing.is_typeddict(hint) or not wrong_entry(value, hint, "")
 
 
 def describe(hint: Any) -> str:

@@ -149,9 +149,10 @@ def generate_rollouts(
     def make(shard: int) -> pa.Table:
         start, end = shard * size, (shard + 1) * size
         ids = [prompt.tolist() for prompt in prompts[start:end]]
-        with progress.paused():
+        with progress.paused("the sampler starts"):
             sampler.start(policy, ids)
-        groups = sampler.sample(policy, ids, n, (seed, shard), questions.stop)
+        with sampler.reporting(progress.advance):
+            groups = sampler.sample(policy, ids, n, (seed, shard), questions.stop)
         if ":" in config.name:
             check_samples(groups, len(ids), n, config.name)
         made = table_of_samples(policy, groups, questions.stop, first=start)
@@ -163,7 +164,7 @@ def generate_rollouts(
         ]
         return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(asked)})
 
-    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
+    with Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens") as progress:
         sampled = table.fill(make, progress, token_count)
     columns, bounds, source = table.snapshot()
     return Rollouts(table.name, columns, prompts, bounds, sampled, source.parts())

@@ -5,8 +5,8 @@ The reference is exact ancestral sampling, batched, finished rows dropped.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,16 @@ class Sampler(ABC):
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
         self.timed: Callable[[str], AbstractContextManager[None]] = lambda stage: nullcontext()
+        self.report: Callable[[int], None] = lambda tokens: None  # that more tokens are drawn
+
+    @contextmanager
+    def reporting(self, report: Callable[[int], None]) -> Iterator[None]:
+        """Have `report` called with the number of tokens, as they are drawn, while the block runs."""
+        before, self.report = self.report, report
+        try:
+            yield
+        finally:
+            self.report = before
 
     def begin(self) -> None:  # noqa: B027
         """Do in the background what takes long and needs no model: it is sampled from before long."""
@@ -124,7 +134,7 @@ class HFSampler(Sampler):
             memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"),
         ):
             drawn = policy.model, prompts, n, self.config, policy.eos_ids, generator
-            return sample_completions(*drawn, stopped, begun, self.keeps)
+            return sample_completions(*drawn, stopped, begun, self.keeps, self.report)
 
     def made_by(self) -> dict[str, str]:
         versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
@@ -239,12 +249,14 @@ def sample_completions(
     stopped: Callable[[list[int]], bool] | None = None,
     begun: Sequence[Sample] = (),
     keeps: bool = False,
+    report: Callable[[int], None] = lambda tokens: None,
 ) -> list[list[Sample]]:
     """n completions of each prompt, drawn token by token; a function of the arguments and the generator's state.
 
     Keys and values of what all prompts begin with and of the rest of each are computed once, then repeated n times.
     Rows that ended leave the batch as soon as they are an eighth of it. `stopped(tokens)` says whether a completion so
     far ends in a stop string. begun: with n = 1, of each prompt an unfinished completion, which goes on in its place.
+    report: called with the number of tokens that were drawn at each step.
     """
     read = [[*prompt, *one.tokens] for prompt, one in zip(prompts, begun, strict=True)] if begun else prompts
     batch = DecodingBatch(model, read, config.max_new_tokens)
@@ -264,12 +276,13 @@ def sample_completions(
         if keeps:
             there = left > -torch.inf  # what could be drawn
             sets = [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
-        alive = []
+        alive, drawn = [], 0
         for i, (one, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
             if one.finish != "length" or len(one.tokens) == config.max_new_tokens:
                 continue  # it ended, and has not left the batch yet
             one.tokens.append(token)
             one.logprobs.append(logprob)
+            drawn += 1
             if keeps:
                 one.kept.append(sets[i])
             if token in eos_ids:
@@ -278,6 +291,7 @@ def sample_completions(
                 one.finish = "stop_string"
             elif len(one.tokens) < config.max_new_tokens:
                 alive.append(i)
+        report(drawn)
         if not alive:
             break
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):

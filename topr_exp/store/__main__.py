@@ -15,8 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, warn
+from topr_exp.runtime.exit_status import CommandParser, exit_status, plural, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
+from topr_exp.runtime.finished import MARK, changed_results
+from topr_exp.runtime.run_models import NOT_SAVED, bytes_of_models, keeps_no_model, readable_size
 from topr_exp.store.source import Derivation
 from topr_exp.store.table import (
     HASHES,
@@ -42,9 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     return exit_status(lambda: int(options.run(Store(options.root), options) or 0))
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """The command line; each command sets `run`."""
-    top = argparse.ArgumentParser(prog="python -m topr_exp.store", description=(__doc__ or "").split("\n\n")[0])
+    top = CommandParser(prog="python -m topr_exp.store", description=(__doc__ or "").split("\n\n")[0])
     top.add_argument("--root", type=Path, default=Path("outputs/store"), help="the store (default: outputs/store)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     table = "kind/hash, as `list` prints it, or a unique prefix"
@@ -176,6 +178,19 @@ def makers(*tables: Table) -> str:
 def list_tables(store: Store, options: argparse.Namespace) -> None:
     print_tables(found := find_tables(store))
     print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
+    for sweep, sizes in sizes_of_models(store.root.parent).items():
+        runs = plural(len(sizes), "run")
+        print(f"models of {runs}, {readable_size(sum(sizes))} in {sweep}; checkpoint.save_model=false keeps none")
+
+
+def sizes_of_models(output_dir: Path) -> dict[Path, list[int]]:
+    """The bytes of each run's models by the folder of their sweep, of the runs beside a store."""
+    sizes: dict[Path, list[int]] = {}
+    for mark in sorted(output_dir.glob("*/*/state.json")):
+        run = mark.parent
+        if count := bytes_of_models(run):
+            sizes.setdefault(run.parent, []).append(count)
+    return sizes
 
 
 def print_tables(found: list[Table]) -> None:
@@ -253,7 +268,7 @@ def known_derivation(table: Table) -> Derivation | None:
 
 
 def verify_folder(folder: Path) -> int:
-    """The same of all below a folder: models, checkpoints and tables."""
+    """The same of all below a folder: models, checkpoints, tables and the results of finished runs."""
     unseen: list[OSError] = []
     below = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=unseen.append) for name in names]
     for error in unseen:
@@ -261,13 +276,36 @@ def verify_folder(folder: Path) -> int:
     stores = {path.parents[2] for path in below if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2}
     bad = len(unseen) + sum(verify_table(table) for root in sorted(stores) for table in find_tables(Store(root)))
     weights = {path.parent for path in below if path.name == CHECKSUMS}
-    weights |= {path.parent / "model" for path in below if path.name == "DONE"}  # of a finished run
+    runs = sorted(path.parent for path in below if path.name == MARK)
+    without = {run for run in runs if keeps_no_model(run)}
+    weights |= {run / "model" for run in runs if run not in without}
+    for run in sorted(without):
+        print(f"no model {run}: {NOT_SAVED}")
     for path in sorted(weights):
         fault = find_damage(path)
         print(f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right")
         bad += fault is not None
-    print(f"{folder}: {len(weights)} folders of weights, {len(stores)} stores; {bad} damaged")
+    bad += sum(map(verify_results, runs))
+    counts = f"{len(weights)} folders of weights, {len(stores)} stores, {len(runs)} finished runs"
+    print(f"{folder}: {counts}; {bad} damaged")
     return int(bad > 0)
+
+
+def verify_results(run: Path) -> int:
+    """Compare the results of a finished run with their checksums, print what was found, return how many changed."""
+    try:
+        faults = changed_results(run)
+    except TOPRError as error:
+        print(f"NOT READ {error}")
+        return 1
+    if faults is None:
+        print(f"no sums  {run}: finished by a version that kept no checksums of results")
+        return 0
+    for fault in faults:
+        print(f"DAMAGED  {run}: {fault}")
+    if not faults:
+        print(f"sound    {run}: all results right")
+    return len(faults)
 
 
 def prune(store: Store, options: argparse.Namespace) -> None:

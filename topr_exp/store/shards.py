@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topr_exp.runtime.files import DIGEST_BYTES, write_whole
+from topr_exp.runtime.files import DIGEST_BYTES, open_regular, write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ def examine(path: Path) -> Contents | str:
     """Read a whole shard: what it says of itself, or its damage in words."""
     import pyarrow as pa
 
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         seal = _find_footer(file) - SEAL
         file.seek(0)
         data = memoryview(file.read())
@@ -87,7 +87,7 @@ def examine(path: Path) -> Contents | str:
 def read_rows(path: Path) -> int:
     """A shard's number of rows as its seal has it; 0 where there is no file, or one without a seal. OSError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             seal = _find_footer(file) - SEAL
             if seal < 0:
                 return 0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, sync_folder, write_whole
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, sync_folder, write_whole
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.shards import SOURCE, Contents, examine, read_rows, read_shard, write_shard
@@ -44,6 +44,7 @@ OUR_TEMPORARIES = re.compile(rf"(?:key\.json|{SHARD}\d{{5,}}\.arrow)\.[0-9a-f]+\
 MARKER = "STORE"  # marks a folder as a store
 MISSING_FILE = (FileNotFoundError, NotADirectoryError)
 MISSING = "missing"  # the one fault of a shard that is no damage
+MOST_SHARDS = 1_000_000  # each is looked for
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
 
 _verified: dict[Path, tuple[FileState, Contents]] = {}  # shard file -> its state when its digest was found right
@@ -78,10 +79,12 @@ class Store:
         """The table in a folder of this store; TOPRError when its key.json can't be read or is another table's."""
         path = folder / KEY_FILE
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            key, shards = dict(stored["key"]), int(stored["shards"])
+            stored = json.loads(read_file(path).decode())
+            key, shards = dict(stored["key"]), stored["shards"]
             if key_hash(key) != folder.name:
                 raise ValueError("another key than the folder's name says")
+            if type(shards) is not int or not 0 <= shards <= MOST_SHARDS:
+                raise ValueError(f"shards={shards!r:.40}, which is not a whole number from 0 to {MOST_SHARDS}")
         except OSError as error:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -258,7 +261,7 @@ class Table:
         path = self.folder / KEY_FILE
         text = json.dumps({"shards": self.shards, "key": self.key}, indent=1, sort_keys=True) + "\n"
         with disk_errors(f"write in {self.folder}"):
-            if not path.exists() or path.read_bytes() != text.encode():
+            if not path.exists() or read_file(path) != text.encode():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):  # swept: another process wrote the same file
                     write_whole(path, text.encode())

@@ -3,7 +3,6 @@
 Reads the sweep's folder, and Slurm if it has jobs there: works on any machine that sees the folder, at any time.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -15,10 +14,10 @@ from pathlib import Path
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, say, warn
-from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.exit_status import CommandParser, exit_status, say, warn
+from topr_exp.runtime.files import disk_errors, read_file
 from topr_exp.sweeps import slurm, sweep
-from topr_exp.sweeps.sweep import Run, find, open_sweep, read_statuses
+from topr_exp.sweeps.sweep import Run, find, missing_runs, open_sweep, read_statuses
 from topr_exp.types import TOPRError
 
 LINES = 40  # that `logs` shows
@@ -30,7 +29,7 @@ RESUME_SETTINGS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    top = argparse.ArgumentParser(prog="python -m topr_exp.sweeps", description=str(__doc__).split("\n\n")[0])
+    top = CommandParser(prog="python -m topr_exp.sweeps", description=str(__doc__).split("\n\n")[0])
     commands = top.add_subparsers(dest="command", required=True)
     for name, (function, text) in COMMANDS.items():
         each = commands.add_parser(name, help=text, description=text)
@@ -47,10 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status(folder: Path) -> int:
-    statuses, queue = read_statuses(open_sweep(folder))
+    runs = open_sweep(folder)
+    statuses, queue = read_statuses(runs)
     if queue.note:
         warn(queue.note)
-    say(sweep.status_table(statuses))
+    say(sweep.status_table([*statuses, *missing_runs(folder, runs)]))
     return 0
 
 
@@ -88,7 +88,9 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
         confirm_code(folder, unfinished, cluster, settings)  # the files may be others by now
         for run in runs:
             run.settings["cluster"] = plain(cluster)
-        return run_unfinished(runs, cluster)
+        missing = missing_runs(folder, runs)
+        sweep.record_runs(folder, runs)
+        return run_unfinished(runs, cluster, missing=missing)
 
 
 def cancel(folder: Path, run: Sequence[str]) -> int:
@@ -128,9 +130,13 @@ def logs(folder: Path, run: str) -> int:
     found = find(open_sweep(folder), run)
     path, error = log_of(found), found.folder / attempt.ERROR
     say(f"==> {path}")
-    say("\n".join(path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")[-LINES:]))
+    with disk_errors(f"read {path}"):
+        text = read_file(path).decode(errors="replace")
+    say("\n".join(text.rstrip("\n").split("\n")[-LINES:]))
     if error.exists():
-        say(f"\n==> {error}\n{error.read_text(encoding='utf-8', errors='replace').rstrip()}")
+        with disk_errors(f"read {error}"):
+            text = read_file(error).decode(errors="replace")
+        say(f"\n==> {error}\n{text.rstrip()}")
     return 0
 
 

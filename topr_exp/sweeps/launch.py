@@ -1,6 +1,7 @@
 """From a plan to results: write the runs down, run what is unfinished here or on Slurm, print the table."""
 
 import math
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +32,11 @@ def preview(plan: Plan) -> str:
         words = " ".join(text for text in each.run.overrides if not text.startswith("dry_run="))
         rows.append([str(number), each.state, str(each.run.folder), printable(words, keep="")])
     count = f"{plural(len(rows), 'run')}, cluster={config.cluster.name}; nothing started"
-    return "\n".join([*sweep.aligned(rows), count])
+    arrays = ""
+    if isinstance(config.cluster, SlurmCluster):
+        to_start = sum(each.state not in (DONE, *ACTIVE) for each in statuses)
+        arrays = slurm.describe_arrays(to_start, config.cluster)
+    return "\n".join([*sweep.aligned(rows), *filter(None, [arrays]), count])
 
 
 def refuse_changed_inputs(job: Job) -> None:
@@ -51,6 +56,7 @@ def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
     with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
         known = sweep.read_runs(folder)
         runs = sweep.runs_of(plan.jobs, arguments, known)
+        sweep.record_runs(folder, [*known, *runs])
         if config.overwrite:
             start_all_anew(runs)
         described, (statuses, queue) = {run.folder for run in known}, read_statuses(runs)
@@ -74,8 +80,13 @@ def start_all_anew(runs: Sequence[Run]) -> None:
         run.job, run.settings["overwrite"] = None, False  # a job that is queued again goes on
 
 
-def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool = True) -> int:
-    """Run what is unfinished and active nowhere and print all results, or submit it; returns the exit code."""
+def run_unfinished(
+    runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool = True, missing: Sequence[Status] = ()
+) -> int:
+    """Run what is unfinished and active nowhere and print all results, or submit it; returns the exit code.
+
+    missing: runs of the sweep that can't be started, since what was written down of them is gone.
+    """
     folder = runs[0].folder.parent
     before, queue = read_statuses(runs)
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]
@@ -84,7 +95,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool
             f"{queue.note}: some runs may be queued already; try again when Slurm answers, or where it never will set "
             f'"job": null in their {sweep.FILE}'
         )
-    say(f"sweep {folder}: {sweep.count_states(before)}; {len(todo)} to start")
+    say(f"sweep {folder}: {sweep.count_states([*before, *missing])}; {len(todo)} to start")
     if todo and isinstance(cluster, SlurmCluster):
         say(slurm.submit(folder, todo, cluster))
         return 0
@@ -97,7 +108,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool
     except Interrupted as stopped:
         code = 128 + stopped.signal
         warn(str(stopped))
-    return show_results(runs, code, new=bool(todo) and reports)
+    return show_results(runs, code, new=bool(todo) and reports, missing=missing)
 
 
 def report(run: Run, error: BaseException | None) -> None:
@@ -129,16 +140,24 @@ def progress(statuses: Sequence[Status], seconds: float) -> str:
     return f"{ended} of {plural(len(statuses), 'run')} ended{about}" + (f"; {', '.join(working)}" if working else "")
 
 
-def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:
+def show_results(runs: Sequence[Run], code: int, *, new: bool, missing: Sequence[Status] = ()) -> int:
     """Print how the runs stand and any new report; returns `code` if the sweep was stopped, else 1 if unfinished."""
-    folder, (statuses, _) = runs[0].folder.parent, read_statuses(runs)
+    folder, statuses = runs[0].folder.parent, [*read_statuses(runs)[0], *missing]
     say("\n" + sweep.status_table(statuses))
     if new and not code:
         publish(folder)
     unfinished = any(each.state != DONE for each in statuses)
+    if missing and not code:
+        say(f"again: {launch_command(runs)}")
     if unfinished and not code:
         say(f"why: python -m topr_exp.sweeps logs {folder} RUN; go on: ... resume {folder}")
     return code or int(unfinished)
+
+
+def launch_command(runs: Sequence[Run]) -> str:
+    """The command that launched a sweep last, which makes what is missing of it again."""
+    newest = max(runs, key=lambda run: run.launched)
+    return f"cd {shlex.quote(newest.cwd)} && {shlex.join(['python', '-m', 'topr_exp', *newest.arguments])}"
 
 
 def publish(folder: Path) -> None:

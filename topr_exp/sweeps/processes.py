@@ -24,7 +24,8 @@ from typing import Any
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import open_console
+from topr_exp.runtime.bus_error import one_line_for_bus_errors
+from topr_exp.runtime.exit_status import open_console, printable
 from topr_exp.runtime.files import disk_errors, open_own_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps.sweep import LOG, Run
@@ -47,14 +48,17 @@ class Child:
         context.set_forkserver_preload(PRELOAD)
         self._messages, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=_run, args=(log, work, arguments, theirs), name=name)
-        self.process.start()
+        try:
+            self.process.start()
+        except (EOFError, OSError) as error:
+            raise Killed(f"{name} can't be started: the server that forks it ended (out of memory?)") from error
         theirs.close()
 
     def ending(self) -> BaseException | None:
         """Describe the end of a process: None when its work is done, else the exception, Killed if it sent none."""
-        with self._messages, contextlib.suppress(EOFError):
-            found: BaseException | None = self._messages.recv()
-            return found
+        with self._messages, contextlib.suppress(EOFError, OSError):  # OSError: killed while it sent
+            ending: BaseException | None = self._messages.recv()
+            return ending
         code, name = self.process.exitcode or 0, self.process.name
         if code < 0:
             return Killed(f"{name} was killed by {signal.Signals(-code).name} (out of memory?)")
@@ -66,10 +70,16 @@ def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...]
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     open_console(goes_on=True)
     ending: BaseException | None = None
+
+    def send_bus_error(error: TOPRError) -> bool:
+        pipe.send(error)
+        return log is None  # then who started this process prints it
+
     try:
         if log is not None:
             redirect(log)
-        work(*arguments)
+        with one_line_for_bus_errors(send_bus_error):
+            work(*arguments)
     except Interrupted as stopped:
         ending = stopped
     except Exception as error:
@@ -78,7 +88,7 @@ def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...]
             traceback.print_exc()
             ending = TOPRError(attempt.message(ending))
     if ending is not None and log is not None:
-        print(ending, file=sys.stderr)
+        print(printable(str(ending)), file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     pipe.send(ending)

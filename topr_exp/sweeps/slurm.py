@@ -1,4 +1,4 @@
-"""Slurm: runs of a sweep as one array of jobs, through Submitit.
+"""Slurm: runs of a sweep as one array of jobs, or several where Slurm's are smaller, through Submitit.
 
 A run knows its job by the array's name and its place there. Both are written down before Submitit is asked, so that a
 killed launcher loses no job. Nothing relies on Slurm's answers: where it is slow or down, the runs' files have to do.
@@ -6,6 +6,7 @@ killed launcher loses no job. Nothing relies on Slurm's answers: where it is slo
 
 import contextlib
 import io
+import math
 import os
 import re
 import secrets
@@ -14,11 +15,13 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import open_own_file
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
@@ -27,6 +30,21 @@ from topr_exp.types import ConfigError, TOPRError
 
 REQUEUE_PAUSES = (2.0, 5.0, 10.0, 10.0, 0.0)  # seconds after tries that fail
 MOST_AT_ONE_PLACE = 5  # SIGTERMs in a row, after which a job is not queued again
+ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in what scontrol shows
+DEFAULT_LARGEST_ARRAY = 1001  # jobs of an array, where the cluster's settings name no number
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs that are one array."""
+
+    first: int  # of the runs that are submitted
+    end: int
+    at_once: int  # runs of it at a time
+    after: int | None  # the array whose end it waits for
+
+    def __len__(self) -> int:
+        return self.end - self.first
 
 
 def require() -> None:
@@ -35,25 +53,78 @@ def require() -> None:
         raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
 
 
+def largest_array() -> int:
+    """The number of jobs that an array may have, by Slurm's settings; Slurm's default where these don't tell."""
+    rows, _ = run_slurm("scontrol", "show", "config")
+    text = "\n".join("|".join(row) for row in rows)
+    limits = [int(number) for number in ARRAY_LIMITS.findall(text)]
+    return max(1, min(limits, default=DEFAULT_LARGEST_ARRAY))
+
+
+def plan_arrays(runs: int, largest: int, at_once: int) -> list[Part]:
+    """The arrays that so many runs are submitted as, of which `at_once` run at a time, over all arrays.
+
+    Where there are more arrays than may run at once, an array waits for the end of an earlier one.
+    """
+    count = math.ceil(runs / largest)
+    side_by_side = min(count, at_once)
+    parts = []
+    for number in range(count):
+        place = number % side_by_side
+        share = at_once // side_by_side + (place < at_once % side_by_side)
+        after = number - side_by_side if number >= side_by_side else None
+        parts.append(Part(number * largest, min(runs, (number + 1) * largest), share, after))
+    return parts
+
+
+def describe_arrays(runs: int, cluster: SlurmCluster) -> str:
+    """The line of a preview on the arrays that the runs would be submitted as; "" where one is enough."""
+    largest = largest_array()
+    if runs <= largest:
+        return ""
+    sizes = [len(part) for part in plan_arrays(runs, largest, cluster.array_parallelism)]
+    listed = f"{len(sizes)} arrays of {', '.join(map(str, sizes))} runs"
+    return f"{listed}: an array of this Slurm has at most {largest} (MaxArraySize)"
+
+
 def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
-    """Submit runs as one array; returns a line that says so. ConfigError with Slurm's own words."""
-    array = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
-    for place, run in enumerate(runs):
-        run.job = f"{array}_{place}"
-        run.save()
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
-            executor = make_executor(sweep / SCRIPTS, array, cluster)
-            jobs = executor.map_array(Task(), [run.folder.resolve() for run in runs])
-    except Exception as error:
-        raise ConfigError(describe_refusal(error, cluster)) from None
-    number = jobs[0].job_id.split("_")[0]
-    what = f"array {number} of {len(runs)} runs" if len(runs) > 1 else f"job {number}"
+    """Submit runs as an array, as several where Slurm's are smaller; returns a line that says so.
+
+    ConfigError with Slurm's own words.
+    """
+    parts = plan_arrays(len(runs), largest_array(), cluster.array_parallelism)
+    name = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
+    names = [f"{name}-{number}" for number in range(1, len(parts) + 1)] if len(parts) > 1 else [name]
+    for part, array in zip(parts, names, strict=True):
+        for place, run in enumerate(runs[part.first : part.end]):
+            run.job = f"{array}_{place}"
+            run.save()
+    numbers: list[str] = []  # of the arrays in Slurm
+    for part, array in zip(parts, names, strict=True):
+        after = numbers[part.after] if part.after is not None else None
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
+                executor = make_executor(sweep / SCRIPTS, array, cluster, part.at_once, after)
+                folders = [run.folder.resolve() for run in runs[part.first : part.end]]
+                jobs = executor.map_array(Task(), folders)
+        except Exception as error:
+            refusal = describe_refusal(error, cluster)
+            if numbers:
+                refusal += f"; {part.first} of {len(runs)} runs are submitted; resume submits the others"
+            raise ConfigError(refusal) from None
+        numbers.append(jobs[0].job_id.split("_")[0])
+    what = f"array {numbers[0]} of {len(runs)} runs" if len(runs) > 1 else f"job {numbers[0]}"
+    if len(parts) > 1:
+        arrays = ", ".join(f"{number} of {len(part)}" for number, part in zip(numbers, parts, strict=True))
+        what = f"arrays {arrays} runs"
     return f"submitted to Slurm: {what}\nfollow it: python -m topr_exp.sweeps status {sweep}"
 
 
-def make_executor(folder: Path, array: str, cluster: SlurmCluster) -> Any:
-    """Submitit's executor; what it writes, and what jobs print before their runs begin, lies in `folder`/`array`."""
+def make_executor(folder: Path, array: str, cluster: SlurmCluster, at_once: int, after: str | None) -> Any:
+    """Submitit's executor; what it writes, and what jobs print before their runs begin, lies in `folder`/`array`.
+
+    at_once: jobs of the array that may run at a time. after: the array whose end its jobs wait for.
+    """
     import submitit
 
     setup = list(cluster.setup or [])
@@ -61,9 +132,12 @@ def make_executor(folder: Path, array: str, cluster: SlurmCluster) -> Any:
         setup.append(f"export OMP_NUM_THREADS={cluster.cpus_per_task}")
         setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
     same = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")
-    of_slurm = ("partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
+    of_slurm = ("partition", "account", "qos", "constraint", "signal_delay_s")
     values = {key: getattr(cluster, key) for key in same}
     values |= {f"slurm_{key}": getattr(cluster, key) for key in of_slurm}
+    values["slurm_array_parallelism"] = at_once
+    if after is not None:
+        values["slurm_dependency"] = f"afterany:{after}"
     executor = submitit.AutoExecutor(folder=folder / array, cluster="slurm")
     executor.update_parameters(
         **{key: value for key, value in values.items() if value is not None},
@@ -110,12 +184,12 @@ class Task:
         assert run is not None, f"{folder} is no run of a sweep any more"
         place.export(set_cuda_visible_devices=False, overwrite=True)
         if place.rank == 0:
-            print(f"the run's output goes on in {folder / LOG}", flush=True)
+            print(printable(f"the run's output goes on in {folder / LOG}"), flush=True)
             redirect(folder / LOG)
         try:
             run_processes(run.enter())
         except Interrupted as stop:
-            print(stop, file=sys.stderr, flush=True)
+            print(printable(str(stop)), file=sys.stderr, flush=True)
             if place.rank != 0:
                 return  # as done: a task that fails would end the first, which has the job queued again
             queue_again(stop.signal, run)
@@ -146,7 +220,7 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
             refuse_standstill(run)
         for pause in REQUEUE_PAUSES:  # many jobs of an array ask at once
             _, problem = run_slurm("scontrol", "requeue", job)
-            print(problem or "queued again", file=sys.stderr, flush=True)
+            print(printable(problem) or "queued again", file=sys.stderr, flush=True)
             if not problem:
                 (run.folder / attempt.ERROR).unlink(missing_ok=True)
                 return

@@ -1,6 +1,7 @@
 """A sweep on disk: the folders of its runs, each with a `launch.json` that says how to start the run.
 
-Only the holder of `sweep.claim` writes these files. A run's state is read from what the run writes, and from Slurm.
+`sweep.json` lists all that were ever launched, so that a folder that was removed by hand is missed. Only the holder of
+`sweep.claim` writes these files. A run's state is read from what the run writes, and from Slurm.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from topr_exp.runs import attempt
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import plural, printable, warn
 from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, write_json
+from topr_exp.runtime.finished import MARK
+from topr_exp.runtime.run_models import bytes_of_models, readable_size
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.types import TOPRError
 
@@ -28,12 +31,13 @@ if TYPE_CHECKING:
     from topr_exp.runs.plan import Job
 
 FILE = attempt.LAUNCH
+RECORD = "sweep.json"
 CLAIM = "sweep.claim"
 LOG = attempt.LOG
 SCRIPTS = ".submitit"  # Submitit's scripts, pickles and logs
 SLURM_SECONDS = 10.0  # that an answer of Slurm may take, before it counts as none
 DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "failed", "stopped", "new"
-UNREADABLE = "unreadable"
+UNREADABLE, REMOVED = "unreadable", "removed"
 ACTIVE = (RUNNING, QUEUED)
 WIDEST = 60  # characters of an error that a table shows
 
@@ -126,6 +130,37 @@ def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> 
     return runs
 
 
+def record_runs(sweep: Path, runs: Iterable[Run]) -> None:
+    """Add runs to the sweep's record, before anything else is written of them."""
+    stored, fault = read_small_file(sweep / RECORD)
+    if fault and fault != MISSING:
+        warn(f"{sweep / RECORD} {fault}, and is written again: runs whose folders were removed are forgotten")
+    listed = dict(stored.get("runs", {}))
+    for run in runs:
+        listed[run.folder.name] = {"number": run.number, "overrides": run.overrides}
+    if listed != stored.get("runs"):
+        write_json(sweep / RECORD, {"runs": listed})
+
+
+def missing_runs(sweep: Path, runs: Iterable[Run]) -> list[Status]:
+    """The runs of the sweep's record that are not among those that were read, each with what became of it."""
+    stored, fault = read_small_file(sweep / RECORD, unreadable_is_damage=True)
+    if fault and fault != MISSING:
+        warn(f"{sweep / RECORD} {fault}: whether a run's folder was removed is not known")
+    known = {run.folder.name for run in runs}
+    statuses = []
+    for name, launched in stored.get("runs", {}).items():
+        folder = sweep / name
+        if name in known:
+            continue
+        run = Run(folder, launched["number"], launched["overrides"], {}, "", [], 0.0)
+        if folder.exists():
+            statuses.append(Status(run, UNREADABLE, f"{FILE} is missing or damaged"))
+        else:
+            statuses.append(Status(run, REMOVED, "its folder is gone; the same launch makes it again"))
+    return sorted(statuses, key=lambda status: status.run.number)
+
+
 def find(runs: Sequence[Run], name: str) -> Run:
     """A run by its number or the beginning of its folder's name; TOPRError when it is not one."""
     named = [run for run in runs if name == str(run.number)]
@@ -200,7 +235,7 @@ class Status:
 
 def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
     """The present state of some runs of a sweep."""
-    queue = query(run.job for run in runs if run.job and not os.path.exists(run.folder / "DONE"))
+    queue = query(run.job for run in runs if run.job and not os.path.exists(run.folder / MARK))
     return [read_status(run, queue) for run in runs], queue
 
 
@@ -210,7 +245,7 @@ def read_status(run: Run, queue: Queue | None = None) -> Status:
     entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
     found, error = NEW, ""
     try:
-        if (run.folder / "DONE").exists():
+        if (run.folder / MARK).exists():
             found = DONE
         elif is_running(run.folder):
             found = RUNNING
@@ -264,7 +299,16 @@ def status_table(statuses: Sequence[Status]) -> str:
         varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
         cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
         rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
-    return "\n".join([*aligned(rows), count_states(statuses)])
+    return "\n".join([*aligned(rows), count_states(statuses), *model_sizes(statuses)])
+
+
+def model_sizes(statuses: Sequence[Status]) -> list[str]:
+    """A line on the room that the models of a sweep take; none where there are none."""
+    sizes = [size for each in statuses if each.state != UNREADABLE and (size := bytes_of_models(each.run.folder))]
+    if not sizes:
+        return []
+    runs = plural(len(sizes), "run")
+    return [f"models of {runs}: {readable_size(sum(sizes))}; checkpoint.save_model=false keeps none"]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -276,6 +320,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def count_states(statuses: Sequence[Status]) -> str:
     number = Counter(each.state for each in statuses)
-    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
+    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE, REMOVED)
     parts = [f"{number[state]} {state}" for state in order if number[state]]
     return f"{plural(len(statuses), 'run')}: {', '.join(parts)}"

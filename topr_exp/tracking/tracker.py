@@ -23,6 +23,7 @@ from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import number, read_lines
+from topr_exp.runtime.finished import MARK
 from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.schema import flatten
@@ -230,7 +231,7 @@ class WandbWriter(Writer):
         self.run.log({**numbers(kind, record), **table}, step=step)
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
-        if (self.folder / "DONE").exists():
+        if (self.folder / MARK).exists():
             for name, value in flatten(read_small_file(self.folder / "summary.json")[0]):
                 if not isinstance(value, (dict, list)):
                     self.run.summary[allowed(name.replace(".", "/"))] = value

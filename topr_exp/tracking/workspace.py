@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.types import TOPRError
 
 STEPS = "optimizer_step"
@@ -41,7 +41,7 @@ COLUMNS = (
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m topr_exp.tracking.workspace", description=__doc__)
+    parser = CommandParser(prog="python -m topr_exp.tracking.workspace", description=__doc__)
     parser.add_argument("--project", default="topr_exp", help="as in tracking.project (default: topr_exp)")
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
     parser.add_argument("--group", help="only the runs of this sweep (the `name` of its runs)")

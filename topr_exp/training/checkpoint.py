@@ -118,7 +118,7 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
 
 def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Restore the rows that this process holds, whichever processes wrote them."""
-    files = [safe_open(path, framework="pt") for path in sorted(folder.glob("part-*.safetensors"))]
+    files = [safe_open(path, framework="pt") for path in files_named(folder, "part-*.safetensors")]
     keys = defaultdict(list)
     for full in files[0].keys():  # noqa: SIM118 (it is no dictionary)
         key, name = full.split("/", 1)

@@ -43,6 +43,16 @@ class Inputs:
         """[B] tokens of each completion."""
         return np.array([len(completion) for _, completion in self.sequences], dtype=np.int64)
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, that of each completion."""
+        return sum(len(prompt) for prompt, _ in self.sequences)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return self.prompt_tokens + int(self.lengths.sum())
+
     @cached_property
     def mask(self) -> Tensor:
         """[B, T] bool, True at completion tokens; padding stands on the right."""
@@ -216,14 +226,27 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
         key["head"] = "float32"
     table = store.table("logprobs", key, rollouts.shards, rollouts.derivation)
     table.hold()
-    make = lambda shard: log_probabilities(policy, rollouts, range(*rollouts.shard_rows(shard)), batch_size)
-    with Progress(label, rollouts.rows, "completions", rate_unit="tokens") as progress:
+
+    def make(shard: int) -> pa.Table:
+        rows = range(*rollouts.shard_rows(shard))
+        return log_probabilities(policy, rollouts, rows, batch_size, progress.advance)
+
+    with Progress(label, rollouts.rows, "completions", "scoring", rate_unit="completion tokens") as progress:
         scored = table.fill(make, progress, lambda columns: len(columns["logp"].combine_chunks().values))
     return Ragged(table.read()["logp"]), scored
 
 
-def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], batch_size: int) -> pa.Table:
-    """The column `logp` (a list a completion) for some rows of the rollouts."""
+def log_probabilities(
+    policy: Policy,
+    rollouts: Rollouts,
+    rows: Sequence[int],
+    batch_size: int,
+    report: Callable[[int], None] = lambda tokens: None,
+) -> pa.Table:
+    """The column `logp` (a list a completion) for some rows of the rollouts.
+
+    report: called with the number of completion tokens of each batch that is scored.
+    """
     tokens = [rollouts.tokens[row] for row in rows]
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
     # Where completions can share their prompt's computation, those of a prompt together; else those of similar length.
@@ -240,4 +263,5 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
             logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp.cpu().numpy()
         for i, line in zip(part, logp, strict=True):
             values[i] = line[: len(tokens[i])]
+        report(int(lengths[part].sum()))
     return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})

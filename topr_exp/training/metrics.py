@@ -27,7 +27,8 @@ class MetricAccumulator:
     ref_delta: list[Tensor] = field(default_factory=list)
     group: list[Tensor] = field(default_factory=list)
     values: dict[str, list[Tensor]] = field(default_factory=dict)
-    tokens: int = 0
+    tokens: int = 0  # of completions
+    prompt_tokens: int = 0  # each completion's prompt
     loss: float = 0.0
     entropy: float = 0.0
 

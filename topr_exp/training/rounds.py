@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 
@@ -63,6 +64,7 @@ class Rounds:
     kept: int = 0  # problems of it that `compose.pass_rate` keeps
     ages: np.ndarray | None = None  # updates since they were drawn, where they may be old
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
+    report_scored: Callable[[int], None] = lambda tokens: None  # that more completion tokens are scored
 
     def run(self, journal: Journal, save_every: float) -> None:
         """Every remaining round, with a checkpoint every `save_every` seconds and on a signal."""
@@ -74,7 +76,12 @@ class Rounds:
         if self.trainer.restored is not None:
             self.restore(self.trainer.restored)
         steps = self.schedule.rounds * self.schedule.updates
-        with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
+        done = self.trainer.step
+        with (
+            Progress("training", steps, "updates", "training", done=done, rate_unit="tokens") as progress,
+            self.sampler.reporting(partial(progress.count, "sampled")),
+        ):
+            self.trainer.report, self.report_scored = progress.advance, partial(progress.count, "scored")
             while self.trainer.step < steps:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
                 # Within a round of the checkpoint, no update that is left is the first.
@@ -87,7 +94,8 @@ class Rounds:
                     journal.log({"iteration": self.iteration, "round": number, **self.seen, **record})
                     share = self.seen["sampled_correct"]  # not a number where nothing was sampled
                     note = "" if math.isnan(share) else f"{100 * share:.0f} % of the samples correct"
-                    progress.update(1, record["tokens"], note)
+                    completions, prompts = record["tokens"], record["prompt_tokens"]
+                    progress.update(1, completions + prompts, note, of_completions=completions)
                     self.trainer.checkpoint(journal, steps, save_every, self.serialized)
 
     def choose_examples(self, examples: Examples, number: int, position: int) -> np.ndarray:
@@ -260,7 +268,7 @@ class Rounds:
         with self.timed("scoring"):
             for name, one in policies.items():
                 if one is not None:
-                    scored = log_probabilities(one, rollouts, range(rollouts.rows), size)
+                    scored = log_probabilities(one, rollouts, range(rollouts.rows), size, self.report_scored)
                     columns = columns.append_column(name, scored["logp"])
         return columns
 

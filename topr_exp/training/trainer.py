@@ -67,6 +67,7 @@ class Trainer:
         # Where the settings leave it open, one GPU tries without. Several processes could not agree on which ran out.
         alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
         self.recompute = not alone_on_gpu if config.gradient_checkpointing is None else config.gradient_checkpointing
+        self.report: Callable[[int], None] = lambda tokens: None  # that tokens of an update, prompts too, are done
         self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
 
     def save(self, extra: dict[str, bytes]) -> None:
@@ -145,6 +146,7 @@ class Trainer:
             "lr": rate,
             "skipped": self.skipped,
             "tokens": metrics.tokens,
+            "prompt_tokens": metrics.prompt_tokens,
             "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
         }
 
@@ -187,8 +189,11 @@ class Trainer:
             out = checked_output(self.loss, batch)
             if counts:
                 metrics.add(batch, out, scores)
+                metrics.prompt_tokens += inputs.prompt_tokens
             mean = out.loss.sum() / divisor
             (mean if counts else 0 * mean).backward()
+            if counts:
+                self.report(inputs.tokens)
         self.layout.sum_gradients()
         return metrics
 
@@ -278,14 +283,16 @@ def train_offline(
     batch = trainer.config.batch_size
     per_epoch = math.ceil(len(examples) / batch)
     steps = per_epoch * trainer.config.epochs
-    with Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens") as progress:
+    with Progress("training", steps, "updates", "training", done=trainer.step, rate_unit="tokens") as progress:
+        trainer.report = progress.advance
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
             order = examples.training_set.order(seed, iteration, epoch, trainer.config.whole_groups)
             chosen = order[position * batch : (position + 1) * batch]
             record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})
-            progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
+            completions, prompts = record["tokens"], record["prompt_tokens"]
+            progress.update(1, completions + prompts, f"loss {record['loss']:.3g}", of_completions=completions)
             if trainer.step == per_epoch and not trainer.moved:
                 share = 100 * examples.training_set.description["positive_share"]
                 raise TOPRError(

@@ -1,0 +1,222 @@
+"""The YAML of conf/model whose settings are for a model that is named by a folder or a name on the hub.
+
+Settings of a shipped model, which is a toy, are for models that are no larger. Nothing but small JSON files is read.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from topr_exp.config.yamls import PACKAGE, yaml_folders
+from topr_exp.types import ConfigError
+
+SHIPPED = PACKAGE / "tiny"
+TOY = "tiny"  # whose settings a toy takes that no YAML is for
+GENERAL = "llama3_8b"  # whose settings any other model takes
+LARGEST_FILE = 1 << 22  # bytes of a config.json
+
+
+class Shape(NamedTuple):
+    """Numbers of a model's config.json."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A YAML of conf/model: its name, the model that it is for, and that one's shape where it is known."""
+
+    name: str
+    path: str
+    shape: Shape | None
+    toy: bool
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model that is no choice of conf/model, and the choice whose settings it takes."""
+
+    choice: str
+    reason: str  # why these settings
+    path: str
+    name: str
+    folder: Path | None  # None: on the hub
+
+    @property
+    def described(self) -> str:
+        return f"model={self.choice}, {self.reason}"
+
+
+def choose_settings(key: str, given: str, choices: Sequence[str]) -> ModelChoice:
+    """The settings for the model that `key`=`given` names; ConfigError for a folder that is not there or has none."""
+    folder = find_weights(key, given)
+    presets = read_presets(choices)
+    name, path = name_of(given, folder), given
+    named = [preset for preset in presets if preset.path == given]
+    if named:
+        return ModelChoice(named[0].name, "which is for it", path, name, folder)
+    if folder is None:
+        return ModelChoice(GENERAL, "since no YAML of conf/model names it", path, name, None)
+    if folder != Path(given).expanduser() and not is_shipped(given):
+        path = str(folder)
+    shape = shape_of(folder)
+    choice, reason = settings_of_folder(folder, shape, presets)
+    return ModelChoice(choice, reason, path, name, folder)
+
+
+def settings_of_folder(folder: Path, shape: Shape | None, presets: Sequence[Preset]) -> tuple[str, str]:
+    """The choice whose settings fit a folder of weights, and why."""
+    fitting = [preset for preset in presets if not preset.toy or is_toy(shape, presets)]
+    run = preset_of_run(folder)
+    parts = {part.lower() for part in folder.resolve().parts}
+    same = [preset for preset in fitting if shape is not None and preset.shape == shape]
+    for preset in fitting:
+        if preset.name == run:
+            return preset.name, "of the run that wrote it"
+    for preset in fitting:
+        if preset.shape in (shape, None) and parts & folder_names(preset.path):
+            return preset.name, "whose model its folder names"
+    if same:
+        return same[0].name, "whose model has its shape"
+    if is_toy(shape, presets):
+        return TOY, "since it is as small as a shipped model"
+    return GENERAL, "since no YAML of conf/model has its name or shape"
+
+
+def refuse_toy_settings(choice: str, given: str, choices: Sequence[str]) -> None:
+    """Raise ConfigError where `model`=`choice` has settings of a shipped model and `model.path` is a larger one."""
+    presets = read_presets(choices)
+    toys = [preset for preset in presets if preset.toy and preset.name == choice]
+    if not toys or is_shipped(given):
+        return
+    folder = find_weights("model.path", given)
+    if folder is None or not is_toy(shape_of(folder), presets):
+        raise ConfigError(
+            f"model={choice} model.path={given}: settings of a shipped model of 0.6 M parameters, for a larger one; "
+            f"leave model={choice} out, or give model={GENERAL}"
+        )
+
+
+# ---- what a word on the command line means
+
+
+def is_other_model(given: Any, choices: Iterable[str]) -> bool:
+    """True for a folder or a name on the hub in place of a choice."""
+    if not isinstance(given, str) or given in choices:
+        return False
+    return "/" in given or given.startswith("~") or Path(given).is_dir()
+
+
+def is_shipped(given: str) -> bool:
+    return "/" not in given and (SHIPPED / given / "config.json").is_file()
+
+
+def find_weights(key: str, given: str) -> Path | None:
+    """The folder of weights that is meant: itself, or a run's model/; None for a name on the hub."""
+    if is_shipped(given):
+        return SHIPPED / given
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        if given.count("/") == 1 and not given.startswith((".", "/", "~")):
+            return None
+        shipped = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
+        raise ConfigError(f"{key}={given}: no such folder; shipped models are {shipped}")
+    is_run = (folder / "state.json").exists() or "resolved" in read_config(folder)
+    if is_run or (folder / "model").is_dir() or not (folder / "config.json").exists():
+        folder = folder / "model"
+        if not (folder / "config.json").exists():
+            if read_config(folder.parent, "summary.json").get("model_saved") is False:
+                raise ConfigError(f"{key}={given}: its model was not saved (checkpoint.save_model=false)")
+            raise ConfigError(f"{key}={given}: there is no model in it, nor in its model/ (no config.json)")
+    return folder
+
+
+def name_of(given: str, folder: Path | None) -> str:
+    """The name of a model: the last part of its path, and the run's for the model of a run."""
+    parts = list(Path(given).parts if folder is None or is_shipped(given) else folder.resolve().parts)
+    while parts[-1] == "model" or parts[-1].startswith("iteration-"):
+        parts.pop()
+    return parts[-1]
+
+
+def folder_names(path: str) -> set[str]:
+    """The names that a download of a model gives a folder."""
+    return {path.rpartition("/")[2].lower(), f"models--{path.replace('/', '--')}".lower()}
+
+
+# ---- files
+
+
+def read_presets(choices: Sequence[str]) -> list[Preset]:
+    """The YAMLs of conf/model that name a model, in the order of their names; the general one before its likes."""
+    presets = []
+    for choice in sorted(choices, key=lambda name: (name != GENERAL, name)):
+        for folder in yaml_folders():
+            if (file := folder / "model" / f"{choice}.yaml").is_file():
+                presets += preset_of(choice, file)
+                break
+    return presets
+
+
+def preset_of(choice: str, file: Path) -> list[Preset]:
+    """The preset that a YAML is; none where it names no model, or can't be read (Hydra says so if it is chosen)."""
+    try:
+        model = OmegaConf.load(file).get("model") or {}
+        path, shape = model.get("path"), model.get("shape")
+    except (OmegaConfBaseException, YAMLError, OSError, AttributeError):
+        return []
+    if not isinstance(path, str):
+        return []
+    if is_shipped(path):
+        return [Preset(choice, path, shape_of(SHIPPED / path), toy=True)]
+    return [Preset(choice, path, Shape(*shape) if shape else None, toy=False)]
+
+
+def shape_of(folder: Path) -> Shape | None:
+    """The shape of the language model in a folder; None where its config.json does not tell."""
+    stored = read_config(folder)
+    text = stored.get("text_config")
+    parts = [stored, text] if isinstance(text, dict) else [stored]
+    for part in parts:
+        numbers = [part.get(name) for name in Shape._fields]
+        if all(isinstance(number, int) for number in numbers):
+            return Shape(*numbers)
+    return None
+
+
+def is_toy(shape: Shape | None, presets: Sequence[Preset]) -> bool:
+    """True for a model that has no more layers than a shipped one, and none wider."""
+    shipped = [preset.shape for preset in presets if preset.toy and preset.shape is not None]
+    return shape is not None and any(
+        shape.hidden_size <= toy.hidden_size and shape.num_hidden_layers <= toy.num_hidden_layers for toy in shipped
+    )
+
+
+def preset_of_run(weights: Path) -> str | None:
+    """The label of the model in the settings of the run that wrote a folder of weights; None for another folder."""
+    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
+        resolved = read_config(folder).get("resolved")
+        model = resolved.get("model") if isinstance(resolved, dict) else None
+        if isinstance(model, dict) and isinstance(name := model.get("name"), str):
+            return name
+    return None
+
+
+def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    """The object of a folder's small JSON file; {} where there is none, which those say who load it."""
+    path = folder / name
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST_FILE:
+            return {}
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return stored if isinstance(stored, dict) else {}

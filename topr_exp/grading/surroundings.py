@@ -1,0 +1,102 @@
+"""What a chat model writes around an answer: following turns, end markers, markup, quotes, emoji, words and units.
+
+None of it changes the answer. All takes time linear in the text.
+"""
+
+import re
+
+# A line with which a model goes on to another question, or to another speaker of a conversation.
+_FURTHER_TURN = (
+    r"\n[ \t*#_>]*(?:Q|Question|Problem|(?i:user|human|assistant|system|instruction|bot))[ \t]*\d*[*_]*:"
+    r"|\n[ \t]*(?i:user|human|assistant|system)[ \t]*(?=\n|\Z)"
+)
+# Tokens that end a completion and were decoded as text: </s>, <|im_end|>, <end_of_turn>, [/INST].
+_END_MARKER = (
+    r"</s>|<\|[A-Za-z][A-Za-z0-9_]{2,}\|>|<｜[^<>｜]{3,40}｜>|<(?:eos|bos|pad|end_of_turn|start_of_turn|end_of_text)>"
+    r"|\[/?INST\]|\[(?:EOS|PAD|SEP|END)\]"
+)
+END_OF_ANSWER = re.compile(f"{_FURTHER_TURN}|{_END_MARKER}")
+
+# Zero-width characters, direction marks, soft hyphens, variants of emoji.
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff]")
+_EMOJI = re.compile("[\u2600-\u27bf\u2b00-\u2bff\u20e3\U0001f000-\U0001faff]+")
+_CALCULATION = re.compile(r"<<[^<>\n]{0,200}>>")  # GSM8K's <<6*7=42>>42
+_LINE_BREAK = re.compile(r"<(?:br|hr|/p|/div|/li)\s*/?>", re.IGNORECASE)
+_TAG = re.compile(r"</?([A-Za-z]\w{0,20})(?:\s[^<>]{0,200})?>")
+_CLOSING_TAG = re.compile(r"</([A-Za-z]\w{0,20})>")
+_MARKED = re.compile(r"(?<![\w)])(\*\*|__|\*)(?=\S)([^*_\n]+)(?<=\S)\1(?![\w(])")  # Markdown's **18**
+_HIGHLIGHTED = re.compile(r"==([^=\n]+)==")
+_CURRENCY = re.compile(r"(?:(?:US|CA|AU|NZ|HK|[ACS])\$|USD|EUR|GBP|INR|Rs\.?)\s*(?=[\d.]*\d)")
+
+_SINGLE_QUOTED = re.compile(r"\A['‘’]([^'‘’\n]{1,200})['‘’]")
+_QUOTES = '"“”„«»「」『』`'
+_BEFORE_ANSWER = " \t\r\n:*_~=#→•" + _QUOTES
+_AFTER_ANSWER = " \t\r\n*_~,;:" + _QUOTES
+
+
+def without_markup(text: str) -> str:
+    """The text without tags, Markdown, emoji and invisible characters, and with nothing before its first word."""
+    text = _EMOJI.sub(" ", _INVISIBLE.sub("", text))
+    text = _LINE_BREAK.sub("\n", _CALCULATION.sub("", text))
+    closed = set(_CLOSING_TAG.findall(text))  # a tag without its closing one may be mathematics: a<b>c
+    text = _TAG.sub(lambda tag: "" if tag[1] in closed else tag[0], text)
+    text = _MARKED.sub(r"\2", text)
+    text = _HIGHLIGHTED.sub(r"\1", text).lstrip(_BEFORE_ANSWER)
+    text = _SINGLE_QUOTED.sub(r"\1", text)
+    return _CURRENCY.sub("", text, count=1) if _CURRENCY.match(text) else text
+
+
+def without_punctuation(answer: str) -> str:
+    """The answer without the separators, quotes and marks around it."""
+    return answer.lstrip(_BEFORE_ANSWER).rstrip(_AFTER_ANSWER)
+
+
+# ---- a number, and the words around it
+
+_NUMBER = re.compile(r"[-+]?\$?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)%?", re.ASCII)
+_LEADING_NUMBER = re.compile(
+    r"[-+−]?\s*(?:\\?[$€£¥₹]\s*)?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:\s*\\?[%$¢€£])?", re.ASCII
+)
+NUMBER_IN_TEXT = re.compile(r"(?:(?<![\w.)])-)?\$?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
+_LETTER = r"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c]"  # \w has ², ½ and ₁ too
+_WORDS = re.compile(rf"(?:{_LETTER}|[\s,;:()\[\]'’.!?/°%&$€£–—-]|(?<=[A-Za-z])(?:[²³]|\^[23]|\^\{{[23]\}}))*")
+_SEPARATOR = re.compile(r"[,;:()\[\]/²³°^–—-]|\band\b", re.IGNORECASE)
+# Words that take something back or make another number, and letters that may be variables.
+_DECISIVE = re.compile(
+    r"\b(?:or|nor|not|no|never|but|wrong|incorrect|false|minus|plus|times|less|more|fewer|except|unless|if|instead"
+    r"|rather|about|between|half|halves|thirds?|quarters?|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven"
+    r"|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundreds?|thousands?|[mbtr]+illions?|dozens?|pi"
+    r"|squared|cubed)\b|n['’]t\b|(?<![A-Za-z])[bejknopqrt-z](?![A-Za-z])",
+    re.IGNORECASE,
+)
+
+
+def is_number(gold: str) -> bool:
+    """Check for a single number, as GSM8K's golds are."""
+    return _NUMBER.fullmatch(gold.strip()) is not None
+
+
+def begins_with_number(text: str) -> bool:
+    return _LEADING_NUMBER.match(text) is not None
+
+
+def without_words(answer: str) -> str:
+    """The number before words that only describe it: 60 of "60 clips in April and May", 42 of "42 km/h".
+
+    The answer as it is where the words hold a number or a letter, or an "or", a "not" or the like; and where they are
+    a plain unit, which the comparison understands.
+    """
+    number = _LEADING_NUMBER.match(answer)
+    if number is None:
+        return answer
+    words = answer[number.end() :]
+    describes = _WORDS.fullmatch(words) is not None and _DECISIVE.search(words) is None
+    return number.group().strip() if describes and _SEPARATOR.search(words) else answer
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text; a minus sign belongs to it unless it subtracts. None without one."""
+    number = None
+    for match in NUMBER_IN_TEXT.finditer(text):
+        number = match
+    return None if number is None else number.group()

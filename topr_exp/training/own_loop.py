@@ -1,0 +1,181 @@
+"""A loss in a training loop of the user's own: from a model's logits to a `Batch`, and from losses to a number."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from topr_exp.composition.candidates import group_statistics
+from topr_exp.config.groups import mu_rules, reduction_rules
+from topr_exp.sampling.imported import index_in_group
+from topr_exp.schema import show
+from topr_exp.types import Batch, ConfigError, LossOutput, PairBatch, Tensor, TOPRError
+
+Reduction = Literal["sequences", "tokens"]
+MuSource = Literal["scored", "sampler", "none"]
+
+
+@dataclass(frozen=True)
+class ConfiguredLoss:
+    """A loss with what its YAML asks of the training loop: the policy that μ is, and what an update divides by.
+
+        output = loss(batch)  # a LossOutput: losses [B] and metrics [B]
+        loss.reduce(output.loss, batch).backward()
+
+    mu: "sampler" where `Batch.mu_logp` must be the sampler's own log-probabilities; with "scored" a forward pass over
+    the completions by the weights that sampled them gives it. reduction: `optim.reduction`.
+    """
+
+    function: Any  # the loss itself, with the hyper-parameters as its fields
+    reduction: Reduction
+    mu: MuSource
+
+    def __post_init__(self) -> None:
+        given = {
+            "optim.reduction": self.reduction,
+            "mu": self.mu,
+            "algo.length_normalize": getattr(self.function, "length_normalize", None),
+        }
+        rules = [
+            ("optim.reduction", self.reduction in get_args(Reduction), " or ".join(get_args(Reduction))),
+            ("mu", self.mu in get_args(MuSource), ", ".join(get_args(MuSource))),
+            *reduction_rules(self.function, self.reduction),
+            *mu_rules(self.function, self.mu),
+        ]
+        for key, holds, allowed in rules:
+            if not holds:
+                raise ConfigError(f"{key} must be {allowed}; got {show(given[key])}")
+
+    @property
+    def name(self) -> str:
+        return str(self.function.name)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        needs: frozenset[str] = self.function.needs
+        return needs
+
+    @property
+    def uses_baseline(self) -> bool:
+        return bool(self.function.uses_baseline)
+
+    @property
+    def rewards(self) -> str:
+        """The rewards of the loss's paper: "pm1" for 1 and -1, "zero_one" for 1 and 0."""
+        rewards: str = getattr(self.function, "rewards", "pm1")
+        return rewards
+
+    @property
+    def signals(self) -> Any:
+        """The function from the global batch to `Batch.signals`; None for a loss that needs none."""
+        return getattr(self.function, "signals", None)
+
+    def __call__(self, batch: Batch | PairBatch) -> LossOutput:
+        kind = PairBatch if "pairs" in self.needs else Batch
+        if not isinstance(batch, kind):
+            raise TOPRError(f"algo={self.name} takes a topr_exp.{kind.__name__}; got a {type(batch).__name__}")
+        output: LossOutput = self.function(batch)
+        return output
+
+    def divisor(self, batch: Batch | PairBatch) -> int:
+        """The divisor of an update's summed losses: completions, pairs or sampled tokens of the global batch."""
+        if isinstance(batch, PairBatch):
+            return len(batch.chosen.logp)
+        return int(batch.mask.sum()) if self.reduction == "tokens" else len(batch.logp)
+
+    def reduce(self, losses: Tensor, batch: Batch | PairBatch, divisor: int | None = None) -> Tensor:
+        """The losses [B] of `batch` as the one number that an update minimises.
+
+        divisor: of the global batch, where `batch` is a micro-batch of it; the micro-batches' numbers then add up.
+        """
+        count = len(batch.chosen.logp) if isinstance(batch, PairBatch) else len(batch.logp)
+        if list(losses.shape) != [count]:
+            raise TOPRError(f"losses of algo={self.name} must have shape [{count}]; got {list(losses.shape)}")
+        return losses.sum() / (self.divisor(batch) if divisor is None else divisor)
+
+
+def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tensor) -> Tensor:
+    """The log-probability of each sampled token, [B, T] float32, a completion's first token in column 0, then padding.
+
+    logits: [B, S, V] of a causal language model for `input_ids` [B, S], prompts and completions with any padding.
+    completion_mask: [B, S], True (or 1) at sampled tokens. Divide the logits by the temperature if μ has one.
+    """
+    import torch
+
+    expected = list(input_ids.shape)
+    for name, shape in (("logits", logits.shape[:2]), ("completion_mask", completion_mask.shape)):
+        if list(shape) != expected:
+            raise TOPRError(f"{name} must be of the input_ids, shape {expected}; got {list(shape)}")
+    sampled = completion_mask.bool()
+    if bool(sampled[:, 0].any()) or not bool(sampled.any(1).all()):
+        raise TOPRError("completion_mask must be False at the first token and True at one or more of each row")
+    sampled = sampled[:, 1:]  # the logits at a token predict the next one
+    predictions = logits[:, :-1][sampled]
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logp = -torch.nn.functional.cross_entropy(predictions.to(dtype), input_ids[:, 1:][sampled], reduction="none")
+    counts = sampled.sum(1)
+    mask = torch.arange(int(counts.max()), device=logp.device) < counts[:, None]
+    return logp.new_zeros(mask.shape).masked_scatter(mask, logp)
+
+
+def batch_from_logits(
+    logits: Tensor,
+    input_ids: Tensor,
+    completion_mask: Tensor,
+    *,
+    mu_logp: Tensor | None,
+    reward: Tensor,
+    positive: Tensor | None = None,
+    baseline: float = 0.0,
+    group: Tensor | None = None,
+    old_logp: Tensor | None = None,
+    ref_logp: Tensor | None = None,
+) -> Batch:
+    """A `Batch` from a causal language model's logits, with their gradient.
+
+    logits, input_ids, completion_mask: as in `completion_logprobs`, which gives mu_logp, old_logp and ref_logp [B, T]
+    from another model's logits. mu_logp: None for completions of the model as it is. reward: [B]. positive: [B] bool,
+    default reward > 0. group: [B] whole numbers, equal for completions of one prompt, all of which are in this batch.
+    """
+    import torch
+
+    logp = completion_logprobs(logits, input_ids, completion_mask)
+    for name, values in {"mu_logp": mu_logp, "old_logp": old_logp, "ref_logp": ref_logp}.items():
+        if values is not None and values.shape != logp.shape:
+            raise TOPRError(f"{name} must be [B, T], shape {list(logp.shape)}; got {list(values.shape)}")
+    for name, values in {"reward": reward, "positive": positive, "group": group}.items():
+        if values is not None and list(values.shape) != [len(logp)]:
+            raise TOPRError(f"{name} must be [B], shape [{len(logp)}]; got {list(values.shape)}")
+    counts = completion_mask.bool()[:, 1:].sum(1)
+    mask = torch.arange(logp.shape[1], device=logp.device) < counts[:, None]
+    batch = Batch(
+        logp=logp,
+        mu_logp=logp.detach() if mu_logp is None else mu_logp.detach(),
+        mask=mask,
+        reward=reward.to(logp),
+        positive=reward > 0 if positive is None else positive.bool(),
+        baseline=baseline,
+        old_logp=None if old_logp is None else old_logp.detach(),
+        ref_logp=None if ref_logp is None else ref_logp.detach(),
+    )
+    if group is None:
+        return batch
+    return replace(batch, **group_fields(group, batch.reward))
+
+
+def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
+    """The fields of a batch that compare the completions of a prompt, in the dtype of `reward` [B]."""
+    import torch
+
+    group_ids = np.unique(group.cpu().numpy(), return_inverse=True)[1].astype(np.int32)
+    statistics = group_statistics(group_ids, reward.detach().cpu().numpy())
+    whole_numbers = {"group": group_ids, "sample": index_in_group(group_ids)}
+    of_rewards = {
+        "group_mean": statistics.mean,
+        "group_std": statistics.std,
+        "group_size": statistics.size,
+        "group_rewards": statistics.rewards[statistics.group],
+    }
+    fields = {name: torch.as_tensor(values, dtype=torch.int64) for name, values in whole_numbers.items()}
+    fields |= {name: torch.as_tensor(values, dtype=reward.dtype) for name, values in of_rewards.items()}
+    return {name: values.to(reward.device) for name, values in fields.items()}
