@@ -288,12 +288,12 @@ def spread(counts: Counter[str], number: int) -> list[Point]:
 
 
 def one_of_each(counts: Counter[str]) -> list[Point]:
-    """Every fault of every kind at a call of its own, evenly over the kind's calls."""
+    """Every error of every kind at a call of its own, evenly over the kind's calls; of reads each second one lasts."""
     points = []
-    for kind in FAULTS:
-        faults = faults_of(kind)
-        for index, fault in enumerate(faults):
-            points.append(Point(kind, 1 + index * (counts[kind] - 1) // (len(faults) - 1), fault))
+    for kind, names in FAULTS.items():
+        for index, name in enumerate(names):
+            fault = Fault(name, lasting=kind not in WRITES and index % 2 == 1)
+            points.append(Point(kind, 1 + index * (counts[kind] - 1) // (len(names) - 1), fault))
     return points
 
 

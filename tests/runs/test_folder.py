@@ -256,6 +256,14 @@ def test_a_disk_that_fails_while_an_error_is_written_down_does_not_hide_it(tmp_p
         raise TOPRError("mine")
 
 
+def test_a_disk_that_fails_once_the_mark_is_there_makes_no_failed_run_of_a_finished_one(tmp_path: Path) -> None:
+    with refused("cannot write"), RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        folder.finish({"final": {}})
+        raise TOPRError("cannot write DONE: Stale file handle")
+    assert not (folder.path / ERROR).exists()
+    assert json.loads((folder.path / "state.json").read_text())["status"] == "done"
+
+
 # ---- reading what a run writes while it writes, and counting steps through its iterations
 
 

@@ -54,7 +54,7 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packed:
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in [name for name in sys.modules if name.partition(".")[0] == "nice_sweep"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given, **more: 0)
     made = Packed(make_sweep_of_two(tmp_path / "nice_sweep"), tmp_path / "nice_sweep" / "payload.py")
     made.module.write_text(PAYLOAD)
     made.module.with_name("__init__.py").write_text(PAYLOAD)

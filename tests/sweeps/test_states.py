@@ -191,7 +191,7 @@ def test_what_is_done_at_work_or_queued_is_not_started_again(tmp_path, monkeypat
     started: list[Run] = []
     statuses = [Status(run_in(tmp_path / str(i), i), state) for i, state in enumerate(STATES, 1)]
     monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue({}, note)))
-    monkeypatch.setattr(launch.slurm, "submit", lambda sweep, runs, cluster: started.extend(runs))
+    monkeypatch.setattr(launch.slurm, "submit", lambda sweep, runs, cluster: started.extend(runs) or "submitted")
     monkeypatch.setattr(launch, "run_locally", lambda runs, *more: started.extend(runs))
     monkeypatch.setattr(launch, "publish", lambda folder: None)
     runs, cluster = [each.run for each in statuses], recompose([], [f"cluster={place}"])
@@ -301,14 +301,14 @@ def test_runs_of_an_array_have_one_cluster() -> None:
 def test_resuming_with_settings_that_no_run_can_have_is_a_mistake(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make_sweep_of_two(tmp_path / "sweep")
-    monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given, **more: 0)
     assert main(["resume", "sweep", "cluster.processes=3"]) == 2
     assert "cluster.processes must divide optim.batch_size=32" in capsys.readouterr().err
     asked: list[str] = []
     monkeypatch.setattr("topr_exp.runs.preflight.check_device", asked.append)
     assert (main(["resume", "sweep", "cluster.device=cuda"]), asked) == (0, ["cuda"])  # before anything starts
-    for folder in (tmp_path / "sweep").iterdir():
-        (folder / "DONE").touch()
+    for path in (tmp_path / "sweep").glob("*/launch.json"):
+        path.with_name("DONE").touch()
     assert main(["resume", "sweep", "cluster.processes=3"]) == 0  # none is to start
 
 
@@ -367,7 +367,7 @@ def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(tmp
         run.folder.mkdir(parents=True)
         run.save()
     monkeypatch.chdir(tmp_path / "else")
-    monkeypatch.setattr(launch, "run_unfinished", lambda runs, cluster: asked.append(cluster.jobs) or 0)
+    monkeypatch.setattr(launch, "run_unfinished", lambda runs, cluster, **more: asked.append(cluster.jobs) or 0)
     assert main(["resume", str(tmp_path / "sweep"), "cluster.jobs=3"]) == 0
     assert asked == [3]
     assert Path.cwd() == tmp_path / "else"
@@ -376,7 +376,7 @@ def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(tmp
 @pytest.mark.parametrize("owner", [0, 4711])
 def test_resuming_another_users_sweep_says_whose_settings_run(owner, tmp_path, monkeypatch, capsys):
     make_sweep_of_two(tmp_path / "sweep")
-    monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given, **more: 0)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + owner)
     assert main(["resume", str(tmp_path / "sweep")]) == 0

@@ -169,7 +169,7 @@ def read_presets(choices: Sequence[str]) -> list[Preset]:
 def preset_of(choice: str, file: Path) -> list[Preset]:
     """The preset that a YAML is; none where it names no model, or can't be read (Hydra says so if it is chosen)."""
     try:
-        model = OmegaConf.load(file).get("model") or {}
+        model: Any = OmegaConf.select(OmegaConf.load(file), "model", default={})
         path, shape = model.get("path"), model.get("shape")
     except (OmegaConfBaseException, YAMLError, OSError, AttributeError):
         return []
@@ -186,7 +186,7 @@ def shape_of(folder: Path) -> Shape | None:
     text = stored.get("text_config")
     parts = [stored, text] if isinstance(text, dict) else [stored]
     for part in parts:
-        numbers = [part.get(name) for name in Shape._fields]
+        numbers: list[Any] = [part.get(name) for name in Shape._fields]
         if all(isinstance(number, int) for number in numbers):
             return Shape(*numbers)
     return None

@@ -183,7 +183,7 @@ def card(owners: Sequence[Run], entry: Record) -> str:
     line = " · ".join([*known, shorten(entry["question"], LONGEST_QUESTION, placeholder=" …")])
     texts = "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion"))
     names = f"<p>runs: {escape(', '.join(run.name for run in owners))}</p>" if len(owners) > 1 else ""
-    return folded(line, names + texts)
+    return folded(line, texts + names)
 
 
 def owner_text(owners: Sequence[Run], entry: Record) -> str:

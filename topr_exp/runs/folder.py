@@ -120,9 +120,15 @@ class RunFolder:
         progress.watcher = None
         self._bus_errors.__exit__(None, None, None)
         with self._lock:
-            if error is not None and not self._finished_before:
+            if error is not None and not self._is_marked_finished():
                 self.refuse_if_taken_over()
                 self._record_failure(error)
+
+    def _is_marked_finished(self) -> bool:
+        """True once the mark is there: what fails after that (a flush of the folder) is no failure of the run."""
+        with contextlib.suppress(OSError):
+            return self._finished_before or self.done
+        return False
 
     def _record_bus_error(self, error: TOPRError) -> bool:
         """Write down a SIGBUS, which ends this process at once; False: who prints it is not said."""
