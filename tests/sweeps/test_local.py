@@ -87,7 +87,8 @@ def test_status_and_logs(sweep: Path, capsys: pytest.CaptureFixture[str]) -> Non
         ["3", "compose.n_examples=1000", "algo=topr", "failed"],
         ["4", "compose.n_examples=1000", "algo=sft", "failed"],
     ]
-    assert lines[5:] == ["4 runs: 2 done, 2 failed", "0 set()"]
+    assert lines[5].startswith("models of 2 runs: ")
+    assert lines[6:] == ["4 runs: 2 done, 2 failed", "0 set()"]
     assert main(["logs", str(sweep), "3"]) == 0
     logs = capsys.readouterr().out
     assert f"==> {launched(sweep)[2]['folder'] / 'log.txt'}\n" in logs

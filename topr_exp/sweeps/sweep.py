@@ -299,7 +299,7 @@ def status_table(statuses: Sequence[Status]) -> str:
         varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
         cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
         rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
-    return "\n".join([*aligned(rows), count_states(statuses), *model_sizes(statuses)])
+    return "\n".join([*aligned(rows), *model_sizes(statuses), count_states(statuses)])
 
 
 def model_sizes(statuses: Sequence[Status]) -> list[str]:
