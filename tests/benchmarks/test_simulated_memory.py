@@ -171,7 +171,9 @@ def test_the_table_of_presets_has_all_of_them_and_the_minutes_that_are_derived(m
 
 @pytest.mark.extended
 def test_the_table_of_presets_has_the_memory_that_is_simulated(module: Any) -> None:
-    for name, (_, updates, sampling, _) in preset_table().items():
+    simulated = {name: cells for name, cells in preset_table().items() if cells[1] != "–"}
+    assert len(simulated) >= 3
+    for name, (_, updates, sampling, _) in simulated.items():
         (row,) = module.preset_rows([name])
         assert updates == f"{row['recompute']:.1f}, {row['keep']:.1f}", name
         assert sampling == f"{row['sampling']:.1f}", name
