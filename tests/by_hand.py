@@ -55,7 +55,7 @@ def cautious_freedom(table: Sequence[Sequence[float]]) -> float:
     of_rest = sum(error**2 for error in errors) / ((seeds - 1) * (problems - 1))
     of_seeds, of_problems = max(problems * spread(rows), of_rest), seeds * spread(columns)
     variance, parts = of_seeds, of_seeds**2 / (seeds - 1)
-    if of_problems > of_rest:
+    if of_problems > of_rest * (1 + 1e-9):
         variance += of_problems - of_rest
         parts += of_problems**2 / (problems - 1) + of_rest**2 / ((seeds - 1) * (problems - 1))
     return variance**2 / parts

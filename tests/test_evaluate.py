@@ -94,7 +94,7 @@ def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: 
     folder = tmp_path / "it's mine" / "x"
     assert main([f"model={folder}", *own, f"output_dir={tmp_path / 'c'}", *SMALL]) == 0
     told = found(tmp_path / "c")
-    assert told["model"] == {**told["model"], "name": "x", "path": str(folder), "dtype": "bfloat16"}
+    assert told["model"] == {**told["model"], "name": "x", "path": str(folder), "dtype": "float32"}
 
 
 def test_a_run_whose_model_and_problems_have_names_of_their_own(finished: Path, tmp_path: Path) -> None:

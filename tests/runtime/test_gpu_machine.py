@@ -108,7 +108,7 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(tmp_path: Path) ->
 
 def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = os.statvfs_result((4096, 4096, 16384, 16384, 16384, 0, 0, 0, 0, 255))  # 64 MiB, as docker gives
-    monkeypatch.setattr(gpu_machine.os, "statvfs", lambda folder: small)
+    monkeypatch.setattr(os, "statvfs", lambda folder: small)
     assert examine(str(machine / "python"))[1] == [
         f"{machine} has 0.1 GiB free, 1.0 are needed: docker run --shm-size=8g"
     ]
