@@ -195,7 +195,7 @@ def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, c
     table = {algo: [[100 * FIGURES[figure](*each) for each in counts[algo, seed]] for seed in (0, 1, 2)]
              for algo in levels}  # fmt: skip
     for algo, rows in table.items():
-        assert found[algo][0] == pytest.approx(by_hand.crossed_interval(rows), abs=0.12), algo
+        assert found[algo][0] == pytest.approx(by_hand.crossed_interval_of_shares(rows), abs=0.12), algo
     less = [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(table["topr"], table["is"], strict=True)]
     assert found["is"][1] == pytest.approx(by_hand.crossed_interval(less), abs=0.12)
     assert len(found["topr"]) == 1

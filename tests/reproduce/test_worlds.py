@@ -170,6 +170,7 @@ def objectives(topr: Mapping[str, Curve] = TOPR, ppo: Mapping[str, Curve] = PPO)
 
 
 LOW, HIGH = {0.02: 10, 0.1: 20, 0.5: 80, 1.0: 70}, {0.02: 45, 0.1: 50, 0.5: 70, 1.0: 70}
+AGES = {"age 0": OPEN, "at 3e-4": OPEN, "drop ends": "equal"}  # of losses at constant ages, which have no runs here
 WORLDS = [
     World("fig1", "the paper's order", fig1(5, ppo=40, dpo=55, topr=70), YES),
     World("fig1", "naive falls to 53 % of the base; PPO gains 24 of 40 points, 60 %, DPO less", fig1(16, ppo=54,
@@ -231,9 +232,9 @@ WORLDS = [
     World("learning_rates", "TOPR alone bears the whole grid", grid("tiny"), YES),
     World("learning_rates", "naive REINFORCE does too", grid("tiny", bears="naive"), NO),
     World("lag", "long answers are dropped, short ones left",
-          dropping((90, 10), (50, 20), (30, 25), (20, 21, 19)), YES, {"age 0": OPEN, "at 3e-4": OPEN, "drop ends": "equal"}),
+          dropping((90, 10), (50, 20), (30, 25), (20, 21, 19)), YES, AGES),
     World("lag", "short answers, easy problems and right answers are",
-          dropping((10, 90), (20, 50), (25, 30), (40, 41, 39)), NO, {"age 0": OPEN, "at 3e-4": OPEN, "drop ends": "equal"}),
+          dropping((10, 90), (20, 50), (25, 30), (40, 41, 39)), NO, AGES),
     World("length_bias", "80 tokens with 1/T and 120 without", [*tokens("topr", (80, 70, 90), (120, 110, 130)),
           *tokens("tis", (120, 110, 130), (80, 70, 90))], YES, {"TIS": NO}),
     World("map", "60 in the mean and 40 at worst against 50 and 10", the_map((70, 70, 60, 40), (10, 60, 60, 70)), YES,

@@ -63,8 +63,8 @@ def test_a_run_says_what_its_limit_cut_off(rounds: tuple[str, ...], tmp_path: An
 
 def test_the_report_has_columns_and_a_curve_where_something_was_cut_off() -> None:
     def made() -> list[Any]:
-        return [made_run(f"{seed}", evaluation(30, 40, 5), evaluation(50, 60, 5), {0: (30, 5), 5: (40, 5), 9: (50, 5)}, seed=seed)
-                for seed in (0, 1)]  # fmt: skip
+        curve = {0: (30, 5), 5: (40, 5), 9: (50, 5)}
+        return [made_run(f"{seed}", evaluation(30, 40, 5), evaluation(50, 60, 5), curve, seed=seed) for seed in (0, 1)]
 
     assert not any("cut off" in title for title in run_rows(group_runs(made()))[0])
     runs = made()
