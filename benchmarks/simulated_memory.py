@@ -216,9 +216,8 @@ def allocate(model: Any) -> None:
 
 def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
     """The peak of each part of an update, and what one of its processes sends in it, in GiB."""
-    as_on_tensor_cores()
     draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(case.model, case.lora)
-    with processes(case), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
+    with on_tensor_cores(), processes(case), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
         allocate(policy.model)
         layout = parallel.parallelize(policy, "hsdp" if case.by_machine else "fsdp")
         sent.gib.clear()
@@ -244,10 +243,16 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
     return found, dict(sent.gib)
 
 
-def as_on_tensor_cores() -> None:
-    """Have the output layer compute as on a GPU: by products of halves, which are added in place."""
+@contextlib.contextmanager
+def on_tensor_cores() -> Iterator[None]:
+    """While the block runs, the output layer computes as on a GPU: by products of halves, which are added in place."""
+    before = output_layer.has_tensor_cores, output_layer.add_matrix_product
     output_layer.has_tensor_cores = lambda weight: True
     output_layer.add_matrix_product = lambda total, left, right: None
+    try:
+        yield
+    finally:
+        output_layer.has_tensor_cores, output_layer.add_matrix_product = before
 
 
 def options(case: Case) -> OptimConfig:
