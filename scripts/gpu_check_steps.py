@@ -75,7 +75,7 @@ def attention_kernel() -> str:
 def update(size: str, recompute: str, folder: str = "") -> dict[str, Any]:
     """Seconds and memory of an update of 8 examples after 900 shared tokens, and how much of them Adafactor takes.
 
-    Then the same with compiled layers; with a folder also the seconds to write a checkpoint there.
+    On a GPU then the same with compiled layers, or with a folder the seconds to write a checkpoint there.
     """
     import torch
     from training import Case, Ours
@@ -109,7 +109,7 @@ def update(size: str, recompute: str, folder: str = "") -> dict[str, Any]:
         figures["MFU %"] = 100 * operations(ours, unique) / (seconds * peak)
     if folder:
         figures["s of a checkpoint"] = checkpoint(trainer, folder)
-    else:
+    elif cuda:
         figures |= compiled(ours, seconds, times)
     return {f"{recompute}: {key}": rounded(value) for key, value in figures.items()}
 
@@ -187,10 +187,11 @@ def small_update(size: str, folder: str) -> dict[str, Any]:
         if (peak := peak_of_gpu()) is not None:
             figures["MFU %"] = 100 * ours.operations() / (seconds * peak)
     figures |= anatomy(ours, seconds, Path(folder) / f"update-{size}-kernels.json")
-    figures |= compiled(ours, seconds, times)
-    figures["compiled: completion tokens/s"] = completed / figures["compiled: s"]
-    again = anatomy(ours, figures["compiled: s"], Path(folder) / f"update-{size}-compiled-kernels.json")
-    figures |= {f"compiled: {key}": value for key, value in again.items()}
+    if ours.device.type == "cuda":  # on a CPU to compile takes minutes and tells nothing
+        figures |= compiled(ours, seconds, times)
+        figures["compiled: completion tokens/s"] = completed / figures["compiled: s"]
+        again = anatomy(ours, figures["compiled: s"], Path(folder) / f"update-{size}-compiled-kernels.json")
+        figures |= {f"compiled: {key}": value for key, value in again.items()}
     return {key: rounded(value) for key, value in figures.items()}
 
 

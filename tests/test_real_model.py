@@ -90,6 +90,7 @@ def test_a_chat_prompt_is_the_templates_and_its_end_is_also_the_padding(policy: 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["padded", *LAYOUTS])
 def test_every_layout_gives_the_log_probabilities_and_gradients_of_single_rows(layout, policy, monkeypatch):
     """With grouped heads, tied embeddings and logits of a trained model."""
@@ -101,6 +102,7 @@ def test_every_layout_gives_the_log_probabilities_and_gradients_of_single_rows(l
     assert_same(outcome(policy.model, sequences), one_by_one(policy.model, sequences), tolerance=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.skipif(not (ENVIRONMENT / ".installed").exists(), reason=f"no vLLM in {ENVIRONMENT}; run `make vllm`")
 def test_vllm_samples_by_the_log_probabilities_of_transformers(policy: Policy, tmp_path: Path) -> None:
@@ -152,6 +154,7 @@ def imitation(folder: Path, real_model: Path) -> Any:
     return config
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_sft_on_imported_solutions_makes_them_likelier(imitation: Any) -> None:
     first, second = lines_of(imitation.folder / "metrics.jsonl")
@@ -159,6 +162,7 @@ def test_sft_on_imported_solutions_makes_them_likelier(imitation: Any) -> None:
     assert json.loads((imitation.folder / "summary.json").read_text())["positive_share"] == 1
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_topr_from_there_breaks_off_and_goes_on_bit_for_bit_and_is_evaluated(imitation: Any, folder: Path) -> None:
     start = imitation.folder / "model"
@@ -176,6 +180,7 @@ def test_topr_from_there_breaks_off_and_goes_on_bit_for_bit_and_is_evaluated(imi
     assert json.loads(evaluated.read_text())["figures"]["pass@1"] == summary["final"]["pass@1"]
 
 
+@pytest.mark.slow
 @needs_gsm8k
 @needs_peft
 def test_lora_trains_the_adapter_alone(folder: Path, real_model: Path) -> None:

@@ -169,7 +169,7 @@ def test_the_table_of_presets_has_all_of_them_and_the_minutes_that_are_derived(m
         assert cell == f"{sum(stages.values()):.0f} ({stages['training']:.0f})", name
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_table_of_presets_has_the_memory_that_is_simulated(module: Any) -> None:
     simulated = {name: cells for name, cells in preset_table().items() if cells[1] != "–"}
     assert len(simulated) >= 3

@@ -14,13 +14,15 @@ from topr_exp.runtime.compilers import cxx_compiler
 from topr_exp.training.layers import compile_layers, layers_of
 
 needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no C++ compiler")
+OTHER_CASES = [("both", False), ("padded", False), ("padded", True)]
 SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
 
 
 @pytest.mark.extended
 @needs_compiler
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("layout", ["padded", "both"])
+@pytest.mark.parametrize(
+    ("layout", "recompute"), [("both", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_CASES)]
+)
 def test_compiled_layers_give_the_same_scores_and_gradients(monkeypatch: Any, layout: str, recompute: bool) -> None:
     model = make_model(11, initializer_range=0.2)
     use(monkeypatch, layout)
