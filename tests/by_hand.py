@@ -30,6 +30,20 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return mean(values), mean(values) - half, mean(values) + half
 
 
+def means_of(table: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """The means of the rows and of the columns."""
+    return [mean(row) for row in table], [mean(column) for column in zip(*table, strict=True)]
+
+
+def mean_squares(table: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Of rows (seeds), of columns (problems) and of the rest: sums of squares by their degrees of freedom."""
+    seeds, problems = len(table), len(table[0])
+    rows, columns = means_of(table)
+    errors = [table[s][p] - rows[s] - columns[p] + mean(rows) for s in range(seeds) for p in range(problems)]
+    of_rest = sum(error**2 for error in errors) / ((seeds - 1) * (problems - 1))
+    return problems * spread(rows), seeds * spread(columns), of_rest
+
+
 def crossed_interval_of_shares(table: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     """Of the mean over seeds (rows) and problems (columns), both drawn from more.
 
@@ -38,11 +52,9 @@ def crossed_interval_of_shares(table: Sequence[Sequence[float]]) -> tuple[float,
     seeds, or problems, differ by less than e explains, the means of the other are a sample like any.
     """
     seeds, problems = len(table), len(table[0])
-    rows, columns = [mean(row) for row in table], [mean([row[p] for row in table]) for p in range(problems)]
+    rows, columns = means_of(table)
     whole = mean(rows)
-    errors = [table[s][p] - rows[s] - columns[p] + whole for s in range(seeds) for p in range(problems)]
-    of_rest = sum(error**2 for error in errors) / ((seeds - 1) * (problems - 1))
-    of_seeds, of_problems = problems * spread(rows), seeds * spread(columns)
+    of_seeds, of_problems, of_rest = mean_squares(table)
     if of_seeds <= of_rest < of_problems:
         return interval(columns)
     if of_problems <= of_rest < of_seeds:
@@ -60,11 +72,8 @@ def crossed_interval_of_shares(table: Sequence[Sequence[float]]) -> tuple[float,
 def crossed_interval(table: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     """Of a mean difference: the same, in which the spread over seeds always has only S - 1 degrees of freedom."""
     seeds, problems = len(table), len(table[0])
-    rows, columns = [mean(row) for row in table], [mean([row[p] for row in table]) for p in range(problems)]
-    whole = mean(rows)
-    errors = [table[s][p] - rows[s] - columns[p] + whole for s in range(seeds) for p in range(problems)]
-    of_rest = sum(error**2 for error in errors) / ((seeds - 1) * (problems - 1))
-    of_seeds, of_problems = problems * spread(rows), seeds * spread(columns)
+    whole = mean(means_of(table)[0])
+    of_seeds, of_problems, of_rest = mean_squares(table)
     variance = (max(of_seeds, of_rest) + max(of_problems, of_rest) - of_rest) / (seeds * problems)
     half = student(cautious_freedom(table)) * math.sqrt(variance)
     return whole, whole - half, whole + half
@@ -73,10 +82,8 @@ def crossed_interval(table: Sequence[Sequence[float]]) -> tuple[float, float, fl
 def cautious_freedom(table: Sequence[Sequence[float]]) -> float:
     """Satterthwaite's degrees of freedom of the same, in which the spread over seeds always has only S − 1."""
     seeds, problems = len(table), len(table[0])
-    rows, columns = [mean(row) for row in table], [mean([row[p] for row in table]) for p in range(problems)]
-    errors = [table[s][p] - rows[s] - columns[p] + mean(rows) for s in range(seeds) for p in range(problems)]
-    of_rest = sum(error**2 for error in errors) / ((seeds - 1) * (problems - 1))
-    of_seeds, of_problems = max(problems * spread(rows), of_rest), seeds * spread(columns)
+    of_seeds, of_problems, of_rest = mean_squares(table)
+    of_seeds = max(of_seeds, of_rest)
     variance, parts = of_seeds, of_seeds**2 / (seeds - 1)
     if of_problems > of_rest * (1 + 1e-9):
         variance += of_problems - of_rest

@@ -81,7 +81,7 @@ def key_of_given(**changes: Any) -> Any:
     return asked(given_verdicts, given["rollouts"], np.array([0.0, 1.0, 1.0]), given["threshold"], STORE)
 
 
-def differing(key_of: Callable[..., Any], changes: Iterable[dict[str, Any]]) -> None:
+def assert_each_differs(key_of: Callable[..., Any], changes: Iterable[dict[str, Any]]) -> None:
     """Assert that the inputs as they are and each of these changes have a key each."""
     assert key_of() == key_of()
     keys = {str(change): json.dumps(key_of(**change), sort_keys=True) for change in [{}, *changes]}
@@ -101,7 +101,7 @@ NO_PART_OF_A_COMPLETION = {
 
 def test_every_setting_of_a_sampler_is_in_the_key_of_completions_or_known_to_change_none() -> None:
     assert {field.name for field in dataclasses.fields(VLLMConfig)} == {*OTHER_VALUES, *NO_PART_OF_A_COMPLETION}
-    differing(
+    assert_each_differs(
         key_of_rollouts,
         [{"config": dataclasses.replace(CONFIG, **{name: value})} for name, value in OTHER_VALUES.items()],
     )
@@ -112,7 +112,7 @@ def test_every_setting_of_a_sampler_is_in_the_key_of_completions_or_known_to_cha
 
 
 def test_each_other_input_of_completions_is_in_their_key() -> None:
-    differing(
+    assert_each_differs(
         key_of_rollouts,
         [
             {"n": 4},
@@ -143,7 +143,7 @@ def test_a_users_sampler_is_in_the_key_by_its_code(tmp_path: Path, monkeypatch: 
 
 def test_each_input_of_scores_is_in_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
     half = {"compute": torch.bfloat16}
-    differing(
+    assert_each_differs(
         key_of_scores,
         [
             {"rollouts": rollouts(name="rollouts/other")},
@@ -163,7 +163,7 @@ def test_each_input_of_verdicts_is_in_their_key() -> None:
     own = "tests.grading.own_graders:contains"
     settings = {"graded": True, "threshold": 0.9}
     assert {field.name for field in dataclasses.fields(Grading)} == {"grader", *settings}
-    differing(
+    assert_each_differs(
         key_of_verdicts,
         [
             {"rollouts": rollouts(name="rollouts/other")},
@@ -185,4 +185,4 @@ def test_a_users_grader_is_in_the_key_by_its_code(tmp_path: Path, monkeypatch: p
 
 
 def test_each_input_of_given_verdicts_is_in_their_key() -> None:
-    differing(key_of_given, [{"rollouts": rollouts(name="rollouts/other")}, {"threshold": 0.9}])
+    assert_each_differs(key_of_given, [{"rollouts": rollouts(name="rollouts/other")}, {"threshold": 0.9}])

@@ -273,9 +273,7 @@ def sample_completions(
             prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
         tokens, logprobs, left = sample_tokens(logits, config, generator)
-        if keeps:
-            there = left > -torch.inf  # what could be drawn
-            sets = [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
+        sets = drawable_ids(left) if keeps else []
         alive, drawn = [], 0
         for i, (one, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
             if one.finish != "length" or len(one.tokens) == config.max_new_tokens:
@@ -300,6 +298,13 @@ def sample_completions(
             tokens, rows, asked = tokens[keep], [rows[i] for i in alive], [asked[i] for i in alive]
         logits = batch.decode(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+
+def drawable_ids(logits: torch.Tensor) -> list[list[int]]:
+    """Of each row of [N, V] logits the tokens that could be drawn: those that are not −∞."""
+    drawable = logits > -torch.inf
+    ids_by_row = drawable.nonzero()[:, 1].split(drawable.sum(1).tolist())
+    return [ids.tolist() for ids in ids_by_row]
 
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
