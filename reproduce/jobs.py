@@ -12,6 +12,9 @@ from topr_exp.runs.plan import Job, Plan, check_sweep, plan
 from topr_exp.runtime.exit_status import warn
 from topr_exp.types import ConfigError
 
+CONF = Path(__file__).with_name("conf")
+SEARCH = ("--config-dir", str(CONF))  # where the experiments of our own studies are
+
 
 @dataclass(frozen=True)
 class Request:
@@ -36,6 +39,11 @@ def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
     return list({text.split("=", 1)[0]: text for text in texts}.values())
 
 
+def is_study(experiment: str) -> bool:
+    """Return True for an experiment of our own studies, which are in reproduce/conf."""
+    return (CONF / "experiment" / f"{experiment.split()[0]}.yaml").is_file()
+
+
 def jobs_of(figure: Figure, request: Request, left_out: list[str] | None = None) -> dict[str, Job]:
     """The runs of a figure by identity. ConfigError for what can't be composed.
 
@@ -45,7 +53,7 @@ def jobs_of(figure: Figure, request: Request, left_out: list[str] | None = None)
     found: dict[str, Job] = {}
     for experiment in figure.experiments:
         try:
-            jobs = plan(parse_arguments(arguments(experiment, figure, request))).jobs
+            jobs = plan(parse_arguments([*SEARCH, *arguments(experiment, figure, request)])).jobs
         except ConfigError as error:
             if "no learning rate was chosen" not in str(error):
                 raise
@@ -101,7 +109,8 @@ def run(request: Request, todo: list[Plan], record: Callable[[], Any]) -> int:
         size = 4 * request.jobs if request.recorded else len(planned.jobs)
         for start in range(0, len(planned.jobs), size):
             part = Plan(planned.jobs[start : start + size], True)
-            worst = max(worst, launch(part, arguments(first.experiments[0], first, request), reports=False))
+            words = [*SEARCH, *arguments(first.experiments[0], first, request)]
+            worst = max(worst, launch(part, words, reports=False))
             if worst > 2:
                 return worst
             if request.recorded:

@@ -7,6 +7,7 @@ from typing import Any
 from reproduce import records
 from reproduce.figure import Claim, Extra, Figure, counted, verdict
 from reproduce.groups import group_by, grouping, name_of
+from reproduce.jobs import is_study
 from reproduce.selection import Runs, collapsed, fell, mean_of
 from topr_exp.report.estimates import against_best, highest_mean, leaders
 from topr_exp.runtime.exit_status import plural
@@ -78,8 +79,14 @@ def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]], extr
         seeds = " ".join(str(seed) for seed in sorted({*group.seeds}))
         lines += ["<details>", f"<summary>{model}: the numbers ({plural(len(group), 'run')}, seeds {seeds})</summary>"]
         lines += ["", *numbers(figure, group), "", *highest(figure, group), "", "</details>", ""]
-    sweeps = ", ".join(f"`python -m topr_exp experiment={each}`" for each in figure.experiments)
+    sweeps = ", ".join(f"`{sweep_command(experiment)}`" for experiment in figure.experiments)
     return "\n".join([*lines, f"{command}; the same runs as a sweep: {sweeps}", ""])
+
+
+def sweep_command(experiment: str) -> str:
+    """The command that runs an experiment without drawing."""
+    own_folder = "--config-dir reproduce/conf " if is_study(experiment) else ""
+    return f"python -m topr_exp {own_folder}experiment={experiment}"
 
 
 def highest(figure: Figure, runs: Runs) -> list[str]:

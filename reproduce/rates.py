@@ -90,10 +90,11 @@ class Cell:
     settings: Mapping[str, Any]  # of its record
 
     def job(self, rate: float, seed: int) -> Job:
+        from reproduce.jobs import SEARCH
         from topr_exp.config.compose_overrides import parse_arguments
         from topr_exp.runs.plan import plan
 
-        (job,) = plan(parse_arguments([*self.overrides, f"optim.lr={rate:g}", f"seed={seed}"])).jobs
+        (job,) = plan(parse_arguments([*SEARCH, *self.overrides, f"optim.lr={rate:g}", f"seed={seed}"])).jobs
         return job
 
     def key(self, rate: float, seed: int) -> str:
@@ -119,13 +120,13 @@ def percent(record: Record) -> float:
 
 def cells_of(figure: Figure, request: Request) -> list[Cell]:
     """The cells of a figure's experiments, each once."""
-    from reproduce.jobs import arguments
+    from reproduce.jobs import SEARCH, arguments
     from topr_exp.config.compose_overrides import Composer, parse_arguments
     from topr_exp.config.load import load
 
     found: dict[tuple[str, str], Cell] = {}
     for experiment in figure.experiments:
-        composer = Composer(parse_arguments(arguments(experiment, figure, request)))
+        composer = Composer(parse_arguments([*SEARCH, *arguments(experiment, figure, request)]))
         for overrides, composed in composer.jobs(composer.base()):
             place, loss = str(composed.learning_rates.place), str(composed.learning_rates.loss)
             known = [text for text in overrides if not text.startswith((f"{RATE}=", "seed="))]
@@ -151,7 +152,7 @@ def main(given: list[str] | None = None) -> int:
 def choose(options: argparse.Namespace) -> int:
     """Run what cells lack, a chunk at a time, and write down what is known; returns the exit code."""
     from reproduce.__main__ import chosen
-    from reproduce.jobs import Request
+    from reproduce.jobs import SEARCH, Request
     from reproduce.tables import FIGURES
     from topr_exp.runs.plan import Plan
     from topr_exp.sweeps.launch import launch
@@ -181,7 +182,7 @@ def choose(options: argparse.Namespace) -> int:
                 say(f"{cell.place:30} {cell.loss:20} {f'lacks {shown}' if runs else f'{choice(tried[cell]):g}'}")
             return code
         jobs = {cell.key(rate, seed): cell.job(rate, seed) for cell, rate, seed in todo[: CHUNK * options.jobs]}
-        code = launch(Plan([*jobs.values()], True), list(cells[0].overrides), reports=False)
+        code = launch(Plan([*jobs.values()], True), [*SEARCH, *cells[0].overrides], reports=False)
         for key, job in jobs.items():
             folder = job.config.folder
             if (folder / "DONE").exists():

@@ -15,7 +15,9 @@ from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
 from topr_exp.types import ConfigError
 
-EXPERIMENTS = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+pytestmark = pytest.mark.extended
+
+EXPERIMENTS = {path.stem for folder in (ROOT, ROOT / "reproduce") for path in folder.glob("conf/experiment/*.yaml")}
 ALONE = {"smoke", "paper"}  # that no figure is made of
 SMOKE = (
     "data.train_problems=8", "data.test_problems=4", "data.n=4", "data.eval_n=4", "sampler.prompts_per_shard=4",

@@ -10,7 +10,7 @@ import yaml
 
 from reproduce import rates, records
 from reproduce.groups import grouping
-from reproduce.jobs import jobs_of
+from reproduce.jobs import CONF, jobs_of
 from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, wanted
 from reproduce.records import read_rates, runs_of
 from reproduce.selection import Runs
@@ -19,6 +19,8 @@ from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.schema import plain
+
+pytestmark = pytest.mark.extended
 
 ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
 
@@ -165,8 +167,8 @@ def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss() -> Non
 @pytest.mark.parametrize("more", [(), ("algo=grpo", "data.n=8", "optim.whole_groups=true")])
 def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tuple[str, ...]) -> None:
     """Of an update's 32 completions: 32 problems with an answer each, or 4 whole groups of 8."""
-    config = config_of("experiment=staleness_by_rate", "schedule=on_policy", f"schedule.updates={updates}",
-                       "optim.lr=1e-4", "seed=0", *more)  # fmt: skip
+    words = ("experiment=staleness_by_rate", "schedule=on_policy", f"schedule.updates={updates}", *more)
+    config = config_of(f"--config-dir={CONF}", *words, "optim.lr=1e-4", "seed=0")
     n, size, schedule = config.data.n, config.optim.batch_size, config.schedule
     assert schedule.prompts is not None
     assert schedule.rounds is not None

@@ -21,6 +21,8 @@ from reproduce.tables import FIGURES
 from tests.conftest import ROOT
 from tests.reproduce.worlds import group, request_for
 
+pytestmark = pytest.mark.extended
+
 RESULTS = ROOT / "docs" / "results"
 EVERY_FIGURE = pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.name)
 
@@ -63,7 +65,6 @@ def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
         assert {claim.word for claim in figure.judge(Runs([]), {})} <= {"undecided"}
 
 
-@pytest.mark.extended
 @EVERY_FIGURE
 def test_recorded_runs_are_those_of_the_experiments(figure: Figure) -> None:
     """Settings of the first two seeds, composed now, are identities of records; so that --recorded runs nothing."""

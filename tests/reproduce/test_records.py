@@ -24,6 +24,8 @@ from tests.reproduce.worlds import group, named
 from topr_exp.config.settings import Config
 from topr_exp.report.runs import Run
 
+pytestmark = pytest.mark.extended
+
 METRICS = ("grad_norm", "log_ratio_q50_neg", "length")
 
 

@@ -19,6 +19,8 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.models.policy import load_policy
 
+pytestmark = pytest.mark.extended
+
 
 def test_table_1_s_limits_are_those_of_the_yamls() -> None:
     for name, limits in LIMITS.items():

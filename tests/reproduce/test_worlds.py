@@ -12,6 +12,8 @@ import pytest
 
 from tests.reproduce.worlds import Group, Level, World, group, of_seed
 
+pytestmark = pytest.mark.extended
+
 YES, NO, OPEN = "shown", "reversed", "undecided"
 APART = (80.0, 20.0, 50.0)  # seeds that decide nothing
 
