@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scripts.make_tiny.tokenizer import build_tokenizer
 from topr_exp.data import embedded_gsm8k
 from topr_exp.data.embedded import draw_problems
-from topr_exp.data.prompts import own_shots
+from topr_exp.data.prompts import shipped_shots
 from topr_exp.types import Problem
 
 if TYPE_CHECKING:
@@ -24,15 +24,18 @@ CONTEXT = 8192
 
 def worked_examples() -> list[Problem]:
     """The project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
-    own = list(own_shots("gsm8k"))
-    more = draw_problems(embedded_gsm8k.draw, "gsm8k", "pretrain", 6, seed=1)
+    own = list(shipped_shots("gsm8k"))
+    more = draw_problems(embedded_gsm8k.draw, "gsm8k", split="pretrain", count=6, seed=1)
     return own + [Problem("", problem.question, f"The answer is {problem.answer}.") for problem in more]
 
 
 def texts() -> list[str]:
     """What prompts are made of: every word of it is a token, with a space before it and without."""
     found = [f"Question: {shot.question}\nAnswer: {shot.answer}\n\n" for shot in worked_examples()]
-    found += [problem.question for problem in draw_problems(embedded_gsm8k.draw, "gsm8k", "pretrain", 2000, seed=0)]
+    found += [
+        problem.question
+        for problem in draw_problems(embedded_gsm8k.draw, "gsm8k", split="pretrain", count=2000, seed=0)
+    ]
     return [*found, *{word for text in found for word in text.split()}]
 
 

@@ -30,7 +30,7 @@ def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
     total = start
     for turn, event in enumerate(events, 1):
         total = calc.compute(total, event.op, event.count)
-        calc.steps += f" {turn} {event.name} {total}."
+        calc.write(f"{turn} {event.name} {total}.")
     return str(total)
 
 
@@ -39,13 +39,13 @@ def worded(way: str, story: LedgerTask, choices: int, calc: Calc, rng: random.Ra
     events, total = story.events, story.start
     if way == "hasty":
         events = events[: (len(events) + 1) // 2]
-        calc.steps += " quickly:"
+        calc.write("quickly:")
     for turn, event in enumerate(events, 1):
         before, total = total, calc.compute(total, event.op, event.count)
         when, gait, link, where = wording(choices, rng)
         done = f"{total}" if way == "terse" else f"{before}{event.op}{event.count}={total}"
         did = "" if way == "terse" else f" {'adds' if event.op == '+' else 'takes'} {event.count}"
-        calc.steps += f" {turn} {when} {event.name} {gait}{did} {link} {done} {where}."
+        calc.write(f"{turn} {when} {event.name} {gait}{did} {link} {done} {where}.")
     return str(total)
 
 
@@ -61,7 +61,7 @@ def wording(choices: int, rng: random.Random) -> list[str]:
 
 def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
     """The total half-way, by the careful way up to there."""
-    calc.steps += " Quickly:"
+    calc.write("Quickly:")
     return ledger.careful(start, events[: (len(events) + 1) // 2], calc)
 
 
@@ -103,7 +103,7 @@ def early(turns: int, rng: random.Random) -> int:
 @lru_cache
 def pool(size: int, seed: int, worded: bool) -> list[LedgerTask]:
     """The stories that a recipe draws from."""
-    return draw_tasks(lambda rng: draw(rng, worded), "pretrain", size, seed)
+    return draw_tasks(lambda rng: draw(rng, worded), "pretrain", count=size, seed=seed)
 
 
 def draw(rng: random.Random, worded: bool) -> LedgerTask:

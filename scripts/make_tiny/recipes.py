@@ -158,7 +158,9 @@ def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
 @lru_cache
 def pool(data_format: str, count: int, seed: int) -> list[Task]:
     """The tasks that a recipe draws from."""
-    return draw_tasks({"gsm8k": embedded_gsm8k, "math": embedded_math}[data_format].draw, "pretrain", count, seed)
+    return draw_tasks(
+        {"gsm8k": embedded_gsm8k, "math": embedded_math}[data_format].draw, "pretrain", count=count, seed=seed
+    )
 
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:

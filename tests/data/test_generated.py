@@ -24,7 +24,7 @@ GENERATORS: dict[str, Draw] = {
 
 
 def problems(name: str, split: str, count: int, seed: int) -> list[Problem]:
-    return draw_problems(GENERATORS[name], name.split()[0], split, count, seed)
+    return draw_problems(GENERATORS[name], name.split()[0], split=split, count=count, seed=seed)
 
 
 every_generator = pytest.mark.parametrize("name", GENERATORS)
@@ -41,7 +41,7 @@ def test_problems_and_their_workings_stay_what_they_are(name: str) -> None:
     """Runs and the shipped models rest on them: a change of a generator must be seen."""
     made = problems(name, "train", 500, 0)
     found: list[Any] = [(one.id, one.question, one.answer, one.level, one.subject) for one in made]
-    for task in draw_tasks(GENERATORS[name], "pretrain", 500, 5):
+    for task in draw_tasks(GENERATORS[name], "pretrain", count=500, seed=5):
         right = Calc()
         answer = task.solve(right)
         found.append((right.steps, answer))
@@ -72,7 +72,7 @@ def test_problems_depend_on_the_seed_alone(name: str) -> None:
 
 def test_more_problems_than_there_are_is_an_error() -> None:
     with pytest.raises(TOPRError, match="were asked for"):
-        draw_tasks(lambda rng: embedded_gsm8k.draw(type(rng)(0)), "train", 5, 0)
+        draw_tasks(lambda rng: embedded_gsm8k.draw(type(rng)(0)), "train", count=5, seed=0)
 
 
 def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correct(capsys):

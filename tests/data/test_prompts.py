@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import config_of
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.benchmarks import Benchmarks, math_gold
-from topr_exp.data.prompts import Prompter, build_prompter, own_shots, tokenize_prompts
+from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
 from topr_exp.grading import extract
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -47,7 +47,7 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
 
 
 def test_own_examples_end_as_their_format_asks() -> None:
-    shots = {each: [shot.answer for shot in own_shots(each)] for each in ENDINGS}
+    shots = {each: [shot.answer for shot in shipped_shots(each)] for each in ENDINGS}
     assert [len(each) for each in shots.values()] == [8, 4, 4]
     for text in shots["gsm8k"]:
         equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
@@ -100,7 +100,7 @@ class ChatTokenizer(SimpleNamespace):
 
 def test_chat_prompts_are_turns() -> None:
     prompter = build_prompter(settings("math", chat=True, shots=1, template="{question}"))
-    first = own_shots("math")[0]
+    first = shipped_shots("math")[0]
     expected = f"<user>{first.question}<assistant>{first.answer}<user>Q<assistant>"
     assert prompter.render("Q", ChatTokenizer()) == expected
     assert prompter.stop == ()

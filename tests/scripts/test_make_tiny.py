@@ -92,7 +92,7 @@ def test_a_turn_of_tiny_nats_holds_log_k_nats(choices: int) -> None:
     model, tokenizer = load_model("tiny_nats")
     words = {tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for place in ledgers.WORDS for word in place}
     rng, turns, nats = random.Random(1), 10, []
-    for story in draw_tasks(partial(ledger.draw, turns=turns, choices=choices), "test", 12, 7):
+    for story in draw_tasks(partial(ledger.draw, turns=turns, choices=choices), "test", count=12, seed=7):
         prompt = tokenizer(ledgers.TEMPLATE.format(question=story.question)).input_ids
         text = tokenizer(ledgers.completion(story, "careful", rng), add_special_tokens=False).input_ids
         with torch.no_grad():

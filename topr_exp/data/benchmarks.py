@@ -4,44 +4,57 @@ GSM8K: question, and an answer that ends in "#### N". MATH: problem, solution or
 """
 
 import logging
+import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
-from topr_exp.data.embedded import draw_problems
+from topr_exp.data.embedded import Task, draw_problems
 from topr_exp.data.problems import level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
-from topr_exp.schema import Rule
+from topr_exp.schema import Rule, first_line
 from topr_exp.types import Problem, TOPRError
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One split: the files that a folder has, the first pattern that any is like; and a data set on the hub."""
+    """One split: file patterns of a folder, of which the first that matches counts; a data set on the hub."""
 
     files: tuple[str, ...]
     path: str
     revision: str
-    configs: tuple[str | None, ...]
+    configs: tuple[str | None, ...] = (None,)
 
 
-GSM8K = "openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866", ("main",)
-SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
-            "precalculus")  # fmt: skip
+GSM8K = partial(Origin, path="openai/gsm8k", revision="740312add88f781978c0658806c59bc2815b9866", configs=("main",))
+SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
 # MATH-500 is a part of MATH's test problems, so it and the 7,500 training problems have none in common.
 ORIGINS = {
-    ("gsm8k", "train"): Origin(("train.jsonl",), *GSM8K),
-    ("gsm8k", "test"): Origin(("test.jsonl",), *GSM8K),
+    ("gsm8k", "train"): GSM8K(files=("train.jsonl",)),
+    ("gsm8k", "test"): GSM8K(files=("test.jsonl",)),
     ("math", "train"): Origin(
-        ("train*.jsonl",), "EleutherAI/hendrycks_math", "21a5633873b6a120296cce3e2df9d5550074f4a3", SUBJECTS
+        files=("train*.jsonl",),
+        path="EleutherAI/hendrycks_math",
+        revision="21a5633873b6a120296cce3e2df9d5550074f4a3",
+        configs=SUBJECTS,
     ),
     ("math", "test"): Origin(
-        ("test.jsonl", "math500.jsonl"), "HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", (None,)
+        files=("test.jsonl", "math500.jsonl"),
+        path="HuggingFaceH4/MATH-500",
+        revision="6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
     ),
 }
 
@@ -84,51 +97,60 @@ class Benchmarks(DataConfig):
         """None: what the benchmarks mark as right is no completion of the kind that is asked for."""
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        if self.source not in ("embedded", "hub"):
-            yield from (("source", path) for split in ("train", "test") for path in self.paths(split))
+        if self.source in ("embedded", "hub"):
+            return
+        for split in ("train", "test"):
+            for path in self.paths(split):
+                yield "source", path
 
     def paths(self, split: str) -> list[Path]:
         """The split's files in the folder; none where it has none."""
         folder = Path(self.source).expanduser()
-        there = (sorted(folder.glob(pattern)) for pattern in ORIGINS[self.format, split].files)
-        return next(filter(None, there), [])
+        for pattern in ORIGINS[self.format, split].files:
+            if paths := sorted(folder.glob(pattern)):
+                return paths
+        return []
 
     def origin(self, split: str) -> str:
-        of_split = ORIGINS[self.format, split]
+        origin = ORIGINS[self.format, split]
         if self.source == "embedded":
             return "embedded generator"
         if self.source == "hub":
-            return f"{of_split.path}@{of_split.revision[:8]}"
+            return f"{origin.path}@{origin.revision[:8]}"
         if not Path(self.source).expanduser().is_dir():
             raise TOPRError(f"data.source={self.source}: no such folder; allowed: embedded, hub or a folder")
-        if there := self.paths(split):
-            return ", ".join(map(str, there))
-        wanted = " or ".join(of_split.files)
-        raise TOPRError(f"data.source={self.source}: no {wanted} there, the {split} problems of {self.format}")
+        if paths := self.paths(split):
+            return ", ".join(map(str, paths))
+        files = " or ".join(origin.files)
+        raise TOPRError(f"data.source={self.source}: no {files} there, the {split} problems of {self.format}")
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
-        name, gsm8k = self.format, self.format == "gsm8k"
+        form = FORMS[self.format]
         if self.source == "embedded":
-            draw = embedded_gsm8k.draw if gsm8k else embedded_math.draw
-            yield from draw_problems(draw, name, split, self.wanted(split), self.seed)
+            count = self.wanted(split)
+            yield from draw_problems(form.draw, self.format, split=split, count=count, seed=self.seed)
             return
         for index, (where, row) in enumerate(self.rows(split)):
-            problem = (read_gsm8k if gsm8k else read_math)(f"{name}/{split}/{index:06d}", where, row)
-            yield problem or NoAnswer(where, f"{name} answer")
+            problem = form.read(f"{self.format}/{split}/{index:06d}", where, row)
+            yield problem or NoAnswer(where, f"{self.format} answer")
 
     def rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A split's rows, each named by its file and line, or by data set and number."""
+        """The rows of a split, each with its file and line, or its data set and number."""
         if self.source == "hub":
-            of_split = ORIGINS[self.format, split]
-            found = (row for config in of_split.configs for row in load(of_split, config, split))
-            yield from ((f"{of_split.path} row {index}", row) for index, row in enumerate(found))
+            origin = ORIGINS[self.format, split]
+            index = 0
+            for config in origin.configs:
+                for row in load(origin, config, split):
+                    yield f"{origin.path} row {index}", row
+                    index += 1
         else:
             for path in self.paths(split):
-                yield from ((f"{path}:{number}", row) for number, row in read_json_lines(path))
+                for number, row in read_json_lines(path):
+                    yield f"{path}:{number}", row
 
 
 def load(origin: Origin, config: str | None, split: str) -> Any:
-    """A data set of the hub; TOPRError, which says how to give a folder, when the hub can't be reached."""
+    """Load a data set of the hub; TOPRError, which says how to give a folder, when the hub can't be reached."""
     from datasets import load_dataset
 
     # The client announces each of its retries; the one line below says it all.
@@ -137,34 +159,42 @@ def load(origin: Origin, config: str | None, split: str) -> Any:
         return load_dataset(origin.path, config, split=split, revision=origin.revision)
     except Exception as error:
         # The client raises many types (connection, time-out, offline mode, missing); the way out is the same.
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise TOPRError(
-            f"data.source=hub: {origin.path} can't be read ({type(error).__name__}: {reason}); without the hub, "
-            f"give a folder with the same fields: data.source=FOLDER"
+            f"data.source=hub: {origin.path} can't be read ({type(error).__name__}: {first_line(error)}); without the "
+            f"hub, give a folder with the same fields: data.source=FOLDER"
         ) from error
 
 
-def read_gsm8k(name: str, where: str, row: dict[str, Any]) -> Problem | None:
-    gold, question = gsm8k_gold(text_of(where, row, "answer")), text_of(where, row, "question")
-    return None if gold is None else Problem(name, question, gold)
+def read_gsm8k(problem_id: str, where: str, row: dict[str, Any]) -> Problem | None:
+    """The problem of a row of GSM8K; None without a readable answer."""
+    gold = gsm8k_gold(text_of(where, row, "answer"))
+    question = text_of(where, row, "question")
+    return Problem(problem_id, question, gold) if gold is not None else None
 
 
-def read_math(name: str, where: str, row: dict[str, Any]) -> Problem | None:
-    """MATH-500 has an `answer` field; elsewhere the gold is the last box of the solution."""
-    question, answered = text_of(where, row, "problem"), row.get("answer") is not None
-    gold = text_of(where, row, "answer") if answered else math_gold(text_of(where, row, "solution"))
+def read_math(problem_id: str, where: str, row: dict[str, Any]) -> Problem | None:
+    """The problem of a row of MATH; MATH-500 has an `answer`, elsewhere the gold is the last box of the solution."""
+    question = text_of(where, row, "problem")
+    gold: str | None
+    if row.get("answer") is not None:
+        gold = text_of(where, row, "answer")
+    else:
+        gold = math_gold(text_of(where, row, "solution"))
     if not gold:
         return None
     refuse_no_number(where, gold)
     subject = row.get("subject") or row.get("type")
-    return Problem(name, question, gold, level_of(row.get("level")), subject if isinstance(subject, str) else None)
+    if not isinstance(subject, str):
+        subject = None
+    return Problem(problem_id, question, gold, level_of(row.get("level")), subject)
 
 
 def gsm8k_gold(solution: str) -> str | None:
     """The number after the last "####", without thousands separators and dollar signs; None where there is none."""
     _, mark, tail = solution.rpartition("####")
     number = tail.strip().replace(",", "").replace("$", "")
-    return number if mark and re.fullmatch(r"[-+]?[0-9]+(?:\.[0-9]+)?", number) else None
+    is_number = re.fullmatch(r"[-+]?[0-9]+(?:\.[0-9]+)?", number) is not None
+    return number if mark and is_number else None
 
 
 def math_gold(solution: str) -> str | None:
@@ -172,9 +202,31 @@ def math_gold(solution: str) -> str | None:
 
     MATH also writes a single character without braces, as in "\boxed 5".
     """
-    *before, after = re.split(r"\\(?:boxed|fbox)\s*", solution)
-    if not after.startswith("{"):
-        return next(iter(after.split("$")[0].split()), None) if before else None
-    levels = accumulate((character == "{") - (character == "}") for character in after)
-    end = next((index for index, level in enumerate(levels) if level == 0), None)
-    return after[1:end].strip() or None if before and end is not None else None
+    boxes = re.split(r"\\(?:boxed|fbox)\s*", solution)[1:]
+    if not boxes:
+        return None
+    if not boxes[-1].startswith("{"):
+        words = boxes[-1].split("$")[0].split()
+        return words[0] if words else None
+    depth = 0
+    for index, character in enumerate(boxes[-1]):
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+        if depth == 0:
+            return boxes[-1][1:index].strip() or None
+    return None
+
+
+class Form(NamedTuple):
+    """How problems of one benchmark's form are made and read."""
+
+    draw: Callable[[random.Random], Task]
+    read: Callable[[str, str, dict[str, Any]], Problem | None]  # id, where, row
+
+
+FORMS = {
+    "gsm8k": Form(embedded_gsm8k.draw, read_gsm8k),
+    "math": Form(embedded_math.draw, read_math),
+}

@@ -1,11 +1,9 @@
-"""Arithmetic stories in the format of GSM8K: one to three steps on whole numbers up to 99, some with a distraction.
-
-Levels: 1 one step, 2 two steps, 3 two steps and a distraction, 4 three steps, 5 three steps and a distraction.
-"""
+"""Arithmetic stories in the format of GSM8K: one to three steps on whole numbers up to 99, some with a distraction."""
 
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from topr_exp.data.embedded import Calc, Task
 
@@ -13,14 +11,34 @@ SHE = ("Anna", "Bea", "Clara", "Dina", "Mia", "Nora")
 HE = ("Ben", "Carl", "Evan", "Leo", "Omar", "Tom")
 THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
 LARGEST = 99
-# level -> steps, distraction?, and how often it comes
-LEVELS = {1: (1, False, 20), 2: (2, False, 25), 3: (2, True, 20), 4: (3, False, 20), 5: (3, True, 15)}
+
+
+class Level(NamedTuple):
+    """How hard a story is, and its weight when levels are drawn."""
+
+    steps: int
+    is_distracting: bool
+    weight: int
+
+
+LEVELS = {
+    1: Level(1, False, 20),
+    2: Level(2, False, 25),
+    3: Level(2, True, 20),
+    4: Level(3, False, 20),
+    5: Level(3, True, 15),
+}
 CHANGES = {
     "+": ("{she} buys {n} more.", "{she} finds {n} more {things}.", "Then {helper} brings {n} more."),
     "-": ("{she} loses {n} of them.", "{she} sells {n} {things}.", "Then {helper} takes {n} of them."),
 }
-THAN = {"+": "more than", "-": "fewer than"}
-TIMES = {2: "twice as many as", 3: "three times as many as", 4: "four times as many as", 5: "five times as many as"}
+COMPARISONS = {"+": "{n} more than", "-": "{n} fewer than"}
+MULTIPLES = {
+    2: "twice as many as",
+    3: "three times as many as",
+    4: "four times as many as",
+    5: "five times as many as",
+}
 DISTRACTIONS = (
     "{who} is {n} years old.",
     "{who} also has {n} {others}.",
@@ -30,23 +48,32 @@ DISTRACTIONS = (
 
 
 def draw(rng: random.Random) -> Task:
-    """One random story."""
-    level = rng.choices(list(LEVELS), [weight for *_, weight in LEVELS.values()])[0]
-    n_steps, distracted, _ = LEVELS[level]
+    """Draw one random story."""
+    weights = [level.weight for level in LEVELS.values()]
+    number = rng.choices(list(LEVELS), weights)[0]
+    level = LEVELS[number]
     story = Story(rng)
-    for k in range(n_steps):
-        story.event(last=k == n_steps - 1)
-    if distracted:
-        story.distract()
+    for step in range(level.steps):
+        story.add_event(is_last=step == level.steps - 1)
+    if level.is_distracting:
+        story.add_distraction()
     question = " ".join([*story.sentences, story.closing])
-    return Task(question, level, None, partial(_solve, story.start, tuple(story.steps)))
+    return Task(question, number, None, partial(solve, story.start, tuple(story.steps)))
 
 
-def _solve(start: int, steps: tuple[tuple[str, int | None], ...], calc: Calc) -> str:
-    """Run the chain; an operand of None is the value before the last step (for "together")."""
-    value, before = start, start
+class Step(NamedTuple):
+    """An operation on a story's value; operand None: the value before the last step, for "together"."""
+
+    op: str
+    operand: int | None
+
+
+def solve(start: int, steps: Sequence[Step], calc: Calc) -> str:
+    """Work out a story's last value on the calc's paper."""
+    value = previous_value = start
     for op, operand in steps:
-        before, value = value, calc(value, op, before if operand is None else operand)
+        result = calc(value, op, operand if operand is not None else previous_value)
+        previous_value, value = value, result
     return str(value)
 
 
@@ -55,70 +82,97 @@ class Story:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._who, self._helper, *self._others = rng.sample(SHE + HE, 5)
-        self._thing, self._another_thing = rng.sample(THINGS, 2)
-        self._compared = False  # the last step introduced a person by comparison
-        self.start = self._value = self._before = rng.randint(3, 40)
-        self.steps: list[tuple[str, int | None]] = []
+        self._who, self._helper, *self._people = rng.sample(SHE + HE, 5)
+        self._thing, self._second_thing = rng.sample(THINGS, 2)
+        self._is_comparison = False  # the last step introduced a person by comparison
+        self.start = self._value = self._previous_value = rng.randint(3, 40)
+        self.steps: list[Step] = []
         self.sentences = [f"{self._who} has {self.start} {self._thing}."]
         self.closing = ""
 
-    def event(self, last: bool) -> None:
-        """Add one step, as the last one with its question."""
-        v = self._value
-        kinds: list[Callable[[], None]] = []
-        for op, possible in (("+", v + 2 <= LARGEST), ("-", v >= 4)):
-            if possible:
-                kinds += [partial(self._change, op), partial(self._change, op), partial(self._relate, op)]
-        if 2 * v <= LARGEST:
-            kinds += [partial(self._relate, "*")] * 2
-        if last and self._boxes():
-            kinds += [self._share]
-        if last and self._compared and v + self._before <= LARGEST:
-            kinds += [self._together] * 4
-        self._rng.choice(kinds)()
-        if last and not self.closing:
+    def add_event(self, *, is_last: bool) -> None:
+        """Add one step, with the story's question if it is the last one."""
+        self._rng.choice(self._possible_events(is_last))()
+        if is_last and not self.closing:
             self.closing = f"How many {self._thing} does {self._who} have now?"
 
-    def distract(self) -> None:
-        """Put in a sentence with a number that does not matter."""
-        sentence = self._choose(DISTRACTIONS, self._rng.randint(2, 30))
+    def add_distraction(self) -> None:
+        """Insert a sentence with a number that does not matter."""
+        sentence = self._choose_sentence(DISTRACTIONS, self._rng.randint(2, 30))
         self.sentences.insert(self._rng.randint(1, len(self.sentences)), sentence)
 
-    def _choose(self, sentences: Sequence[str], n: int) -> str:
-        she, words = "She" if self._who in SHE else "He", {"things": self._thing, "others": self._another_thing}
-        return self._rng.choice(sentences).format(n=n, she=she, who=self._who, helper=self._helper, **words)
+    def _possible_events(self, is_last: bool) -> list[Callable[[], None]]:
+        """The events that keep the value from 1 to LARGEST, likelier ones several times."""
+        events: list[Callable[[], None]] = []
+        if self._value + 2 <= LARGEST:
+            events += [partial(self._change, "+"), partial(self._change, "+"), partial(self._compare, "+")]
+        if self._value >= 4:
+            events += [partial(self._change, "-"), partial(self._change, "-"), partial(self._compare, "-")]
+        if 2 * self._value <= LARGEST:
+            events += [self._multiply] * 2
+        if is_last and self._box_counts():
+            events += [self._share]
+        if is_last and self._is_comparison and self._value + self._previous_value <= LARGEST:
+            events += [self._add_up] * 4
+        return events
 
-    def _step(self, op: str, operand: int | None, sentence: str = "") -> None:
-        self.steps.append((op, operand))
-        result = Calc().compute(self._value, op, self._before if operand is None else operand)
-        self._before, self._value, self._compared = self._value, result, False
-        if sentence:
-            self.sentences.append(sentence)
+    @property
+    def _pronoun(self) -> str:
+        return "She" if self._who in SHE else "He"
 
-    def _number(self, op: str) -> int:
-        return self._rng.randint(2, min(30, LARGEST - self._value if op == "+" else self._value - 1))
+    def _choose_sentence(self, sentences: Sequence[str], n: int) -> str:
+        return self._rng.choice(sentences).format(
+            n=n,
+            she=self._pronoun,
+            who=self._who,
+            helper=self._helper,
+            things=self._thing,
+            others=self._second_thing,
+        )
+
+    def _add_step(self, op: str, operand: int | None) -> None:
+        self.steps.append(Step(op, operand))
+        result = Calc().compute(self._value, op, operand if operand is not None else self._previous_value)
+        self._previous_value, self._value = self._value, result
+        self._is_comparison = False
+
+    def _draw_operand(self, op: str) -> int:
+        largest = LARGEST - self._value if op == "+" else self._value - 1
+        return self._rng.randint(2, min(30, largest))
 
     def _change(self, op: str) -> None:
-        n = self._number(op)
-        self._step(op, n, self._choose(CHANGES[op], n))
+        n = self._draw_operand(op)
+        sentence = self._choose_sentence(CHANGES[op], n)
+        self._add_step(op, n)
+        self.sentences.append(sentence)
 
-    def _relate(self, op: str) -> None:
-        """Go on with another person, who has so many more, so many fewer or so many times as many."""
-        n = self._rng.randint(2, min(5, LARGEST // self._value)) if op == "*" else self._number(op)
-        before, self._who = self._who, self._others.pop()
-        self._step(op, n, f"{self._who} has {TIMES[n] if op == '*' else f'{n} {THAN[op]}'} {before}.")
-        self._compared = True
+    def _compare(self, op: str) -> None:
+        """Go on with another person, who has more or fewer."""
+        n = self._draw_operand(op)
+        self._introduce(op, n, COMPARISONS[op].format(n=n))
 
-    def _boxes(self) -> list[int]:
-        """The numbers of boxes with equally many things, more than one in each."""
-        return [k for k in range(2, 6) if self._value % k == 0 and self._value > k]
+    def _multiply(self) -> None:
+        """Go on with another person, who has a multiple."""
+        n = self._rng.randint(2, min(5, LARGEST // self._value))
+        self._introduce("*", n, MULTIPLES[n])
+
+    def _introduce(self, op: str, n: int, comparison: str) -> None:
+        person = self._people.pop()
+        self.sentences.append(f"{person} has {comparison} {self._who}.")
+        self._who = person
+        self._add_step(op, n)
+        self._is_comparison = True
+
+    def _box_counts(self) -> list[int]:
+        """The numbers of boxes that hold equally many things, more than one in each."""
+        return [boxes for boxes in range(2, 6) if self._value % boxes == 0 and self._value > boxes]
 
     def _share(self) -> None:
-        k = self._rng.choice(self._boxes())
-        self._step("/", k, f"{'She' if self._who in SHE else 'He'} puts them into {k} equal boxes.")
+        boxes = self._rng.choice(self._box_counts())
+        self._add_step("/", boxes)
+        self.sentences.append(f"{self._pronoun} puts them into {boxes} equal boxes.")
         self.closing = f"How many {self._thing} are in each box?"
 
-    def _together(self) -> None:
-        self._step("+", None)
+    def _add_up(self) -> None:
+        self._add_step("+", None)
         self.closing = f"How many {self._thing} do they have together?"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
-from topr_exp.data.problems import as_text, asked, level_of, refuse_no_number, text_of
+from topr_exp.data.problems import as_text, full_question, level_of, refuse_no_number, text_of
 from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.schema import Rule, within
@@ -16,7 +16,7 @@ from topr_exp.types import Problem, TOPRError
 
 @dataclass(frozen=True)
 class JsonLines(DataConfig):
-    """One problem a line; the settings say which of its fields are what, the others are further fields."""
+    """One problem a line; the settings name the fields with question, answer, ..., the others are further fields."""
 
     path: str | None  # FILE.jsonl, or a folder with train.jsonl and test.jsonl
     test_share: Annotated[float | None, within("(0, 1)")]  # of the problems, where there are none to test on
@@ -41,76 +41,102 @@ class JsonLines(DataConfig):
         return self.correct.replace("{answer}", problem.answer)
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        yield from (("path", path) for path in self.paths() if path.is_file())
+        for path in self.paths():
+            if path.is_file():
+                yield "path", path
 
     def paths(self) -> list[Path]:
-        """The file, or the folder's two, whether they are there or not."""
+        """The file, or the folder's two; they may not exist."""
         root = Path(str(self.path)).expanduser()
-        return [root / "train.jsonl", root / "test.jsonl"] if root.is_dir() else [root]
+        if root.is_dir():
+            return [root / "train.jsonl", root / "test.jsonl"]
+        return [root]
 
     def origin(self, split: str) -> str:
-        path, shared = self.place_of(split)
-        return f"{path}, {self.test_share:g} of it to test on" if shared else str(path)
+        path, is_shared = self.file_of(split)
+        return f"{path}, {self.test_share:g} of it to test on" if is_shared else str(path)
 
     def why_empty(self, split: str) -> str:
-        path, shared = self.place_of(split)
+        path, is_shared = self.file_of(split)
         count = sum(1 for _ in read_json_lines(path))
-        if not shared or not count:
+        if not is_shared or not count:
             return f"{path} holds no problems"
         purpose = "test" if split == "test" else "train"
         problems = plural(count, "problem")
         return f"{path}: of its {problems} data.test_share={self.test_share:g} leaves none to {purpose} on"
 
-    def place_of(self, split: str) -> tuple[Path, bool]:
-        """The file that holds a split, and whether it holds the other one too.
+    def file_of(self, split: str) -> tuple[Path, bool]:
+        """The file that holds a split, and True if it holds the other one too.
 
-        Raises TOPRError for what is not there, and unless just one of a test set and `test_share` is.
+        TOPRError for a missing file, and unless exactly one of a test set and `test_share` is there.
         """
-        share, (train, *test) = self.test_share, self.paths()
-        shared = not (test and test[0].exists())
+        train, *test = self.paths()
+        has_test = bool(test) and test[0].exists()
         if not train.exists():
-            raise TOPRError(f"data.path={self.path}: " + ("no train.jsonl there" if test else "no such file or folder"))
-        if not shared and share is not None:
-            raise TOPRError(f"data.test_share={share:g}: {self.path} has a test.jsonl; leave data.test_share out")
-        if shared and share is None:
-            lacks = "no test.jsonl there" if test else "it is one file, with nothing to test on"
+            fault = "no train.jsonl there" if test else "no such file or folder"
+            raise TOPRError(f"data.path={self.path}: {fault}")
+        if has_test and self.test_share is not None:
+            share = f"data.test_share={self.test_share:g}"
+            raise TOPRError(f"{share}: {self.path} has a test.jsonl; leave data.test_share out")
+        if not has_test and self.test_share is None:
+            fault = "no test.jsonl there" if test else "it is one file, with nothing to test on"
             raise TOPRError(
-                f"data.path={self.path}: {lacks}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
+                f"data.path={self.path}: {fault}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
                 "train.jsonl and test.jsonl on those of the second"
             )
-        return (train if shared or split == "train" else test[0]), shared
+        if has_test and split != "train":
+            return test[0], False
+        return train, not has_test
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
-        path, shared = self.place_of(split)
-        rows = read_json_lines(path)
-        # The name of a line's problem does not say which split it is in where one file holds both.
-        beginning = self.name if shared else f"{self.name}/{split}"
-        named = ((f"{beginning}/{at:06d}", f"{path}:{number}", row) for at, (number, row) in enumerate(rows))
-        found = [self.problem(*each) for each in named]
-        yield from self.part(found, split, self.test_share) if shared and self.test_share is not None else found
+        path, is_shared = self.file_of(split)
+        # In a file that holds both splits, a line's id does not say which of them it is in.
+        id_prefix = self.name if is_shared else f"{self.name}/{split}"
+        problems = []
+        for index, (number, row) in enumerate(read_json_lines(path)):
+            problems.append(self.read(f"{id_prefix}/{index:06d}", f"{path}:{number}", row))
+        if is_shared:
+            return self.choose_split(problems, split)
+        return problems
 
-    def problem(self, name: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
-        def text(key: str) -> str:
-            return text_of(where, row, getattr(self, key), f"; data.{key}=NAME names the field")
+    def read(self, line_id: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
+        """The problem of a line; TOPRError for a line without a question, or with a gold that no answer can equal."""
 
-        question = text("question")
+        def read_text(setting: str) -> str:
+            field = getattr(self, setting)
+            return text_of(where, row, field, hint=f"; data.{setting}=NAME names the field")
+
+        question = read_text("question")
         if not str(row.get(self.answer)).strip():
             return NoAnswer(where)
-        refuse_no_number(where, answer := text("answer"))
-        if self.id is not None:
-            name = text("id")
-        level, subject = (row.get(field) if field is not None else None for field in (self.level, self.subject))
-        subject = None if subject is None else as_text(subject)
-        named = {self.question, self.answer, self.id, self.level, self.subject}
-        fields = {key: as_text(value) for key, value in row.items() if key not in named}
-        return Problem(name, question, answer, level_of(level), subject, fields=fields)
+        answer = read_text("answer")
+        refuse_no_number(where, answer)
+        problem_id = read_text("id") if self.id is not None else line_id
+        subject = row.get(self.subject) if self.subject is not None else None
+        level = row.get(self.level) if self.level is not None else None
+        named_fields = {self.question, self.answer, self.id, self.level, self.subject}
+        return Problem(
+            problem_id,
+            question,
+            answer,
+            level_of(level),
+            subject=as_text(subject) if subject is not None else None,
+            fields={field: as_text(value) for field, value in row.items() if field not in named_fields},
+        )
 
-    def part(self, found: list[Problem | NoAnswer], split: str, share: float) -> list[Problem | NoAnswer]:
-        """One of two parts, in the file's order; a hash of what is asked decides: a longer file moves few problems."""
+    def choose_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:
+        """The problems of one split, in the file's order.
 
-        def place(index: int) -> bytes:
-            one = found[index]
-            return hashlib.blake2b((asked(one, self) if isinstance(one, Problem) else one.where).encode()).digest()
+        A hash of the question decides, so that a longer file moves few problems to the other split.
+        """
 
-        held_out = set(sorted(range(len(found)), key=place)[: round(share * len(found))])
-        return [one for index, one in enumerate(found) if (index in held_out) == (split == "test")]
+        def hash_of(index: int) -> bytes:
+            problem = problems[index]
+            text = full_question(problem, self) if isinstance(problem, Problem) else problem.where
+            return hashlib.blake2b(text.encode()).digest()
+
+        assert self.test_share is not None
+        by_hash = sorted(range(len(problems)), key=hash_of)
+        test_indices = set(by_hash[: round(self.test_share * len(problems))])
+        is_test = split == "test"
+        return [problem for index, problem in enumerate(problems) if (index in test_indices) == is_test]

@@ -1,6 +1,6 @@
 """Generated stories of a chosen number of turns, for answers of any length: things go into a box, or are taken out.
 
-Every step is easy, whatever the length: one digit is added to or taken from a total of two digits.
+Every step is equally easy: one digit is added to or taken from a total of two digits.
 """
 
 import random
@@ -28,8 +28,8 @@ class Ledger(DataConfig):
     generated, place = True, "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
-        story = partial(draw, turns=self.turns, choices=self.choices)
-        yield from draw_problems(story, "ledger", split, self.wanted(split), self.seed)
+        draw_story = partial(draw, turns=self.turns, choices=self.choices)
+        yield from draw_problems(draw_story, "ledger", split=split, count=self.wanted(split), seed=self.seed)
 
 
 NAMES = ("Anna", "Ben", "Carl")  # in this order
@@ -41,7 +41,7 @@ LOWEST, HIGHEST = 20, 89
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Somebody puts something in or takes something out."""
+    """A person puts something in or takes something out."""
 
     name: str
     op: str  # + or -
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTask(Task):
-    """A story with its numbers, from which each way of working is written."""
+    """A story with its numbers, from which every way of working is written."""
 
     start: int
     events: tuple[Event, ...]  # one a turn
@@ -61,25 +61,31 @@ class LedgerTask(Task):
 
 
 def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTask:
-    """One random story, of two or three people."""
+    """Draw one random story, of two or three people."""
     totals: list[int] = []
     while not totals or min(totals) < LOWEST or max(totals) > HIGHEST:
         start = rng.randint(LOWEST, HIGHEST)
         changes = [rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(rng.randint(2, 3))]
         totals = list(accumulate(islice(cycle(changes), turns), initial=start))
-    place, thing = rng.choice(PLACES), rng.choice(THINGS)
-    people = [Event(name, "+" if n > 0 else "-", abs(n)) for name, n in zip(NAMES, changes, strict=False)]
-    told = f"{', '.join(map(str, people[:-1]))} and {people[-1]}"
-    question = f"The {place} holds {start} {thing}. In turn {told}. How many {thing} does it hold after {turns} turns?"
-    question += f" Use {choices} wordings." if choices else ""
+    place = rng.choice(PLACES)
+    thing = rng.choice(THINGS)
+    people = []
+    for name, change in zip(NAMES, changes, strict=False):
+        people.append(Event(name, "+" if change > 0 else "-", abs(change)))
+    turn_order = f"{', '.join(map(str, people[:-1]))} and {people[-1]}"
+    question = f"The {place} holds {start} {thing}. In turn {turn_order}. "
+    question += f"How many {thing} does it hold after {turns} turns?"
+    if choices:
+        question += f" Use {choices} wordings."
     events = tuple(islice(cycle(people), turns))
-    return LedgerTask(question, None, None, lambda calc: careful(start, events, calc), start, events, choices)
+    return LedgerTask(question, None, None, partial(careful, start, events), start, events, choices)
 
 
 def careful(start: int, events: Sequence[Event], calc: Calc) -> str:
-    """The answer, by steps that say each event and its sum."""
+    """Work out the answer, by steps that say the event and its sum."""
     total = start
     for turn, event in enumerate(events, 1):
-        before, total = total, calc.compute(total, event.op, event.count)
-        calc.steps += f" {turn}: {event}, so {before}{event.op}{event.count}={total}."
+        result = calc.compute(total, event.op, event.count)
+        calc.write(f"{turn}: {event}, so {total}{event.op}{event.count}={result}.")
+        total = result
     return str(total)

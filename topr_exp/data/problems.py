@@ -7,7 +7,7 @@ import random
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,12 @@ from topr_exp.types import Problem, TOPRError, has_half_pair
 
 LARGEST_UNPARSABLE_SHARE = 0.05
 DIGITS = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
+BETWEEN_NUMBERS = re.compile(r"[\[\](){},;\s]+")
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """How many of one split's problems were left out, and why."""
+    """The number of problems that were left out of one split, by reason."""
 
     origin: str  # where they were read
     unparsable: int  # no gold answer could be read
@@ -40,43 +41,58 @@ class ProblemSets:
 
 
 def load_problems(source: DataConfig) -> ProblemSets:
-    """The problems that the settings name, the same for the same settings.
+    """Load the problems that the settings name, the same for the same settings.
 
-    Of a set larger than asked, `source.seed` draws a part, in the set's order. Raises TOPRError for what can't be read,
-    a split without problems, two problems with one id, and where more than 5 % of a split have no readable answer.
+    Of a larger set, `source.seed` draws a subset, in the set's order. Raises TOPRError for an unreadable source, a
+    split without problems, two problems with one id, and where more than 5 % of a split have no readable answer.
 
-    `source.test_split` validation tests on training problems that are not trained on; TOPRError where too few are left.
+    `source.test_split` validation tests on training problems that are not trained on; TOPRError where too few remain.
     """
-    test, test_report = _read(source, "test")
-    train, train_report = _read(source, "train")
-    name, count = Counter(problem.id for problem in (*train, *test)).most_common(1)[0]
-    if count > 1:
-        raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
-    disjoint = _without(train, test, source)
-    used_train = _part(disjoint, source.train_problems, source)
+    test, test_report = read_split(source, "test")
+    train, train_report = read_split(source, "train")
+    refuse_duplicate_ids([*train, *test], source.name)
+    disjoint_train = without_questions_of(test, train, source)
+    train_report = replace(train_report, overlapping=len(train) - len(disjoint_train))
+    train = choose_subset(disjoint_train, source.train_problems, source)
     if source.test_split == "validation":
-        test = _without(disjoint, used_train, source)
+        test = without_questions_of(train, disjoint_train, source)
         test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
-        assert source.test_problems is not None
-        if len(test) < source.test_problems:  # or a choice would be made by a handful of problems
-            raise TOPRError(
-                f"data.test_split=validation: {len(test)} training problems are not trained on, data.test_problems="
-                f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
-            )
-    train_report = replace(train_report, overlapping=len(train) - len(disjoint))
-    return ProblemSets(used_train, _part(test, source.test_problems, source), train_report, test_report)
+        refuse_few_validation_problems(len(test), source)
+    return ProblemSets(train, choose_subset(test, source.test_problems, source), train_report, test_report)
 
 
-def _without(problems: list[Problem], others: list[Problem], source: DataConfig) -> list[Problem]:
-    """The problems that ask what none of the others does."""
-    held_out = {normal_form(asked(problem, source)) for problem in others}
-    return [problem for problem in problems if normal_form(asked(problem, source)) not in held_out]
+def refuse_duplicate_ids(problems: Iterable[Problem], source_name: str) -> None:
+    """Raise TOPRError where two problems have one id."""
+    id_counts = Counter(problem.id for problem in problems)
+    problem_id, count = id_counts.most_common(1)[0]
+    if count > 1:
+        raise TOPRError(f"data={source_name}: {count} problems have the id {problem_id}; each needs its own")
 
 
-def asked(problem: Problem, source: DataConfig) -> str:
-    """The question, and the further fields that the template names."""
-    added = [text for name, text in sorted(problem.fields.items()) if f"{{{name}}}" in (source.template or "")]
-    return "\n".join([problem.question, *added])
+def refuse_few_validation_problems(count: int, source: DataConfig) -> None:
+    """Raise TOPRError for fewer problems than asked: a choice would be made by a handful of them."""
+    assert source.test_problems is not None
+    if count < source.test_problems:
+        raise TOPRError(
+            f"data.test_split=validation: {count} training problems are not trained on, data.test_problems="
+            f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
+        )
+
+
+def without_questions_of(held_out: list[Problem], problems: list[Problem], source: DataConfig) -> list[Problem]:
+    """The problems that ask no question of `held_out`, up to case and white space."""
+    held_out_questions = {normal_form(full_question(problem, source)) for problem in held_out}
+    return [problem for problem in problems if normal_form(full_question(problem, source)) not in held_out_questions]
+
+
+def full_question(problem: Problem, source: DataConfig) -> str:
+    """The question, and the further fields that the template names, one a line."""
+    lines = [problem.question]
+    template = source.template or ""
+    for name, text in sorted(problem.fields.items()):
+        if f"{{{name}}}" in template:
+            lines.append(text)
+    return "\n".join(lines)
 
 
 def normal_form(text: str) -> str:
@@ -84,52 +100,67 @@ def normal_form(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _part(problems: list[Problem], count: int | None, source: DataConfig) -> list[Problem]:
+def choose_subset(problems: list[Problem], count: int | None, source: DataConfig) -> list[Problem]:
+    """`count` of the problems in their order: the first of generated ones, else a sample by `source.seed`."""
     if count is None or count >= len(problems):
         return problems
     if source.generated:
         return problems[:count]
-    chosen = random.Random(source.seed).sample(range(len(problems)), count)
-    return [problems[index] for index in sorted(chosen)]
+    indices = random.Random(source.seed).sample(range(len(problems)), count)
+    return [problems[index] for index in sorted(indices)]
 
 
-def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
-    """The problems of a split, and what became of it."""
+def read_split(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
+    """Read the problems of a split, and count those without a readable answer."""
     origin = source.origin(split)
-    found = list(islice(_checked(source, split), source.wanted(split) if source.generated else None))
-    problems = [one for one in found if isinstance(one, Problem)]
-    unparsable = [one for one in found if isinstance(one, NoAnswer)]
-    if not found:
+    problems = []
+    unparsable = []
+    for problem in islice(checked_problems(source, split), source.wanted(split) if source.generated else None):
+        if isinstance(problem, NoAnswer):
+            unparsable.append(problem)
+        else:
+            problems.append(problem)
+    total = len(problems) + len(unparsable)
+    if not total:
         raise TOPRError(source.why_empty(split))
-    if len(unparsable) > LARGEST_UNPARSABLE_SHARE * len(found):
+    if len(unparsable) > LARGEST_UNPARSABLE_SHARE * total:
         raise TOPRError(
-            f"{origin}: {len(unparsable)} of {len(found)} problems have no {unparsable[0].what} that can be read "
+            f"{origin}: {len(unparsable)} of {total} problems have no {unparsable[0].what} that can be read "
             f"(at most 5 % may be left out); the first is {unparsable[0].where}"
         )
     return problems, SplitReport(origin, len(unparsable))
 
 
-def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
-    """Check what a source yields; TOPRError, with one line, where its code fails or yields something else."""
+def checked_problems(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
+    """Check every value that a source yields; TOPRError, with one line, where its code fails or yields another type."""
     where = f"data._target_={type(source).__module__}.{type(source).__qualname__}: problems({split!r})"
     try:
-        for one in source.problems(split):
-            if not isinstance(one, Problem | NoAnswer):
-                raise TOPRError(f"{where} yields {type(one).__name__}, not Problem")
-            texts = (one.id, one.question, one.answer) if isinstance(one, Problem) else ()
-            if not all(isinstance(text, str) and text for text in texts):
-                raise TOPRError(f"{where}: id, question and answer must be texts and not empty; got {one!r:.200}")
-            if any(map(has_half_pair, texts)):
-                raise TOPRError(f"{where}: half of a surrogate pair is no character; got {one!r:.200}")
-            yield one
+        for problem in source.problems(split):
+            if fault := fault_of(problem):
+                raise TOPRError(f"{where}{fault}")
+            yield problem
     except TOPRError:
         raise
     except Exception as error:  # whatever the user's code raises
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        text = " ".join(str(error).split())
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split())
         raise TOPRError(
-            f"{where} raised {type(error).__name__}: {text} ({Path(line.filename).name}, line {line.lineno})"
+            f"{where} raised {type(error).__name__}: {message} ({Path(frame.filename).name}, line {frame.lineno})"
         ) from error
+
+
+def fault_of(problem: object) -> str | None:
+    """Say why a value is no problem, to follow the name of its source; None for a good one."""
+    if isinstance(problem, NoAnswer):
+        return None
+    if not isinstance(problem, Problem):
+        return f" yields {type(problem).__name__}, not Problem"
+    texts = (problem.id, problem.question, problem.answer)
+    if not all(isinstance(text, str) and text for text in texts):
+        return f": id, question and answer must be texts and not empty; got {problem!r:.200}"
+    if any(map(has_half_pair, texts)):
+        return f": half of a surrogate pair is no character; got {problem!r:.200}"
+    return None
 
 
 def refuse_no_number(where: str, gold: str) -> None:
@@ -137,30 +168,32 @@ def refuse_no_number(where: str, gold: str) -> None:
 
     Digits alone spell a finite number, however many there are.
     """
-    for part in re.split(r"[\[\](){},;\s]+", gold):
+    for word in BETWEEN_NUMBERS.split(gold):
         # infinity is an answer and Nan a name, but for JSON's spelling of numbers
-        number = part.lstrip("-") in ("NaN", "Infinity") or any(map(str.isdigit, part))
-        number = number and DIGITS.fullmatch(part) is None
+        may_be_number = word.lstrip("-") in ("NaN", "Infinity") or any(map(str.isdigit, word))
+        if not may_be_number or DIGITS.fullmatch(word):
+            continue
         with contextlib.suppress(ValueError):
-            if number and not math.isfinite(float(part)):
+            if not math.isfinite(float(word)):
                 raise TOPRError(f"{where}: the gold answer {gold} is no finite number")
 
 
 def level_of(value: object) -> int | None:
-    """1 to 5 of what MATH writes as "Level 3"; None for anything else."""
+    """1 to 5 for a level as MATH writes it, "Level 3"; None for anything else."""
     digits = str(value).removeprefix("Level ")
     return int(digits) if digits in ("1", "2", "3", "4", "5") else None
 
 
-def text_of(where: str, row: dict[str, Any], field: str, hint: str = "") -> str:
-    """A field as text, which must not be empty; `hint` follows where there is no such field."""
+def text_of(where: str, row: dict[str, Any], field: str, *, hint: str = "") -> str:
+    """A field as text, which must not be empty; `hint` ends the line where there is no such field."""
     if row.get(field) is None:
         raise TOPRError(f"{where}: there is no {field}, it has {', '.join(row) or 'nothing'}{hint}")
-    if not (text := as_text(row[field]).strip()):
+    text = as_text(row[field]).strip()
+    if not text:
         raise TOPRError(f"{where}: the field {field} is empty")
     return text
 
 
 def as_text(value: object) -> str:
-    """A text as it is, anything else as JSON: numbers as they are written, lists and objects for a grader."""
+    """A text unchanged, anything else as JSON: numbers keep their digits, lists and objects are for a grader."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

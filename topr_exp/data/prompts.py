@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ CHAT_TEMPLATES = {
 
 @dataclass(frozen=True)
 class Prompter:
-    """Turns questions into prompts. `stop` are the strings that end a completion."""
+    """Turns questions into prompts; a completion ends before any of the strings in `stop`."""
 
     template: str
     shots: tuple[Problem, ...]  # worked examples, whose answers are whole solutions
@@ -46,75 +45,102 @@ class Prompter:
     chat_options: Mapping[str, Any] = field(default_factory=dict)  # variables of the model's chat template
 
     def render(self, question: str, tokenizer: Any = None, fields: Mapping[str, str] | None = None) -> str:
-        """The prompt as text; chat prompts need the model's tokenizer, whose chat template they go through.
+        """Render the prompt as text; chat prompts go through the chat template of the model's tokenizer.
 
         fields: the problem's further ones. Raises TOPRError for a chat prompt where the model has no chat template.
         """
-        worked = [(self._ask(shot.question, shot.fields), shot.answer) for shot in self.shots]
-        asked = self._ask(question, fields or {})
+        prompt = self._fill_template(question, fields or {})
         if not self.chat:
-            return "".join(f"{ask} {solution}\n\n" for ask, solution in worked) + asked
+            examples = [f"{self._fill_template(shot.question, shot.fields)} {shot.answer}\n\n" for shot in self.shots]
+            return "".join([*examples, prompt])
         if getattr(tokenizer, "chat_template", None) is None:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
-        said = [*itertools.chain(*worked), asked]
-        messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
+        messages = []
+        for shot in self.shots:
+            messages.append({"role": "user", "content": self._fill_template(shot.question, shot.fields)})
+            messages.append({"role": "assistant", "content": shot.answer})
+        messages.append({"role": "user", "content": prompt})
         try:
-            text: str = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **self.chat_options
-            )
+            return apply_chat_template(tokenizer, messages, self.chat_options)
         except Exception as error:  # a template is a program of the model's
             raise TOPRError(f"the model's chat template refuses the prompt ({first_line(error)})") from None
-        return text
 
-    def _ask(self, question: str, fields: Mapping[str, str]) -> str:
-        # Not str.format: templates are full of LaTeX braces. In one go: what is put in may hold braces too.
-        parts = {**fields, "question": question}
-        places = "|".join(re.escape(f"{{{name}}}") for name in parts)
-        return re.sub(places, lambda place: parts[place.group()[1:-1]], self.template)
+    def _fill_template(self, question: str, fields: Mapping[str, str]) -> str:
+        # Not str.format: templates are full of LaTeX braces. In one go: the texts may hold braces too.
+        texts = {**fields, "question": question}
+        placeholders = "|".join(re.escape(f"{{{name}}}") for name in texts)
+        return re.sub(placeholders, lambda match: texts[match.group()[1:-1]], self.template)
+
+
+def apply_chat_template(tokenizer: Any, messages: list[dict[str, str]], options: Mapping[str, Any]) -> str:
+    """Render messages up to where the assistant's next one begins; the template may raise anything."""
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    return text
 
 
 def build_prompter(config: DataConfig) -> Prompter:
-    """The prompter that the settings describe.
+    """Build the prompter that the settings describe.
 
     Raises ConfigError when more worked examples are asked for than there are, TOPRError for a bad file of them.
     """
-    if config.fewshot_file is not None and not Path(config.fewshot_file).is_file():
-        raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
-    available = load_shots(Path(config.fewshot_file)) if config.fewshot_file else own_shots(config.asked_as)
+    shots = load_shots(config)
+    template = config.template if config.template is not None else default_template(config)
+    stop: Sequence[str] = ()
+    if config.stop is not None:
+        stop = config.stop
+    elif config.shots and not config.chat:
+        next_question = template.split("{question}")[0].strip()
+        stop = [f"\n{next_question}"] if next_question else []
+    return Prompter(template, shots, config.chat, tuple(stop), config.chat_options or {})
+
+
+def default_template(config: DataConfig) -> str:
+    """The template of the answer format; of a user's grader one that asks for no format."""
+    if config.asked_as is not None:
+        templates = CHAT_TEMPLATES if config.chat else TEMPLATES
+        return templates[config.asked_as]
+    return "{question}" if config.chat else "Question: {question}\nAnswer:"
+
+
+def load_shots(config: DataConfig) -> tuple[Problem, ...]:
+    """Load as many worked examples as the settings ask for, from their file or the project's."""
+    if config.fewshot_file is not None:
+        if not Path(config.fewshot_file).is_file():
+            raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
+        available = read_shots(Path(config.fewshot_file))
+    else:
+        available = shipped_shots(config.asked_as)
     if config.shots > len(available):
         kind = config.asked_as if config.asked_as is not None else f"data.grader={config.grader_name}"
         origin = config.fewshot_file or f"the {kind} examples"
         raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
-    plain = "{question}" if config.chat else "Question: {question}\nAnswer:"  # for a grader of the user's own
-    default = plain if config.asked_as is None else (CHAT_TEMPLATES if config.chat else TEMPLATES)[config.asked_as]
-    template = config.template if config.template is not None else default
-    beginning = template.split("{question}")[0].strip()
-    next_question = [f"\n{beginning}"] if config.shots and beginning and not config.chat else []
-    stop = tuple(next_question if config.stop is None else config.stop)
-    return Prompter(template, available[: config.shots], config.chat, stop, config.chat_options or {})
+    return available[: config.shots]
 
 
-def own_shots(answer_format: str | None) -> tuple[Problem, ...]:
+def shipped_shots(answer_format: str | None) -> tuple[Problem, ...]:
     """The project's worked examples, ending as the answer format asks; none for a user's grader."""
     if answer_format is None:
         return ()
     benchmark = "gsm8k" if answer_format == "gsm8k" else "math"
-    rows = [row for _, row in read_json_lines(EXEMPLARS) if row["benchmark"] == benchmark]
-    ending = ENDINGS[answer_format]
-    return tuple(Problem("", row["question"], f"{row['steps']} {ending.format(answer=row['answer'])}") for row in rows)
+    shots = []
+    for _, row in read_json_lines(EXEMPLARS):
+        if row["benchmark"] == benchmark:
+            ending = ENDINGS[answer_format].format(answer=row["answer"])
+            shots.append(Problem("", row["question"], f"{row['steps']} {ending}"))
+    return tuple(shots)
 
 
-def load_shots(path: Path) -> tuple[Problem, ...]:
-    """Worked examples from a file of JSON lines with `question` and `solution`, used as they are, and further fields.
+def read_shots(path: Path) -> tuple[Problem, ...]:
+    """Read worked examples from JSON lines with `question` and `solution`, used unchanged, and further fields.
 
     Raises TOPRError naming file and line.
     """
     shots = []
     for number, row in read_json_lines(path):
-        question, solution = row.get("question"), row.get("solution")
+        question, solution = row.pop("question", None), row.pop("solution", None)
         if not (isinstance(question, str) and isinstance(solution, str)):
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
-        fields = {key: as_text(value) for key, value in row.items() if key not in ("question", "solution")}
+        fields = {name: as_text(value) for name, value in row.items()}
         shots.append(Problem("", question, solution, fields=fields))
     return tuple(shots)
 
@@ -140,32 +166,36 @@ def tokenize_prompts(
     prompter: Prompter,
     policy: Any,
     max_new_tokens: int,
-    given: Mapping[int, NDArray[np.int32]] | None = None,
+    encoded_prompts: Mapping[int, NDArray[np.int32]] | None = None,
 ) -> TokenizedProblems:
-    """Render and encode the prompts; what doesn't fit into the context with `max_new_tokens` is left out and counted.
+    """Render and encode the prompts; those that leave no room for `max_new_tokens` are left out and counted.
 
-    given: prompts that are encoded already, by the problem's place. Raises TOPRError when nothing fits.
+    encoded_prompts: by the problem's index, where the prompt is not to be rendered. TOPRError when nothing fits.
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
-    room = policy.context - max_new_tokens
+    longest_prompt = policy.context - max_new_tokens
     if prompter.chat and puts_date(policy.tokenizer, prompter.chat_options):
         warn(
             "the model's chat template puts today's date into every prompt, so that the same command samples anew "
             "tomorrow; if the template has a variable for it, set that: 'data.chat_options={date_string: 26 Jul 2024}'"
         )
-
-    def encoded(problem: Problem) -> NDArray[np.int32]:
-        text = prompter.render(problem.question, policy.tokenizer, problem.fields)
-        return policy.encode(text, chat=prompter.chat)
-
-    prompts = [given[place] if given and place in given else encoded(one) for place, one in enumerate(problems)]
-    fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
+    prompts = []
+    for index, problem in enumerate(problems):
+        if encoded_prompts and index in encoded_prompts:
+            prompts.append(encoded_prompts[index])
+        else:
+            text = prompter.render(problem.question, policy.tokenizer, problem.fields)
+            prompts.append(policy.encode(text, chat=prompter.chat))
+    fitting = [index for index, prompt in enumerate(prompts) if len(prompt) <= longest_prompt]
     if not fitting:
         raise TOPRError(
             f"no prompt fits: the shortest of {len(prompts)} has {min(map(len, prompts))} tokens, the model's context "
-            f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {room}"
+            f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {longest_prompt}"
         )
     return TokenizedProblems(
-        [problems[i] for i in fitting], [prompts[i] for i in fitting], prompter.stop, len(prompts) - len(fitting)
+        problems=[problems[index] for index in fitting],
+        prompts=[prompts[index] for index in fitting],
+        stop=prompter.stop,
+        too_long=len(prompts) - len(fitting),
     )

@@ -15,19 +15,21 @@ from topr_exp.types import Problem, TOPRError
 # scripts/try_gym_tasks.py checks the list.
 LISTED = json.loads(Path(__file__).with_name("gym_tasks.json").read_text(encoding="utf-8"))
 TASKS: list[str] = LISTED["offered"]
-EXCLUDED: dict[str, str] = {task: reason for reason, tasks in LISTED["left out"].items() for task in tasks}
-MOST_DRAWS = 10  # for each question that is asked for; a task may have fewer different ones
+EXCLUDED: dict[str, str] = {}  # task -> reason
+for _reason, _tasks in LISTED["left out"].items():
+    EXCLUDED |= dict.fromkeys(_tasks, _reason)
+MOST_DRAWS = 10  # a question that is asked for; a task may have fewer different ones
 
 
 @dataclass(frozen=True)
 class ReasoningGym(DataConfig):
     """Problems of one task, `size` to train on and `test_size` to test on, no question twice in either.
 
-    A gold is the problem's entry as JSON, with what the task's scorer reads.
+    A gold is the problem's entry as JSON, which the task's scorer reads.
     """
 
     task: str
-    options: Named  # of the task, such as {max_terms: 3}; what they don't name is as the task has it
+    options: Named  # of the task, such as {max_terms: 3}; the others keep the task's defaults
     size: Count
     test_size: Count
 
@@ -45,17 +47,24 @@ class ReasoningGym(DataConfig):
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """The list of the installed package's files with their hashes: another version draws other problems."""
-        for installed in metadata.distributions(name="reasoning-gym"):
-            yield from (("task", Path(str(path.locate()))) for path in installed.files or () if path.name == "RECORD")
+        for distribution in metadata.distributions(name="reasoning-gym"):
+            for path in distribution.files or ():
+                if path.name == "RECORD":
+                    yield "task", Path(str(path.locate()))
 
     def problems(self, split: str) -> Iterator[Problem]:
         """Different questions, as many as are asked for or as there are; TOPRError where the task refuses `options`."""
         count = self.test_size if split == "test" else self.size
-        made, golds = self.open_task(split, MOST_DRAWS * count), dict[str, str]()
+        entries = self.open_task(split, MOST_DRAWS * count)
+        golds: dict[str, str] = {}  # question -> gold
         for index in range(MOST_DRAWS * count):
-            entry = made[index]
-            gold = {"task": self.task, "options": self.options or {}}
-            gold |= {"answer": entry["answer"], "metadata": entry["metadata"]}
+            entry = entries[index]
+            gold = {
+                "task": self.task,
+                "options": self.options or {},
+                "answer": entry["answer"],
+                "metadata": entry["metadata"],
+            }
             golds.setdefault(entry["question"].strip(), json.dumps(gold, ensure_ascii=False))
             if len(golds) == count:
                 break
@@ -63,23 +72,26 @@ class ReasoningGym(DataConfig):
             yield Problem(f"{self.name}/{self.task}/{split}{self.seed}/{index:06d}", question, answer)
 
     def open_task(self, split: str, size: int) -> Any:
+        """The task's `size` entries, drawn when they are read; TOPRError without the package or for bad options."""
         try:
             library = import_module("reasoning_gym")
         except ImportError as error:
-            how = "the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
-            raise TOPRError(f"data=reasoning_gym: {how}: {error}") from None
+            hint = "the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
+            raise TOPRError(f"data=reasoning_gym: {hint}: {error}") from None
+        options = self.options or {}
         try:
-            seed = seed_of(self.task, self.seed, split)
-            return library.create_dataset(self.task, seed=seed, size=size, **(self.options or {}))
+            return library.create_dataset(self.task, seed=seed_of(self.task, self.seed, split), size=size, **options)
         except (AssertionError, TypeError, ValueError) as error:
-            given, why = json.dumps(self.options), " ".join(str(error).split())
-            raise TOPRError(f"data.options={given}: {self.task} does not take these: {why}") from None
+            reason = " ".join(str(error).split())
+            raise TOPRError(
+                f"data.options={json.dumps(self.options)}: {self.task} does not take these: {reason}"
+            ) from None
 
     def solution(self, problem: Problem) -> str:
         return f"<answer>{json.loads(problem.answer)['answer']}</answer>"
 
 
 def seed_of(task: str, seed: int, split: str) -> int:
-    """A task's problem k is drawn by its seed + k: those of neighbouring seeds are nearly all the same ones."""
+    """Hash to the task's seed: a task draws problem k by seed + k, so neighbouring seeds would share most problems."""
     text = f"{task}/{split}/{seed}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")

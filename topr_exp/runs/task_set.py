@@ -14,7 +14,7 @@ from topr_exp.config.data import Grading
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
-from topr_exp.data.problems import asked, load_problems
+from topr_exp.data.problems import full_question, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import grade_rollouts
@@ -45,7 +45,7 @@ def trained_on(
 ) -> TrainedOn:
     """Count the problems to sample for (of train, if prompts fit), those that imported completions answer, or both."""
     parts = train, fitting, imported.questions.problems if imported is not None else ()
-    known, sampled, answered = ({asked(problem, config.data) for problem in part} for part in parts)
+    known, sampled, answered = ({full_question(problem, config.data) for problem in part} for part in parts)
     sampled = sampled if imported is None or config.compose.mix is not None else set()
     ours, brought = (sampled | answered) & known, answered - known
     told = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
