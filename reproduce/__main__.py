@@ -56,8 +56,8 @@ def make_figures(options: argparse.Namespace) -> int:
     from reproduce.page import write_page
     from reproduce.tables import FIGURES
     from topr_exp.runs.preflight import check_machine
-    from topr_exp.runtime.exit_status import say
     from topr_exp.runtime.files import write_text
+    from topr_exp.runtime.terminal import say
 
     began = time.monotonic()
     request = request_of(options)

@@ -14,7 +14,7 @@ from reproduce.jobs import Need, Request, jobs_of
 from reproduce.records import SHARES
 from reproduce.selection import Runs
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import plural, say
+from topr_exp.runtime.terminal import plural, say
 
 
 def finished(need: Need) -> dict[str, tuple[Record, Path]]:

@@ -16,7 +16,7 @@ from reproduce.groups import ORDER, Groups, Split, by_model, name_of
 from reproduce.selection import Runs
 from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, plain_number, series_style
 from topr_exp.runs.records import Record
-from topr_exp.runtime.files import write_whole
+from topr_exp.runtime.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def save(figure: Figure, path: Path) -> None:
     unnamed: Any = {"Software": None}
     figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata=unnamed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data.getvalue())
+    write_bytes(path, data.getvalue())
 
 
 # ---- axes

@@ -9,7 +9,7 @@ from reproduce import records
 from reproduce.figure import Figure
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import Job, Plan, check_sweep, plan
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.terminal import warn
 from topr_exp.types import ConfigError
 
 CONF = Path(__file__).with_name("conf")

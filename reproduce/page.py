@@ -10,8 +10,8 @@ from reproduce.groups import group_by, grouping, name_of
 from reproduce.jobs import is_study
 from reproduce.selection import Runs, collapsed, fell, mean_of
 from topr_exp.report.estimates import against_best, highest_mean, leaders
-from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import write_text
+from topr_exp.runtime.terminal import plural
 
 BASE_BY = ("data_sets", "lengths", "top_ks")  # groupings that decide what the base scores
 WORDS = ("shown", "shown alone", "reversed", "reversed alone", "not shown", "equal", "undecided")

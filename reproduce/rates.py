@@ -26,8 +26,9 @@ from reproduce import records
 from reproduce.groups import RATE
 from topr_exp.runs.attempt import last_error
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import command_parser, exit_status, say
+from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import write_text
+from topr_exp.runtime.terminal import say
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from topr_exp.config.yamls import CONF
 from topr_exp.report.results import results
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record
-from topr_exp.runtime.files import MISSING, read_object, write_text
+from topr_exp.runtime.files import write_text
+from topr_exp.runtime.json_files import MISSING, read_object
 from topr_exp.schema import flatten, plain
 from topr_exp.types import VERDICTS, TOPRError
 

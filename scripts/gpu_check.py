@@ -54,7 +54,7 @@ from scripts.gpu_check_runs import (
     run_command,
 )
 from topr_exp.runtime.files import write_text
-from topr_exp.runtime.gpu_machine import examine, untested
+from topr_exp.sampling.vllm_requirements import examine, untested
 
 # ---- the steps, each of which returns its figures
 

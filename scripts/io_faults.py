@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topr_exp.models.loading import SHIPPED
-from topr_exp.runtime.finished import MARK
+from topr_exp.runs.finished import MARK
 
 KILL = "kill"
 OF_WRITING = ("ENOSPC", "EIO", KILL)

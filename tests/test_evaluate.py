@@ -20,7 +20,7 @@ from topr_exp.models import loading
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs.console import preview_prompt
+from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.sampling import rollouts
 from topr_exp.schema import plain, show
 from topr_exp.types import TOPRError

@@ -4,7 +4,8 @@ import sys
 from argparse import Namespace
 
 from topr_exp import leave_out_current_folder
-from topr_exp.runtime.exit_status import exit_status, print_error
+from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.terminal import print_error
 from topr_exp.types import ConfigError
 
 
@@ -29,7 +30,7 @@ def answer(args: Namespace) -> int:
 
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
-    from topr_exp.runs.attempt import start_anew
+    from topr_exp.runs.overwrite import move_overwritten_folder
     from topr_exp.runs.plan import plan
     from topr_exp.runs.preflight import check_machine
     from topr_exp.runtime.distributed import launched_processes
@@ -40,7 +41,7 @@ def start(args: Namespace) -> int:
     if config.overwrite and launched_processes() > 1:
         raise ConfigError("overwrite=true: under torchrun each process would move the run's folder; move it yourself")
     if config.dry_run:
-        from topr_exp.runs.console import preview_prompt
+        from topr_exp.runs.first_prompt import preview_prompt
         from topr_exp.sweeps.launch import preview
 
         rows = preview(planned)  # first, since it refuses
@@ -52,7 +53,7 @@ def start(args: Namespace) -> int:
     else:
         from topr_exp.sweeps.processes import run_processes
 
-        run_processes(start_anew(config))
+        run_processes(move_overwritten_folder(config))
     return 0
 
 

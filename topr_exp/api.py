@@ -16,11 +16,11 @@ from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.grading import Grader
 from topr_exp.report.groups import group_runs, runs_frame
 from topr_exp.report.runs import find_runs
-from topr_exp.runs.attempt import start_anew
-from topr_exp.runs.folder import EXAMPLES, IMPORTED, rows_in
+from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import plan
 from topr_exp.runs.preflight import check_machine
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runs.run_files import read_run_file
+from topr_exp.runs.training_data import EXAMPLES, IMPORTED, read_row_numbers
 from topr_exp.store import Store
 from topr_exp.training.own_loop import ConfiguredLoss, MuSource, Reduction
 from topr_exp.types import ConfigError, TOPRError
@@ -59,7 +59,7 @@ def run(config: Config) -> dict[str, Any]:
     check_machine([config])
     threads = torch.get_num_threads()
     try:
-        return pipeline.run(start_anew(config))
+        return pipeline.run(move_overwritten_folder(config))
     finally:
         torch.set_num_threads(threads)
 
@@ -129,7 +129,7 @@ def read_completions(run: str | Path, iteration: int = 1) -> pd.DataFrame:
     completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
     """
     folder = Path(run) / f"iteration-{iteration}"
-    sources, fault = read_small_file(folder / "sources.json")
+    sources, fault = read_run_file(folder / "sources.json")
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
     kinds, parts = [kind for kind in ("", "imported_") if {f"{kind}rollouts", f"{kind}verdicts"} <= sources.keys()], []
@@ -140,11 +140,11 @@ def read_completions(run: str | Path, iteration: int = 1) -> pd.DataFrame:
         names = (sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts"))  # then how it was read
         verdicts, drawn = (store.open(store.root / name).read() for name in names)
         if kind == kinds[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
-            drawn = drawn.take(rows_in(folder / IMPORTED))
+            drawn = drawn.take(read_row_numbers(folder / IMPORTED))
         drawn = drawn.drop_columns(sorted({*drawn.column_names} & {*verdicts.column_names}))
         parts.append(pd.concat([drawn.to_pandas(), verdicts.to_pandas()], axis=1))
     frame = pd.concat(parts, ignore_index=True)
-    rows, counts = np.unique(rows_in(folder / EXAMPLES), return_counts=True)
+    rows, counts = np.unique(read_row_numbers(folder / EXAMPLES), return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
     return frame
 

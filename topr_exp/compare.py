@@ -19,7 +19,8 @@ from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, differences, estimate, headlines, standing, versus
 from topr_exp.report.groups import columns_of, group_runs, tell
 from topr_exp.report.runs import find_runs
-from topr_exp.runtime.exit_status import command_parser, exit_status, plural, warn
+from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sweeps.sweep import aligned
 from topr_exp.types import ConfigError, TOPRError
 

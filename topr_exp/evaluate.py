@@ -19,13 +19,15 @@ from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import choices, load
 from topr_exp.config.model import SAMPLERS
 from topr_exp.config.settings import Config
-from topr_exp.runs.attempt import environment
 from topr_exp.runs.preflight import check_files, check_machine
-from topr_exp.runtime.cpu import slow_precision
-from topr_exp.runtime.exit_status import CommandParser, exit_status, say
-from topr_exp.runtime.files import disk_errors, write_json
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runs.provenance import environment
+from topr_exp.runs.run_files import read_run_file
+from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.json_files import write_json
+from topr_exp.runtime.machine import slow_precision
 from topr_exp.runtime.stop import StopFlag
+from topr_exp.runtime.terminal import say
 from topr_exp.schema import NOT_IDENTITY, hashed, literal, safe, show
 from topr_exp.types import VERDICTS, ConfigError
 
@@ -115,7 +117,7 @@ def given_settings(args: Namespace) -> dict[str, str]:
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
     for folder in list(weights.parents)[:2]:  # <run>/model, <run>/iteration-1/model
-        stored, fault = read_small_file(folder / "config.json")
+        stored, fault = read_run_file(folder / "config.json")
         if (folder / "state.json").exists() or "resolved" in stored:
             break
     else:

@@ -22,17 +22,20 @@ from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, show_completions
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.policy import Policy
-from topr_exp.runs.console import header, results, tell_signs, write_card, write_prompt
+from topr_exp.runs.console import header, results
 from topr_exp.runs.cut_off import warn_of_sampled, warn_of_tested
+from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
+from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
 from topr_exp.runs.imported_log import distance, load_log
-from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
+from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
+from topr_exp.runs.model_card import write_card
+from topr_exp.runs.reward_signs import report_reward_signs
 from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.run_models import NOT_SAVED, keeps_no_model
 from topr_exp.runtime.stop import StopFlag
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
 from topr_exp.sampling.rollouts import Completions, generate_rollouts, open_sampler
 from topr_exp.sampling.sampler import Sampler, seed_of
@@ -335,7 +338,7 @@ class Experiment:
         )
         if round_number is None or not self.told_signs:
             solves_for_c = config.reward == "pm1" and not config.schedule.in_rounds  # else only c can be set
-            tell_signs(found, config.algo, "effective_positive" if solves_for_c else "baseline")
+            report_reward_signs(found, config.algo, "effective_positive" if solves_for_c else "baseline")
         self.told_signs = True
         if not self.warned_of_cut_off:
             sampled = pool.rollouts.truncated

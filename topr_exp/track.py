@@ -8,9 +8,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import command_parser, exit_status, say, warn
-from topr_exp.runtime.finished import MARK, changed_results
-from topr_exp.runtime.run_models import NOT_SAVED, keeps_no_model
+from topr_exp.runs.finished import MARK, NOT_SAVED, changed_results, keeps_no_model
+from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
 
 

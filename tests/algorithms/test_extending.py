@@ -16,7 +16,7 @@ from topr_exp.__main__ import answer
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import build_section
-from topr_exp.runs.preflight import inputs_of
+from topr_exp.runs.inputs import inputs_of
 from topr_exp.types import ConfigError
 
 

@@ -17,7 +17,7 @@ from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
 from topr_exp.report.runs import find_runs
-from topr_exp.runs import attempt
+from topr_exp.runs import overwrite, run_lock
 from topr_exp.store.__main__ import main as store
 from topr_exp.sweeps.launch import start_all_anew
 from topr_exp.sweeps.sweep import Run
@@ -45,7 +45,7 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next_and_overwrite_starts_
     anew = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
     old = folder.parent / "replaced" / f"{folder.name}-1"
     assert (old / "DONE").exists()
-    assert not (old / attempt.CLAIM).exists()
+    assert not (old / run_lock.CLAIM).exists()
     assert json.loads((old / "summary.json").read_text())["final"]["pass@1"] == pytest.approx(anew["final"]["pass@1"])
     assert json.loads((folder / "config.json").read_text())["resolved"]["overwrite"] is False
     assert sorted(run.path for run in find_runs([tmp_path])) == sorted([folder, config_of(*words).folder])
@@ -57,7 +57,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.Monke
         start(parse_arguments(overrides(tmp_path, "overwrite=true")))
     monkeypatch.delenv("WORLD_SIZE")
     config = config_of(*overrides(tmp_path, "overwrite=true"))
-    assert attempt.start_anew(config).overwrite is False  # no folder: nothing to move
+    assert overwrite.move_overwritten_folder(config).overwrite is False  # no folder: nothing to move
     config.folder.mkdir(parents=True)
     child = "import sys; from pathlib import Path; from topr_exp.runs.attempt import lock_run_folder\n"
     child += "with lock_run_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n"
@@ -68,14 +68,14 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.Monke
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with refused("is being run by process"):
-            attempt.start_anew(config)
+            overwrite.move_overwritten_folder(config)
         with refused("overwrite=true: run 3 is running; cancel it first"):
             start_all_anew([run])
         holder.communicate()
     (config.folder / "mine").touch()
     start_all_anew([run])
     assert run.settings == {"overwrite": False}, "or a job that is queued again would move its own folder"
-    attempt.move_aside(config.folder)  # there is none
+    overwrite.move_aside(config.folder)  # there is none
     assert (config.folder.parent / "replaced" / f"{config.folder.name}-1" / "mine").exists()
 
 

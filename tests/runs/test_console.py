@@ -23,10 +23,13 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
-from topr_exp.runs.attempt import overrides as overrides_of
-from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, tell_signs, write_card
+from topr_exp.runs.console import header
+from topr_exp.runs.first_prompt import preview_prompt
+from topr_exp.runs.model_card import CARD_FILE, write_card
+from topr_exp.runs.provenance import user_overrides as overrides_of
+from topr_exp.runs.reward_signs import never_rarer, report_reward_signs, signs
 from topr_exp.runs.task_set import TrainedOn
-from topr_exp.runtime import cpu
+from topr_exp.runtime import machine
 from topr_exp.types import TOPRError
 
 TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
@@ -99,8 +102,8 @@ def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, tex
 
 def test_a_precision_that_is_slow_here_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
-    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
-    assert shown(precision="bfloat16")["precision"] == cpu.SLOW_BFLOAT16
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    assert shown(precision="bfloat16")["precision"] == machine.SLOW_BFLOAT16
     assert "precision" not in shown()
 
 
@@ -183,7 +186,7 @@ def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(
 ):
     found = composed(positives, 1000, rewards, given, **weighting)
     key = "effective_positive" if rewards == "pm1" else "baseline"
-    tell_signs(found, config_of(f"algo={algo}").algo, key)
+    report_reward_signs(found, config_of(f"algo={algo}").algo, key)
     out, err = capsys.readouterr()
     assert [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("p̃")] == [row] * bool(row)
     wanted = f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {key}={advice} gives 0.15"
@@ -198,7 +201,7 @@ def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(
 )  # fmt: skip
 def test_the_setting_that_the_line_names_mends_it(rewards, given, key, capsys):
     start = {"baseline": (given[0] + given[1]) / 2}
-    tell_signs(composed(600, 1000, rewards, given, **start), config_of().algo, key)
+    report_reward_signs(composed(600, 1000, rewards, given, **start), config_of().algo, key)
     value = float(re.search(rf"{key}=([\d.-]+) gives", capsys.readouterr().err)[1])
     setting = {"effective" if key == "effective_positive" else key: value}
     assert composed(600, 1000, rewards, given, **setting).weight_of_positives() == pytest.approx(0.15, abs=2e-3)

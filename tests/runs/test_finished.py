@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import config_of, overrides
 from topr_exp import compare, pipeline, track
 from topr_exp.report.runs import find_runs
-from topr_exp.runtime.files import write_listed
-from topr_exp.runtime.finished import MARK, changed_results, result_files
+from topr_exp.runs.finished import MARK, changed_results, result_files
+from topr_exp.runtime.checksums import write_checksum_list
 from topr_exp.store.__main__ import main as store_main
 
 WITHOUT_CHECKSUM = {"log.txt", "state.json", MARK}  # they go on changing; the mark's own is in it
@@ -93,5 +93,5 @@ def test_what_changed_is_named_before_a_damaged_summary_is_made_again(run_folder
 
 def test_a_mark_names_no_file_outside_of_its_folder(run_folder: Path) -> None:
     for name in ("/dev/zero", "../other"):
-        write_listed(run_folder / MARK, {name: "0"})
+        write_checksum_list(run_folder / MARK, {name: "0"})
         assert changed_results(run_folder) == ["DONE is no whole list of checksums"]

@@ -19,10 +19,10 @@ from tests.conftest import config_of, lines_of, refused
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.preflight import compare_inputs
+from topr_exp.runs.inputs import compare_inputs
 from topr_exp.runs.records import Evaluations, Metrics, on_one_axis
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import read_lines
+from topr_exp.runtime.json_files import read_lines
 from topr_exp.runtime.progress import Progress
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError

@@ -23,12 +23,12 @@ from topr_exp.grading import check_name
 from topr_exp.models import loading
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
-from topr_exp.runs.attempt import start_anew
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.inputs import compare_inputs, inputs_of
+from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job, plan
-from topr_exp.runs.preflight import compare_inputs, inputs_of
 from topr_exp.runs.task_set import TaskSet
-from topr_exp.runtime import files
+from topr_exp.runtime import checksums
 from topr_exp.sweeps import processes
 from topr_exp.sweeps.launch import refuse_changed_inputs
 from topr_exp.sweeps.sweep import runs_of
@@ -215,7 +215,7 @@ def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; overwrite=true "):
         run(config_of(*settings))
     assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
-    again = start_anew(config_of(*settings, "overwrite=true"))
+    again = move_overwritten_folder(config_of(*settings, "overwrite=true"))
     assert run(again)["base"]["correct"] < 1.0, "the way out that the line names"
 
 
@@ -266,8 +266,8 @@ def test_a_model_that_looks_as_it_did_is_read_once(tmp_path, own_model, monkeypa
     config = config_of(*overrides(tmp_path), f"model.path={own_model}")
     begin(config)
     read: list[str] = []
-    digest = files.file_digest
-    monkeypatch.setattr(files, "file_digest", lambda path: read.append(path.name) or digest(path))
+    digest = checksums.file_digest
+    monkeypatch.setattr(checksums, "file_digest", lambda path: read.append(path.name) or digest(path))
     compare_inputs(RunFolder(config), inputs_of(config))
     assert not read
     os.utime(own_model / "model.safetensors")

@@ -10,8 +10,9 @@ from tests.conftest import config_of, overrides, refused
 from tests.run_folders import make_sweep_of_two
 from topr_exp import evaluate, track
 from topr_exp.pipeline import run
+from topr_exp.runs.finished import bytes_of_models
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runtime.run_models import bytes_of_models, readable_size
+from topr_exp.runtime.terminal import readable_size
 from topr_exp.store import __main__ as store
 from topr_exp.sweeps import sweep
 from topr_exp.types import ConfigError

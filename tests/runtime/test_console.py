@@ -17,8 +17,9 @@ from tests.conftest import ROOT, config_of, overrides
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import SLOW, command, environment, steps, wait_for
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, printable
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.runtime.terminal import printable
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.types import ConfigError, TOPRError
 

@@ -9,8 +9,10 @@ import pytest
 
 from tests.conftest import config_of, overrides
 from topr_exp.pipeline import run
-from topr_exp.runs.attempt import start_anew
-from topr_exp.runtime.files import TEMPORARY, new_folder, write_checksums, write_json, write_text, write_whole
+from topr_exp.runs.overwrite import move_overwritten_folder
+from topr_exp.runtime.checksums import write_checksums
+from topr_exp.runtime.files import TEMPORARY, atomic_folder, write_bytes, write_text
+from topr_exp.runtime.json_files import write_json
 
 
 class Event(NamedTuple):
@@ -70,7 +72,7 @@ def lost_by_a_power_cut(events: list[Event]) -> list[Path]:
 
 
 def folder_of_two(path: Path) -> None:
-    with new_folder(path) as folder:
+    with atomic_folder(path) as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "weights").write_bytes(b"1")
         (folder / "state.json").write_text("{}")
@@ -80,12 +82,12 @@ def folder_of_two(path: Path) -> None:
 def moved_aside(path: Path) -> None:
     config = config_of(f"output_dir={path}", "overwrite=true")
     config.folder.mkdir(parents=True)
-    start_anew(config)
+    move_overwritten_folder(config)
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "a text": lambda path: write_text(path, "text"),
-    "bytes": lambda path: write_whole(path, b"bytes"),
+    "bytes": lambda path: write_bytes(path, b"bytes"),
     "JSON": lambda path: write_json(path, {"a": 1}),
     "a folder": folder_of_two,
     "overwrite": moved_aside,

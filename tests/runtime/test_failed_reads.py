@@ -11,11 +11,12 @@ import pytest
 
 from tests.conftest import refused
 from topr_exp.models.loading import damage, has_chat_template, linear_layers, setting, weights_fingerprint
-from topr_exp.runs.attempt import overrides
+from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Evaluations, Metrics
+from topr_exp.runtime.checksums import _digest as known_digest_of_files
+from topr_exp.runtime.checksums import find_damage, write_checksums
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import _digest as known_digest_of_files
-from topr_exp.runtime.files import find_damage, read_lines, read_object, write_checksums, write_json
+from topr_exp.runtime.json_files import read_lines, read_object, write_json
 from topr_exp.store import Store
 from topr_exp.store.completions import verdicts_on
 from topr_exp.training.checkpoint import checkpoints
@@ -34,7 +35,7 @@ READS: dict[str, Callable[[Path], Any]] = {
     "a chat template": has_chat_template,
     "weights": weights_fingerprint,
     "checkpoints": checkpoints,
-    "overrides": overrides,
+    "overrides": user_overrides,
     "rows of a table": lambda folder: a_table(folder).row_count(),
     "the source of a table": lambda folder: a_table(folder, "verdicts").read(),
     "verdicts to export": lambda folder: verdicts_on(a_table(folder)),

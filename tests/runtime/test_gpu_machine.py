@@ -9,10 +9,11 @@ import torch
 
 from tests.conftest import config_of, refused
 from topr_exp.runs.preflight import check_machine
-from topr_exp.runtime import distributed, gpu_machine
-from topr_exp.runtime.distributed import check_device
-from topr_exp.runtime.gpu_machine import check_gpu_machine, examine, old_driver
+from topr_exp.runtime import distributed
+from topr_exp.runtime.machine import check_device, old_driver
+from topr_exp.sampling import vllm_requirements
 from topr_exp.sampling.engine import DISTRIBUTED
+from topr_exp.sampling.vllm_requirements import check_gpu_machine, examine
 from topr_exp.types import ConfigError, TOPRError
 
 
@@ -29,13 +30,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "Python.h").touch()
     version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
     (tmp_path / "version").write_text(version)
-    monkeypatch.setattr(gpu_machine, "DRIVER", tmp_path / "version")
-    monkeypatch.setattr(gpu_machine, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("topr_exp.runtime.machine.DRIVER", tmp_path / "version")
+    monkeypatch.setattr("topr_exp.sampling.vllm_requirements.SHARED_MEMORY", tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(
-        gpu_machine.shutil, "which", lambda name: str(tmp_path / name) if (tmp_path / name).exists() else None
-    )
+    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / name) if (tmp_path / name).exists() else None)
     return tmp_path
 
 
@@ -100,7 +99,7 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(tmp_path: Path) ->
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
         (info / "RECORD").write_text(f"{module}/__init__.py,,\n")
     (site / "torch" / "version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
-    include, cuda, torch_version, vllm, failure = gpu_machine.probe(str(tmp_path / "venv" / "bin" / "python"))
+    include, cuda, torch_version, vllm, failure = vllm_requirements.probe(str(tmp_path / "venv" / "bin" / "python"))
     assert failure is None
     assert (cuda, torch_version, vllm) == ("13.0", "2.14.0+cu130", "0.33.1")
     assert include
@@ -117,9 +116,9 @@ def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_no_driver_and_no_cuda_are_nothing_to_say(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert old_driver(None) is None
     (machine / "version").write_text(OLD_DRIVER)
-    monkeypatch.setattr(gpu_machine, "supported_cuda", lambda: 13)  # by compatibility libraries
+    monkeypatch.setattr("topr_exp.runtime.machine.supported_cuda", lambda: 13)  # by compatibility libraries
     assert old_driver("13.0") is None
-    monkeypatch.setattr(gpu_machine, "supported_cuda", lambda: 12)
+    monkeypatch.setattr("topr_exp.runtime.machine.supported_cuda", lambda: 12)
     assert "driver is 550" in str(old_driver("13.0"))
     (machine / "version").unlink()
     assert old_driver("13.0") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topr_exp.runtime.files import guarded, new_folder, write_text
+from topr_exp.runtime.files import atomic_folder, guard_writes, write_text
 from topr_exp.runtime.stop import SIGNALS, Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
@@ -61,7 +61,7 @@ def test_a_disk_that_refuses_a_flush_is_not_passed_over(tmp_path: Path, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(TOPRError, match="No space left on device"), new_folder(tmp_path / "model") as target:
+    with pytest.raises(TOPRError, match="No space left on device"), atomic_folder(tmp_path / "model") as target:
         (target / "weights").write_bytes(b"weights")
     assert not any(tmp_path.iterdir())
 
@@ -70,7 +70,11 @@ def test_a_folder_is_not_put_into_place_once_that_is_forbidden(tmp_path: Path) -
     def forbid() -> None:
         raise TOPRError("taken over")
 
-    with guarded(tmp_path, forbid), pytest.raises(TOPRError, match="taken over"), new_folder(tmp_path / "model"):
+    with (
+        guard_writes(tmp_path, forbid),
+        pytest.raises(TOPRError, match="taken over"),
+        atomic_folder(tmp_path / "model"),
+    ):
         pass
     assert not any(tmp_path.iterdir())
 

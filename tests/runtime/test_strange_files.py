@@ -13,13 +13,16 @@ from tests.run_folders import make_sweep_of_two
 from tests.store.conftest import SHARDS, open_table, shard
 from tests.sweep_tools import command
 from topr_exp.models.loading import damage, header
-from topr_exp.runs.folder import rows_in
+from topr_exp.runs import run_lock
+from topr_exp.runs.finished import changed_results
 from topr_exp.runs.records import Metrics
+from topr_exp.runs.run_files import read_run_file
+from topr_exp.runs.training_data import read_row_numbers
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import Lasting
-from topr_exp.runtime.files import find_damage, open_own_file, read_lines
-from topr_exp.runtime.finished import changed_results
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runtime.checksums import find_damage
+from topr_exp.runtime.files import open_own_file
+from topr_exp.runtime.json_files import read_lines
+from topr_exp.runtime.terminal import Lasting
 from topr_exp.sampling.engine import Engine
 from topr_exp.store import Store
 from topr_exp.store.shards import examine, read_rows
@@ -76,7 +79,7 @@ Plant = Callable[[Path, Path], None]
 
 
 def take_lock(path: Path) -> None:
-    attempt.lock_run_folder(path.parent, path.name)
+    run_lock.lock_run_folder(path.parent, path.name)
 
 
 def append_metrics(path: Path) -> None:
@@ -133,7 +136,7 @@ def test_a_shard_whose_lock_is_a_link_is_not_made(thesis: Path, tmp_path: Path) 
     assert thesis.read_text() == TEXT
 
 
-@pytest.mark.parametrize("name", [attempt.CLAIM, attempt.LOG])
+@pytest.mark.parametrize("name", [run_lock.CLAIM, attempt.LOG])
 def test_a_run_whose_lock_or_log_is_a_link(name: str, thesis: Path, tmp_path: Path) -> None:
     folder = config_of(*overrides(tmp_path)).folder
     folder.mkdir(parents=True)
@@ -141,15 +144,15 @@ def test_a_run_whose_lock_or_log_is_a_link(name: str, thesis: Path, tmp_path: Pa
     done = command("topr_exp", *overrides(tmp_path))
     assert thesis.read_text() == TEXT
     assert "it is a symbolic link" in done.stderr
-    assert done.returncode == (1 if name == attempt.CLAIM else 0), done.stderr
+    assert done.returncode == (1 if name == run_lock.CLAIM else 0), done.stderr
     assert "Traceback" not in done.stderr
 
 
 READS: dict[str, Callable[[Path], object]] = {
-    "state.json": read_small_file,
+    "state.json": read_run_file,
     "eval.jsonl": read_lines,
     "error.txt": lambda path: attempt.last_error(path.parent),
-    "examples.npy": rows_in,
+    "examples.npy": read_row_numbers,
     "DONE": lambda path: changed_results(path.parent),
     "checksums.json": lambda path: find_damage(path.parent),
     "shard-00000.arrow": examine,

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from scripts.vllm_names import main, used
 from tests.conftest import ROOT, config_of
-from topr_exp.runtime.gpu_machine import untested
+from topr_exp.sampling.vllm_requirements import untested
 
 
 @pytest.fixture

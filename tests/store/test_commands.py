@@ -11,7 +11,7 @@ import pytest
 
 from tests.store.conftest import KEY, SHARDS, Command, shard
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import file_digest
+from topr_exp.runtime.checksums import file_digest
 from topr_exp.store import Store, Table
 from topr_exp.store import __main__ as commands
 from topr_exp.store.table import MARKER

@@ -7,7 +7,7 @@ import pytest
 
 from tests.sweeps.test_states import run_in
 from topr_exp.runs import attempt
-from topr_exp.runtime.files import write_json
+from topr_exp.runtime.json_files import write_json
 from topr_exp.sweeps import slurm, sweep
 from topr_exp.types import TOPRError
 

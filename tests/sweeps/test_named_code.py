@@ -151,13 +151,13 @@ def test_a_place_outside_is_refused_unless_it_is_the_current_folder(packed: Pack
 
 
 def test_what_is_asked_again_under_the_lock_is_what_is_there_then(packed: Packed, monkeypatch, capsys) -> None:
-    lock = sweep.attempt.lock_run_folder
+    lock = sweep.run_lock.lock_run_folder
 
     def change_first(*given: Any) -> Any:
         packed.change(algo___target_="nice_sweep.payload.Evil")
         return lock(*given)
 
-    monkeypatch.setattr("topr_exp.sweeps.__main__.attempt.lock_run_folder", change_first)
+    monkeypatch.setattr("topr_exp.sweeps.__main__.run_lock.lock_run_folder", change_first)
     assert main(["resume", "nice_sweep"]) == 2
     assert "say so: python -m topr_exp.sweeps resume nice_sweep algo._target_" in capsys.readouterr().err
     assert not packed.ran

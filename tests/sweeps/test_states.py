@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT, become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.runs import attempt
+from topr_exp.runs import attempt, run_lock
 from topr_exp.runs.plan import Job, plan, recompose
 from topr_exp.runtime import locks
 from topr_exp.schema import plain
@@ -71,27 +71,27 @@ def test_the_state_of_a_run(tmp_path, files, entry, state, error):
     found = read_status(run_in(tmp_path, job="17"), Queue({"17": entry} if entry else {}))
     assert (found.state, found.error) == (state, error)
     if DONE not in files:
-        with attempt.lock_run_folder(tmp_path):
+        with run_lock.lock_run_folder(tmp_path):
             assert read_status(run_in(tmp_path)).state == (DONE if state == DONE else RUNNING)
             with pytest.raises(TOPRError, match=f"is being run by process {socket.gethostname()}:{os.getpid()}"):
-                attempt.lock_run_folder(tmp_path)
+                run_lock.lock_run_folder(tmp_path)
 
 
 def test_the_owner_on_a_lost_node_is_waited_for(tmp_path, monkeypatch, capsys):
-    held: Any = locks.acquire(tmp_path / attempt.CLAIM)
-    (tmp_path / attempt.CLAIM).write_text("node7:9")
-    monkeypatch.setattr(attempt.time, "sleep", lambda _: held.__exit__(None, None, None))  # its server frees the lock
-    with attempt.lock_run_folder(tmp_path):
+    held: Any = locks.acquire(tmp_path / run_lock.CLAIM)
+    (tmp_path / run_lock.CLAIM).write_text("node7:9")
+    monkeypatch.setattr(run_lock.time, "sleep", lambda _: held.__exit__(None, None, None))  # its server frees the lock
+    with run_lock.lock_run_folder(tmp_path):
         assert "waiting for process node7:9" in capsys.readouterr().err
-        (tmp_path / attempt.CLAIM).write_text("node7:9")
-        monkeypatch.setattr(attempt, "LOST_NODE_SECONDS", -1.0)
+        (tmp_path / run_lock.CLAIM).write_text("node7:9")
+        monkeypatch.setattr(run_lock, "LOST_NODE_SECONDS", -1.0)
         with pytest.raises(TOPRError, match="is being run by process node7:9"):
-            attempt.lock_run_folder(tmp_path)
+            run_lock.lock_run_folder(tmp_path)
 
 
 def test_a_run_of_another_user(ordinary_user: Path) -> None:
     """Seeing that it runs, or doesn't, needs no right to write, and what may not be read is named."""
-    lock = attempt.lock_run_folder(ordinary_user)
+    lock = run_lock.lock_run_folder(ordinary_user)
     (ordinary_user / "state.json").write_text('{"status": "running", "stage": "training"}')
     hidden = ordinary_user / "hidden"
     hidden.mkdir()
@@ -99,7 +99,7 @@ def test_a_run_of_another_user(ordinary_user: Path) -> None:
     become_ordinary(ordinary_user)
     with lock:
         assert read_status(run_in(ordinary_user)).state == RUNNING
-    assert (ordinary_user / attempt.CLAIM).exists()
+    assert (ordinary_user / run_lock.CLAIM).exists()
     assert read_status(run_in(ordinary_user)).state == STOPPED
     found = read_status(run_in(hidden))
     assert (found.state, found.error) == (sweep.UNREADABLE, "state.json can't be read (Permission denied)")

@@ -10,7 +10,7 @@ import torch
 from tests.conftest import make_model
 from tests.training.test_packing import CASES, assert_same, outcome, use
 from tests.training.test_trainer import TOPR, make_examples, new_trainer, optim, weights
-from topr_exp.runtime.compilers import cxx_compiler
+from topr_exp.runtime.machine import cxx_compiler
 from topr_exp.training.layers import compile_layers, layers_of
 
 needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no C++ compiler")

@@ -16,7 +16,7 @@ from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import Task, draw_problems
 from topr_exp.data.problems import level_of, refuse_no_number, text_of
-from topr_exp.runtime.files import read_json_lines
+from topr_exp.data.user_lines import read_json_lines
 from topr_exp.schema import Rule, first_line
 from topr_exp.types import Problem, TOPRError
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.data.problems import as_text, full_question, level_of, refuse_no_number, text_of
-from topr_exp.runtime.exit_status import plural
-from topr_exp.runtime.files import read_json_lines
+from topr_exp.data.user_lines import read_json_lines
+from topr_exp.runtime.terminal import plural
 from topr_exp.schema import Rule, within
 from topr_exp.types import Problem, TOPRError
 

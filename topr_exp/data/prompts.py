@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, DataConfig
 from topr_exp.data.problems import as_text
-from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import read_json_lines
+from topr_exp.data.user_lines import read_json_lines
+from topr_exp.runtime.terminal import warn
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
 

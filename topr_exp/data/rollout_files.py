@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.config.data import LARGEST_REWARD, Columns
 from topr_exp.data.problems import as_text
 from topr_exp.data.traces import trace_rows
-from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
+from topr_exp.data.user_lines import numbered_lines, strict_object
+from topr_exp.runtime.checksums import cached_digest
+from topr_exp.runtime.files import disk_errors
 from topr_exp.schema import plain
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
@@ -378,7 +380,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     unused = [name for name in ("prompt", "messages") if all(each[name].null_count == len(each) for each in shards)]
     shards = [each.drop_columns(unused) for each in shards]
     with disk_errors(f"read {reader.source}"):
-        digests = [known_digest(path) for path in source_files(reader.source)]
+        digests = [cached_digest(path) for path in source_files(reader.source)]
     if reader.source.startswith(HUB):
         digests = [str(saved_rows(reader.source)._fingerprint)]
     content = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()

@@ -14,7 +14,8 @@ from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import read_lines, write_text
+from topr_exp.runtime.files import write_text
+from topr_exp.runtime.json_files import read_lines
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store

@@ -20,7 +20,8 @@ from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
 from topr_exp.grading.surroundings import is_number, without_words
-from topr_exp.runtime.files import file_digest, source_of
+from topr_exp.runtime.checksums import file_digest
+from topr_exp.runtime.files import find_module_file
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
 GRADER_VERSION = "8"  # part of store keys: raise it with every change that can change a verdict
@@ -200,7 +201,7 @@ def version(name: str) -> str:
 
 def source_file(name: str) -> Path | None:
     """Find the file of a user's function; None for an answer format."""
-    return None if name in FORMATS else source_of(name.partition(":")[0])
+    return None if name in FORMATS else find_module_file(name.partition(":")[0])
 
 
 def check_name(name: str) -> None:

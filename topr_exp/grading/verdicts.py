@@ -13,8 +13,8 @@ from topr_exp.grading.extraction import FORMATS, why_invalid
 from topr_exp.grading.grader import Grader, Outcome, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.progress import Progress
+from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.schema import identity
 from topr_exp.store import Store

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.loading import refuse_damage
-from topr_exp.runtime.files import write_checksums
+from topr_exp.runtime.checksums import write_checksums
 from topr_exp.types import ConfigError
 
 WEIGHTS = "adapter_model.safetensors"

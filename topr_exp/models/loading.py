@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.runtime.files import (
-    CHECKSUMS,
-    disk_errors,
-    files_named,
-    find_damage,
-    known_digest,
-    open_regular,
-    parse_object,
-    read_object,
-)
+from topr_exp.runtime.checksums import CHECKSUMS, cached_digest, find_damage
+from topr_exp.runtime.files import disk_errors, list_files, open_regular
+from topr_exp.runtime.json_files import parse_object, read_object
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
@@ -158,8 +151,8 @@ def weights_fingerprint(folder: Path) -> str:
     About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
     with disk_errors(f"read {folder}"):
-        files = [path for path in files_named(folder, *READ_FILES) if path.name != CHECKSUMS]
-        digests = {path.name: known_digest(path) for path in files}
+        files = [path for path in list_files(folder, *READ_FILES) if path.name != CHECKSUMS]
+        digests = {path.name: cached_digest(path) for path in files}
     refuse_damage(folder, digests)
     return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
 
@@ -187,7 +180,7 @@ def has_chat_template(folder: Path) -> bool:
     if "chat_template" in read_object(folder / "tokenizer_config.json")[0]:
         return True
     with disk_errors(f"read {folder}"):
-        return bool(files_named(folder, "chat_template*"))
+        return bool(list_files(folder, "chat_template*"))
 
 
 def damage(folder: Path) -> str | None:
@@ -196,8 +189,8 @@ def damage(folder: Path) -> str | None:
     TOPRError for what can't be read.
     """
     with disk_errors(f"read {folder}"):
-        indices, weights = files_named(folder, "*.safetensors.index.json"), files_named(folder, "*.safetensors")
-        irregular = [path for path in files_named(folder, *READ_FILES) if not path.is_file()]
+        indices, weights = list_files(folder, "*.safetensors.index.json"), list_files(folder, "*.safetensors")
+        irregular = [path for path in list_files(folder, *READ_FILES) if not path.is_file()]
     if irregular:  # a FIFO would block, a device may not end
         return f"{irregular[0].name} is no regular file"
     for index in indices:
@@ -272,7 +265,7 @@ def linear_layers(folder: Path) -> list[str]:
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     parts = sorted(folder / name for name in indexed_files(index) or ()) if index.exists() else []
     with disk_errors(f"read {folder}"):
-        files = [whole] if whole.exists() else parts or files_named(folder, "*.safetensors")
+        files = [whole] if whole.exists() else parts or list_files(folder, "*.safetensors")
         try:
             tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
             matrices = [name for name, tensor in tensors.items() if len(tensor["shape"]) == 2]

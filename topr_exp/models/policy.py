@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter, loading
-from topr_exp.runtime import distributed
-from topr_exp.runtime.files import new_folder, write_checksums
+from topr_exp.runtime import distributed, machine
+from topr_exp.runtime.checksums import write_checksums
+from topr_exp.runtime.files import atomic_folder
 from topr_exp.types import TOPRError
 
 # How else torch says that there is no memory: on a CPU, and on a GPU outside its allocator.
@@ -147,7 +148,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     """Load a model, or its settings with weights of `folder`; TOPRError, ConfigError for a GPU that is not there."""
     gc.collect()  # a model that is done with: frames of its loading may hold it in a circle
     transformers.utils.logging.disable_progress_bar()  # its bars for a second's work would stand among ours
-    distributed.check_device(device)
+    machine.check_device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     source = folder if folder is not None else loading.model_folder(config.path, config.revision)
@@ -165,7 +166,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
     Where an adapter is trained, it is in the weights, and once more alone in the folder's `adapter/`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with new_folder(folder) as target:
+    with atomic_folder(folder) as target:
         save_model(policy.model, target)
         policy.tokenizer.save_pretrained(target)
         if policy.base is not None:

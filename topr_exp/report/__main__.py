@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runtime.exit_status import command_parser, exit_status
-from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_json, write_whole
+from topr_exp.runtime.files import TEMPORARY, disk_errors, write_bytes
+from topr_exp.runtime.json_files import read_object, write_json
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
@@ -89,7 +90,7 @@ def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> No
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(listed | files.keys())})
         for name, data in files.items():
             (target / name).parent.mkdir(exist_ok=True)
-            write_whole(target / name, data)
+            write_bytes(target / name, data)
         for name in (listed & there.keys()) - files.keys():
             if FILES.fullmatch(name):  # whoever packed the folder wrote the list
                 there[name].unlink()

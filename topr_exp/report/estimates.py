@@ -12,8 +12,8 @@ from topr_exp.evaluation.intervals import FEWEST_SEEDS, Interval, below_another,
 from topr_exp.report.results import Runs, difference, gain, gold_answers, records
 from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import plural
-from topr_exp.runtime.files import number
+from topr_exp.runtime.json_files import as_number
+from topr_exp.runtime.terminal import plural
 from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share
@@ -46,13 +46,17 @@ def measured(evaluation: Record, name: str) -> Interval:
     """A figure as its run measured it, with its interval over problems, else 1.96 standard errors."""
     name = "pass@1" if name == "correct" else name
     value, (curve, _, k) = float(evaluation[name]), name.partition("@")
-    if value in (0, 1) and name != REWARD and (cases := number(evaluation.get("sources", evaluation.get("problems")))):
+    if (
+        value in (0, 1)
+        and name != REWARD
+        and (cases := as_number(evaluation.get("sources", evaluation.get("problems"))))
+    ):
         return replace(clopper_pearson(int(value * cases), int(cases)), seeds=1, problems=True)
     low = high = None
     with contextlib.suppress(*DAMAGE):
-        low, high = (number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high"))
+        low, high = (as_number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high"))
     if low is None or high is None:
-        if (error := number(evaluation.get(f"{name}_se"))) is None:
+        if (error := as_number(evaluation.get(f"{name}_se"))) is None:
             return Interval(value)
         low, high = value - 1.96 * error, value + 1.96 * error
     return Interval(value, low, high)

@@ -22,7 +22,7 @@ from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
 from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import DAMAGE, Run, was_cut_off
-from topr_exp.runtime.files import number
+from topr_exp.runtime.json_files import as_number
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -241,7 +241,7 @@ def of_problems(figures: Any, kind: str) -> pd.DataFrame:
         else:
             names = {"mean": "pass@1" if kind == "levels" else "value", "low": "low", "high": "high"}
             points = {int(k): point for k, point in figures[kind].items()}
-            rows = {x: {end: number(points[x].get(name)) for end, name in names.items()} for x in sorted(points)}
+            rows = {x: {end: as_number(points[x].get(name)) for end, name in names.items()} for x in sorted(points)}
     table = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
     return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
 
@@ -255,7 +255,7 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
         own = {"effective_positive", "baseline"} if axis in ("effective_positive", "baseline") else {axis}
         rows: dict[str, dict[float, Interval]] = {}
         for members in comparison.groups.values():
-            places = [run.figure(axis) if axis in RESULTS else number(run.settings.get(axis)) for run in members]
+            places = [run.figure(axis) if axis in RESULTS else as_number(run.settings.get(axis)) for run in members]
             known, found = [place for place in places if place is not None], estimate(members, "pass@1")
             if known and found is not None:
                 label = ", ".join(tell(key, members[0]) for key in comparison.keys if key not in own)

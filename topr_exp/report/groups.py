@@ -12,8 +12,8 @@ from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run, was_cut_off
-from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.files import number
+from topr_exp.runtime.json_files import as_number
+from topr_exp.runtime.terminal import printable
 from topr_exp.schema import NOT_IDENTITY, flatten
 from topr_exp.types import VERDICTS, TOPRError
 
@@ -156,7 +156,7 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
     names, rows = [*headlines(runs), *VERDICTS], []
     for run in runs:
         seconds = run.summary.get("seconds")
-        spent = [number(one) or 0.0 for one in seconds.values()] if isinstance(seconds, dict) else []
+        spent = [as_number(one) or 0.0 for one in seconds.values()] if isinstance(seconds, dict) else []
         told = {f"{key} (setting)" if key in (*OF_SUMMARY, *OF_RUN) else key: run.settings[key] for key in run.settings}
         rows.append(
             {"run": run.name, "folder": str(run.path), "status": run.status, "notes": run.notes, "group": run.group}

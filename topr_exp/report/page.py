@@ -25,7 +25,7 @@ from topr_exp.report.figures import INTERVALS, MOST_LINES, Plot, series_style
 from topr_exp.report.groups import Comparison, group_rows, run_rows
 from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import plural
+from topr_exp.runtime.terminal import plural
 
 MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run
 LONGEST_TEXT = 4000

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from topr_exp.runs.finished import MARK, changed_results
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
-from topr_exp.runtime.exit_status import plural, printable, warn
-from topr_exp.runtime.files import MISSING, number, read_lines
-from topr_exp.runtime.finished import MARK, changed_results
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runs.run_files import read_run_file
+from topr_exp.runtime.json_files import MISSING, as_number, read_lines
+from topr_exp.runtime.terminal import plural, printable, warn
 from topr_exp.types import TOPRError
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
@@ -55,7 +55,7 @@ class Run:
         value: Any = self.summary
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
-        return number(value)
+        return as_number(value)
 
 
 def was_cut_off(run: Run) -> bool:
@@ -68,7 +68,7 @@ def to_frame(records: list[Record]) -> pd.DataFrame:
     steps = pd.Index([record["optimizer_step"] for record in records], name="step")
     frame = pd.DataFrame(records, index=steps).drop(columns=[*NOT_CURVES], errors="ignore")
     names = sorted(name for name in frame if not name.endswith("_se"))
-    found = pd.DataFrame({name: frame[name].map(number) for name in names}, index=steps, dtype=float)
+    found = pd.DataFrame({name: frame[name].map(as_number) for name in names}, index=steps, dtype=float)
     return found.loc[~steps.duplicated(keep="last")].dropna(axis="columns", how="all")
 
 
@@ -165,7 +165,7 @@ def read_records(run: Run, done: bool) -> None:
 
 def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
     """A JSON file of the run; {} and a note where it can't be read."""
-    found, fault = read_small_file(run.path / name, unreadable_is_damage=True)
+    found, fault = read_run_file(run.path / name, unreadable_is_damage=True)
     if fault and (expected or fault != MISSING):
         run.notes.append(f"{name} {fault}")
     return found

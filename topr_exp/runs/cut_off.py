@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.terminal import warn
 
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
 DROP = "compose.drop_truncated=true leaves them out"

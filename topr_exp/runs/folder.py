@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -11,21 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from topr_exp.config.settings import Config
-from topr_exp.runs import attempt
+from topr_exp.runs import attempt, provenance, run_lock
+from topr_exp.runs.finished import MARK, changed_results, keeps_no_model, mark_finished, model_folders_of
 from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.records import Evaluations, Metrics, samples_of
+from topr_exp.runs.run_files import read_run_file
+from topr_exp.runs.training_data import EXAMPLES, IMPORTED, write_rows
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
-from topr_exp.runtime.exit_status import plural, warn
-from topr_exp.runtime.files import disk_errors, guarded, open_regular, write_json, write_text, write_whole
-from topr_exp.runtime.finished import MARK, changed_results, mark_finished
-from topr_exp.runtime.run_models import keeps_no_model, model_folders_of
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runtime.files import disk_errors, guard_writes, write_text
+from topr_exp.runtime.json_files import write_json
 from topr_exp.runtime.stop import Interrupted, StopFlag
+from topr_exp.runtime.terminal import plural, warn
 from topr_exp.schema import literal, plain
 from topr_exp.types import TOPRError
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 # Nested in sampling and evaluation, where an engine starts: "engine".
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
-EXAMPLES, IMPORTED = "examples.npy", "imported.npy"  # rows that are trained on; of a log, rows that were read
 OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
 IDLE = ("trainer_idle", "sampler_idle")  # units of virtual time
 
@@ -74,19 +72,19 @@ class RunFolder:
     @distributed.main_process_only
     def _open(self) -> None:
         if self.done:
-            if "final" in read_small_file(self.path / "summary.json")[0]:
+            if "final" in read_run_file(self.path / "summary.json")[0]:
                 return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
             self._warn_of_changes()
         with contextlib.ExitStack() as held:
-            held.enter_context(attempt.lock_run_folder(self.path))
+            held.enter_context(run_lock.lock_run_folder(self.path))
             attempt.keep_log(self.path)
             with disk_errors(f"write in {self.path}"):
                 (self.path / MARK).unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()
             attempt.clear(self.path)
             self.save_state()
-            held.enter_context(guarded(self.path, self.refuse_if_taken_over))
+            held.enter_context(guard_writes(self.path, self.refuse_if_taken_over))
             self.evaluations.drop_damaged()
             self._lock = held.pop_all()
         progress.watcher = self
@@ -98,7 +96,7 @@ class RunFolder:
         """
         config = self._config
         if not self.read("environment.json"):
-            write_json(self.path / "environment.json", attempt.environment(config.seed, config.sampler.seed))
+            write_json(self.path / "environment.json", provenance.environment(config.seed, config.sampler.seed))
         if not self.read("config.json"):
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(literal(plain(config)))))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
@@ -109,7 +107,7 @@ class RunFolder:
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
-        now = read_small_file(self.path / "state.json")[0].get("attempt", {})
+        now = read_run_file(self.path / "state.json")[0].get("attempt", {})
         if self._attempt and now and now != self._attempt:
             raise TOPRError(
                 f"{self.path} was taken over by process {now.get('host')}:{now.get('pid')} (attempt {now.get('number')}"
@@ -153,7 +151,7 @@ class RunFolder:
 
     def read(self, name: str, *keys: str) -> dict[str, Any]:
         """A JSON object of the folder; {} where it is absent or, with a warning, damaged. keys: some that it has."""
-        stored, fault = read_small_file(path := self.path / name)
+        stored, fault = read_run_file(path := self.path / name)
         if missing_keys := sorted({*keys} - stored.keys()):
             stored, fault = {}, fault or f"lacks {missing_keys[0]}"
         if fault and path.exists():
@@ -393,20 +391,3 @@ class RunFolder:
             kl = {name: float(np.mean([row[f"sampler_{name}"] for row in drew])) for name in ("kl_token", "kl_answer")}
             more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})
-
-
-def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
-    """Write numbers of rows."""
-    buffer = io.BytesIO()
-    np.save(buffer, rows)
-    write_whole(path, buffer.getvalue())
-
-
-def rows_in(path: Path) -> NDArray[np.integer]:
-    """The numbers of rows that a file holds; TOPRError where it can't be read."""
-    try:
-        with open_regular(path) as file:
-            rows: NDArray[np.integer] = np.load(file)
-        return rows
-    except (OSError, EOFError, ValueError, MemoryError) as error:  # of memory: its header says how many there are
-        raise TOPRError(f"{path} can't be read ({' '.join(str(error).split())})") from None

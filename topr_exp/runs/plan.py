@@ -13,7 +13,7 @@ from topr_exp.config.groups import ClusterConfig, SlurmCluster
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import asks_too_much, check_files
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.terminal import warn
 from topr_exp.types import ConfigError
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import check_guards, disk_errors, number, open_own_file, read_lines, sync_folder, write_text
+from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync_folder, write_text
+from topr_exp.runtime.json_files import as_number, read_lines
+from topr_exp.runtime.terminal import warn
 
 Record = dict[str, Any]
 
@@ -153,7 +154,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     for (iteration, step), record in sorted(by_update.items()):
         first, seen = start(iteration)
         updates.append({**record, "optimizer_step": first + step, "samples": seen + samples_of(record)})
-        if (now := number(record.get("virtual_time"))) is not None:
+        if (now := as_number(record.get("virtual_time"))) is not None:
             updates[-1]["virtual_time"] = now + sum(end for earlier, end in clocks.items() if earlier != iteration)
             clocks[iteration] = now
     tests = []

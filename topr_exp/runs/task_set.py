@@ -21,7 +21,7 @@ from topr_exp.grading.verdicts import grade_rollouts
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runtime.files import CHECKSUMS
+from topr_exp.runtime.checksums import CHECKSUMS
 from topr_exp.sampling.rollouts import Completions, Rollouts, generate_rollouts
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
-from topr_exp.runtime.gpu_machine import driver_version, old_driver, torch_without_cuda
 from topr_exp.types import ConfigError, Tensor, TOPRError
 
 T = TypeVar("T")
@@ -47,23 +46,6 @@ def process_group(device: str) -> Iterator[None]:
         torch.distributed.destroy_process_group()  # after an error it could wait for processes that are gone
     finally:
         _rank, _size = 0, 1
-
-
-def check_device(device: str) -> str | None:
-    """Raise ConfigError for a GPU that can't be used; return what to warn of where the CPU computes beside one."""
-    if device == "cpu" or (device == "auto" and driver_version() is None):
-        return None
-    import torch
-
-    no_cuda = torch_without_cuda(torch.__version__, torch.version.cuda)
-    if device == "auto" and no_cuda is not None:
-        return f"this runs on the CPU: {no_cuda}"
-    reason = no_cuda or old_driver(torch.version.cuda)
-    if reason is None and device == "cuda" and not torch.cuda.is_available():
-        reason = "torch sees no GPU here; allowed: auto, cpu"
-    if reason is not None:
-        raise ConfigError(f"cluster.device={device}: {reason}")
-    return None
 
 
 def take_gpu(local_rank: int) -> None:

@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import open_own_file
+from topr_exp.runtime.terminal import warn
 
 SUFFIX = ".claim"
 PROC = Path("/proc")

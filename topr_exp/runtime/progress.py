@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol, Self
 
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import printable
+from topr_exp.runtime.terminal import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_REWRITES = 0.5

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.files import disk_errors, open_own_file
-from topr_exp.runtime.gpu_machine import TESTED, minor
+from topr_exp.sampling.vllm_requirements import TESTED, minor
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")

@@ -15,7 +15,7 @@ from topr_exp.config.data import DataConfig
 from topr_exp.data import rollout_files
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.models.policy import Policy
-from topr_exp.runtime.exit_status import plural, warn
+from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.schema import first_line
 from topr_exp.store import Ragged, Store

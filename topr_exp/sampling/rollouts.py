@@ -19,7 +19,8 @@ from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.data.rollout_files import FINISHES, LOGPROB_ABOVE_ZERO
 from topr_exp.models.policy import Policy
-from topr_exp.runtime.files import file_digest, source_of
+from topr_exp.runtime.checksums import file_digest
+from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sample, Sampler
 from topr_exp.store import Ragged, Store
@@ -174,7 +175,7 @@ def rollouts_key(
     config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int, keeps: bool = False
 ) -> dict[str, Any]:
     """All that decides what is sampled: what the store finds the completions by."""
-    own = source_of(config.name.partition(":")[0]) if ":" in config.name else None  # a sampler of the user's
+    own = find_module_file(config.name.partition(":")[0]) if ":" in config.name else None  # a sampler of the user's
     exact_head = isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision
     return {
         "weights": policy.fingerprint,

@@ -19,8 +19,8 @@ from topr_exp.models import loading
 from topr_exp.models.adapter import merged_in
 from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, stored
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.progress import note_line
+from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.sampler import Sample, Sampler, seed_of
 from topr_exp.types import TOPRError

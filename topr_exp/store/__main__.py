@@ -14,11 +14,12 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 
+from topr_exp.runs.finished import MARK, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import CommandParser, exit_status, plural, warn
-from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
-from topr_exp.runtime.finished import MARK, changed_results
-from topr_exp.runtime.run_models import NOT_SAVED, bytes_of_models, keeps_no_model, readable_size
+from topr_exp.runtime.checksums import CHECKSUMS, find_damage
+from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.terminal import plural, readable_size, warn
 from topr_exp.store.source import Derivation
 from topr_exp.store.table import (
     HASHES,

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import disk_errors, whole_file, write_text
+from topr_exp.runtime.files import atomic_file, disk_errors, write_text
 from topr_exp.store.table import KEY_FILE, MISSING_FILE, Store, Table
 from topr_exp.types import TOPRError
 
@@ -74,7 +74,7 @@ def export_file(table: Table, path: Path) -> int:
     import numpy as np
 
     rows = 0
-    with disk_errors(f"write {path}"), whole_file(path) as file:
+    with disk_errors(f"write {path}"), atomic_file(path) as file:
         for index in range(table.shards):
             shard = public_columns(table, table.shard(index), prompts=False)
             rows += len(shard)
@@ -94,7 +94,7 @@ def export_parquet(table: Table, path: Path) -> int:
     verdicts, rows, prompts, columns = verdicts_on(table), 0, set[Any](), list[str]()
     with disk_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with disk_errors(f"write {path}"), whole_file(path) as file:
+    with disk_errors(f"write {path}"), atomic_file(path) as file:
         writer = None
         for index in range(table.shards):
             shard = public_columns(table, table.shard(index), prompts=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topr_exp.runtime.files import DIGEST_BYTES, open_regular, write_whole
+from topr_exp.runtime.files import open_regular, write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAGIC = b"ARROW1"
 END = 4 + len(MAGIC)  # after the footer: its length
 ROWS_BYTES = 8
+DIGEST_BYTES = 16
 SEAL = ROWS_BYTES + DIGEST_BYTES
 SOURCE = b"source"  # in a derived shard's metadata: the digest of the source's shard
 
@@ -47,7 +48,7 @@ def write_shard(path: Path, table: pa.Table) -> None:
     footer = _find_footer(pa.BufferReader(data))
     sealed = b"".join([memoryview(data)[:footer], table.num_rows.to_bytes(ROWS_BYTES, "little")])
     rest = memoryview(data)[footer:]
-    write_whole(path, b"".join([sealed, _digest(sealed, rest), rest]))
+    write_bytes(path, b"".join([sealed, _digest(sealed, rest), rest]))
 
 
 def read_shard(path: Path) -> pa.Table:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, sync_folder, write_whole
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, sync_folder, write_bytes
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.store.shards import SOURCE, Contents, examine, read_rows, read_shard, write_shard
 from topr_exp.store.source import Derivation, FileState, ShardFile, Snapshot, Source, file_state
 from topr_exp.types import TOPRError
@@ -264,7 +264,7 @@ class Table:
             if not path.exists() or read_file(path) != text.encode():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):  # swept: another process wrote the same file
-                    write_whole(path, text.encode())
+                    write_bytes(path, text.encode())
 
     def _tidy(self) -> None:
         """A complete table: note its use (for pruning by age) and remove what killed processes left."""

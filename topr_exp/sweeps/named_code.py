@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.runtime.exit_status import printable
+from topr_exp.runtime.terminal import printable
 from topr_exp.schema import plain
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError

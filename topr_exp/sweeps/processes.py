@@ -25,9 +25,9 @@ from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
-from topr_exp.runtime.exit_status import open_console, printable
 from topr_exp.runtime.files import disk_errors, open_own_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
+from topr_exp.runtime.terminal import open_console, printable
 from topr_exp.sweeps.sweep import LOG, Run
 from topr_exp.types import ConfigError, TOPRError
 
@@ -152,7 +152,7 @@ def redirect(log: Path) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
-    print(f"==== {attempt.now()}, process {os.getpid()}", flush=True)
+    print(f"==== {attempt.timestamp()}, process {os.getpid()}", flush=True)
 
 
 def share_threads(processes: int) -> None:

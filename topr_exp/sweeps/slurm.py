@@ -21,10 +21,10 @@ from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runtime.exit_status import printable
+from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.files import open_own_file
-from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.runtime.terminal import printable
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
 
@@ -230,7 +230,7 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
 
 def refuse_standstill(run: Run) -> None:
     """Give up where SIGTERM came at one place again and again: srun's, of a task that was killed without a word."""
-    state, _ = read_small_file(run.folder / "state.json")
+    state, _ = read_run_file(run.folder / "state.json")
     place = f"{state.get('stage')} {(state.get('progress') or {}).get('done', 0)}"
     with open(run.folder.parent / SCRIPTS / f"{run.job}.places", "a+", opener=open_own_file) as places:
         places.write(f"{place}\n")

@@ -15,22 +15,22 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from topr_exp.runs import attempt
+from topr_exp.runs import attempt, run_lock
+from topr_exp.runs.finished import MARK, bytes_of_models
+from topr_exp.runs.run_files import LAUNCH, read_run_file
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import plural, printable, warn
-from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, write_json
-from topr_exp.runtime.finished import MARK
-from topr_exp.runtime.run_models import bytes_of_models, readable_size
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.json_files import MISSING, as_number, read_lines, read_typed_object, write_json
+from topr_exp.runtime.terminal import plural, printable, readable_size, warn
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
     from topr_exp.runs.plan import Job
 
-FILE = attempt.LAUNCH
+FILE = LAUNCH
 RECORD = "sweep.json"
 CLAIM = "sweep.claim"
 LOG = attempt.LOG
@@ -40,6 +40,19 @@ DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "fail
 UNREADABLE, REMOVED = "unreadable", "removed"
 ACTIVE = (RUNNING, QUEUED)
 WIDEST = 60  # characters of an error that a table shows
+
+
+class LaunchedRun(TypedDict):
+    """A run in sweep.json."""
+
+    number: int
+    overrides: list[str]
+
+
+class SweepRecord(TypedDict):
+    """sweep.json: the runs of a sweep by the names of their folders, written before any of them is."""
+
+    runs: dict[str, LaunchedRun]
 
 
 @dataclass
@@ -89,7 +102,7 @@ class Run:
 
 def read_run(folder: Path) -> Run | None:
     """The run that a folder's `launch.json` describes; a damaged one, or another user's, is a warning."""
-    stored, fault = read_small_file(folder / FILE, unreadable_is_damage=True)
+    stored, fault = read_run_file(folder / FILE, unreadable_is_damage=True)
     with suppress(TypeError):  # not these keys
         return Run(folder, **stored)
     if fault != MISSING:
@@ -132,7 +145,7 @@ def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> 
 
 def record_runs(sweep: Path, runs: Iterable[Run]) -> None:
     """Add runs to the sweep's record, before anything else is written of them."""
-    stored, fault = read_small_file(sweep / RECORD)
+    stored, fault = read_typed_object(sweep / RECORD, SweepRecord)
     if fault and fault != MISSING:
         warn(f"{sweep / RECORD} {fault}, and is written again: runs whose folders were removed are forgotten")
     listed = dict(stored.get("runs", {}))
@@ -144,7 +157,7 @@ def record_runs(sweep: Path, runs: Iterable[Run]) -> None:
 
 def missing_runs(sweep: Path, runs: Iterable[Run]) -> list[Status]:
     """The runs of the sweep's record that are not among those that were read, each with what became of it."""
-    stored, fault = read_small_file(sweep / RECORD, unreadable_is_damage=True)
+    stored, fault = read_typed_object(sweep / RECORD, SweepRecord, unreadable_is_damage=True)
     if fault and fault != MISSING:
         warn(f"{sweep / RECORD} {fault}: whether a run's folder was removed is not known")
     known = {run.folder.name for run in runs}
@@ -241,7 +254,7 @@ def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
 
 def read_status(run: Run, queue: Queue | None = None) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
-    state, fault = read_small_file(run.folder / "state.json", unreadable_is_damage=True)
+    state, fault = read_run_file(run.folder / "state.json", unreadable_is_damage=True)
     entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
     found, error = NEW, ""
     try:
@@ -267,15 +280,15 @@ def read_status(run: Run, queue: Queue | None = None) -> Status:
     stage, left = "" if found in (DONE, NEW) else str(state.get("stage", "")), ""
     if found == RUNNING and isinstance(progress := state.get("progress"), dict):
         stage += f" {progress.get('done')}/{progress.get('total')}"
-        if (seconds := number(progress.get("seconds_left"))) is not None:
+        if (seconds := as_number(progress.get("seconds_left"))) is not None:
             left = str(datetime.timedelta(seconds=int(min(seconds, 1e9))))
     return Status(run, found, error, stage, left, measured, entry.id if entry else "")
 
 
 def is_running(folder: Path) -> bool:
     """Check that a process of the run is alive."""
-    with disk_errors(f"read {folder / attempt.CLAIM}"):
-        return locks.living_owner(folder / attempt.CLAIM) is not None
+    with disk_errors(f"read {folder / run_lock.CLAIM}"):
+        return locks.living_owner(folder / run_lock.CLAIM) is not None
 
 
 def accuracy(folder: Path, done: bool) -> str:
@@ -285,7 +298,7 @@ def accuracy(folder: Path, done: bool) -> str:
         return ""
     newest = records[-1]  # on some problems while training, on all before and after
     base = next(each for each in records if each.get("subset") == newest.get("subset"))
-    values = [number(each.get("pass@1")) for each in (base, newest)]
+    values = [as_number(each.get("pass@1")) for each in (base, newest)]
     shown = [f"{100 * value:.1f}" for value in values if value is not None]
     return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
-from topr_exp.runs.attempt import overrides
+from topr_exp.runs.finished import MARK
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Record, is_update, on_one_axis
+from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import say, warn
-from topr_exp.runtime.files import number, read_lines
-from topr_exp.runtime.finished import MARK
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runtime.json_files import as_number, read_lines
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.schema import flatten
 from topr_exp.types import TOPRError
 
@@ -207,7 +207,7 @@ class WandbWriter(Writer):
     def _init(self, mode: Literal["offline"] | None = None) -> Any:
         import wandb
 
-        config, environment = (read_small_file(self.folder / name)[0] for name in ("config.json", "environment.json"))
+        config, environment = (read_run_file(self.folder / name)[0] for name in ("config.json", "environment.json"))
         quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
         upload = UPLOAD_SECONDS + MODEL_SECONDS * self.tracking.model_artifact
         return wandb.init(
@@ -218,7 +218,7 @@ class WandbWriter(Writer):
             reinit="create_new",  # a run of the caller's stays theirs
             dir=str(self.folder),
             mode=mode,
-            config={**config["resolved"], "overrides": overrides(self.folder), "environment": environment},
+            config={**config["resolved"], "overrides": user_overrides(self.folder), "environment": environment},
             settings=wandb.Settings(**quiet, finish_timeout=upload, finish_timeout_raises=True),
         )
 
@@ -232,7 +232,7 @@ class WandbWriter(Writer):
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
         if (self.folder / MARK).exists():
-            for name, value in flatten(read_small_file(self.folder / "summary.json")[0]):
+            for name, value in flatten(read_run_file(self.folder / "summary.json")[0]):
                 if not isinstance(value, (dict, list)):
                     self.run.summary[allowed(name.replace(".", "/"))] = value
             if self.tracking.model_artifact:
@@ -289,7 +289,7 @@ def numbers(kind: str, record: Record) -> dict[str, float]:
     for curve in ("pass@k", "maj@k"):
         found |= {f"{curve[:-1]}{k}": point["value"] for k, point in record.get(curve, {}).items()}
     for name, value in found.items():
-        if number(value) is not None and not name.endswith("_se") and name not in (*AXES, "maj@1"):
+        if as_number(value) is not None and not name.endswith("_se") and name not in (*AXES, "maj@1"):
             row[f"{kind}/{name}" if name in charts else f"rest/{kind}_{name}"] = value
     return {allowed(name): value for name, value in row.items()}
 

@@ -22,16 +22,9 @@ from torch.distributed.tensor import DTensor
 
 from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import (
-    disk_errors,
-    file_digest,
-    files_named,
-    find_damage,
-    new_folder,
-    sync_folder,
-    write_checksums,
-)
+from topr_exp.runtime.checksums import file_digest, find_damage, write_checksums
+from topr_exp.runtime.files import atomic_folder, disk_errors, list_files, sync_folder
+from topr_exp.runtime.terminal import warn
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
@@ -51,7 +44,7 @@ def save(
     Every process of the run has to call it.
     """
     path, leads = folder / f"step-{step:08d}", distributed.is_main_process()
-    with new_folder(path) if leads else disk_errors(f"write {path}") as target:
+    with atomic_folder(path) if leads else disk_errors(f"write {path}") as target:
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
             for name, content in {**extra, "state.json": json.dumps(state).encode()}.items():
@@ -86,7 +79,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints below a folder, the oldest first; TOPRError where it can't be read."""
     with disk_errors(f"read {folder}"):
-        return files_named(folder, "step-????????") if folder.exists() else []
+        return list_files(folder, "step-????????") if folder.exists() else []
 
 
 def place_of(weight: Tensor) -> tuple[int, int, bool]:
@@ -118,7 +111,7 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
 
 def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Restore the rows that this process holds, whichever processes wrote them."""
-    files = [safe_open(path, framework="pt") for path in files_named(folder, "part-*.safetensors")]
+    files = [safe_open(path, framework="pt") for path in list_files(folder, "part-*.safetensors")]
     keys = defaultdict(list)
     for full in files[0].keys():  # noqa: SIM118 (it is no dictionary)
         key, name = full.split("/", 1)

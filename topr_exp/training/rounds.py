@@ -25,8 +25,8 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import say
 from topr_exp.runtime.progress import Progress
+from topr_exp.runtime.terminal import say
 from topr_exp.sampling.mismatch import measure_mismatch
 from topr_exp.sampling.rollouts import Rollouts, table_of_samples, token_count
 from topr_exp.sampling.sampler import Sampler

@@ -20,9 +20,9 @@ from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
 from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.examples import Examples, MicroBatches, micro_batches

@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.terminal import warn
 from topr_exp.training.packing import Sequences, Tree, cheapest_layout, lengths_of, padded_cost
 
 NAME = "sdpa_or_tree"

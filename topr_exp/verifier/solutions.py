@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,19 @@ from topr_exp.data.prompts import Prompter
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.evaluation.statistics import CORRECT
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import MISSING, write_json
-from topr_exp.runtime.small_files import read_small_file
+from topr_exp.runtime.json_files import MISSING, read_typed_object, write_json
+from topr_exp.runtime.terminal import warn
 from topr_exp.types import Problem
 from topr_exp.verifier import figures
 
 FILE = "verification.json"
+
+
+class Verifications(TypedDict, total=False):
+    """verification.json: each problem's contribution to the figures, by iteration."""
+
+    problems: list[str]
+    iterations: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Verification:
             change = figures.difference(self.base.values["weighted_sc"], counted.values["weighted_sc"])
             found["weighted_sc - base"] = change
         path = folder / FILE
-        shown, fault = read_small_file(path)  # by an earlier evaluation
+        shown, fault = read_typed_object(path, Verifications)  # by an earlier evaluation
         if fault not in ("", MISSING):
             warn(f"{path} is damaged: it {fault}; what earlier evaluations wrote there is lost")
         shown["problems"] = [problem.id for problem in self.test.problems]

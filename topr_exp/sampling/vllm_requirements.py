@@ -1,19 +1,15 @@
-"""What vLLM needs of a machine beside its GPU, looked at in seconds: each lack is one line with its remedy."""
+"""Requirements of vLLM beside a GPU; each lack is one line with its remedy."""
 
-import contextlib
-import ctypes
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from topr_exp.config.sampler_choice import DRIVER
-from topr_exp.runtime.compilers import c_compiler
+from topr_exp.runtime.machine import c_compiler, driver_version, old_driver
 from topr_exp.types import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
-OLDEST_DRIVER = {12: 525, 13: 580}  # by CUDA's major version
 LEAST_SHARED_GIB = 1.0
 TESTED = {"vllm": ("0.30", "0.33"), "torch": ("2.13", "2.14")}  # first and last version that was run or read
 PROBE_SECONDS = 60.0
@@ -32,47 +28,6 @@ with open(os.path.join(os.path.dirname(find_spec("torch").origin), "version.py")
 include = sysconfig.get_path("include")
 print(json.dumps([include, built["cuda"], built["__version__"], version(names["vllm"][0])]))
 """
-
-
-def driver_version() -> int | None:
-    """The major version of NVIDIA's driver; None where there is none."""
-    try:
-        found = re.search(r"Kernel Module.*?\s(\d+)\.\d", DRIVER.read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return int(found[1]) if found else None
-
-
-def supported_cuda() -> int:
-    """The major version of CUDA that the driver's library has, which may be newer than the driver (cuda-compat)."""
-    version = ctypes.c_int()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    return version.value // 1000
-
-
-def old_driver(cuda: str | None) -> str | None:
-    """The line for a driver that is older than this CUDA needs; None where there is nothing to say."""
-    major = int((cuda or "0").partition(".")[0])
-    found, least = driver_version(), OLDEST_DRIVER.get(major, 0)
-    if found is None or found >= least or supported_cuda() >= major:
-        return None
-    remedy = "update it, install a torch for its CUDA, or set cluster.device=cpu"
-    return f"NVIDIA's driver is {found}, CUDA {cuda} needs {least} or newer: {remedy}"
-
-
-def torch_without_cuda(version: str, cuda: str | None) -> str | None:
-    """The line for a torch that can't use the GPU whose driver is here; None where there is nothing to say.
-
-    version, cuda: of torch, the second None for a build without CUDA.
-    """
-    found = driver_version()
-    if found is None or cuda is not None:
-        return None
-    return (
-        f"a GPU is here (NVIDIA's driver {found}), but torch {version} has no CUDA: "
-        "pip install -c constraints-gpu.txt torch (docs/gpu.md), or set cluster.device=cpu"
-    )
 
 
 def examine(python: str) -> tuple[dict[str, str], list[str]]:

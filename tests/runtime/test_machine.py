@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from topr_exp.runtime import cpu
-from topr_exp.runtime.cpu import SLOW_BFLOAT16, slow_precision
+from topr_exp.runtime import machine
+from topr_exp.runtime.machine import SLOW_BFLOAT16, slow_precision
 
 X86 = "processor\t: 0\nmodel name\t: any\nflags\t\t: fpu sse avx2 avx512f{}\n\nprocessor\t: 1\nflags\t\t: amx_bf16\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd{}\n"
@@ -25,11 +25,11 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd{}\n"
 )
 def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(text, line, tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
     assert slow_precision("cpu", "bfloat16") == line
     assert slow_precision("cpu", "float32") == slow_precision("cuda", "bfloat16") == ""
 
 
 def test_nothing_is_said_where_no_flags_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "none")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "none")
     assert slow_precision("cpu", "bfloat16") == ""

@@ -1,0 +1,49 @@
+"""Lines of a user's JSON file; the first wrong one is a TOPRError that names it."""
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from topr_exp.types import TOPRError, has_half_pair
+
+# ---- JSON: a line of the user's that is wrong is refused, damage of a run's files raises no error
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number the lines of a user's file with their objects; TOPRError names file and line where one holds none."""
+    for number, line in numbered_lines(path):
+        yield number, strict_object(f"{path}:{number}", line)
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number the lines of a user's file that are not empty, the first without a byte order mark."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise TOPRError(f"{path} can't be read: {error.strerror}") from None
+
+
+OBJECT_A_LINE = "the file must hold an object a line: jq -c '.[]' FILE makes that of an array, jq -c . FILE of objects"
+
+
+def strict_object(where: str, line: bytes) -> dict[str, Any]:
+    """The JSON object of a user's line; TOPRError that begins with `where`."""
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise TOPRError(f"{where}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # a number of over 4300 digits, nested too deep
+        hint = f"; {OBJECT_A_LINE}" if line.strip() in (b"[", b"{", b"[{") else ""  # goes on in the next line
+        raise TOPRError(f"{where}: not valid JSON ({error}){hint}") from None
+    if not isinstance(row, dict):
+        hint = f"; {OBJECT_A_LINE}" if isinstance(row, list) else ""
+        raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}{hint}")
+    if b"\\u" in line and has_half_pair(json.dumps(row, ensure_ascii=False)):
+        raise TOPRError(f"{where}: holds half of a surrogate pair, which is no character")
+    return row
