@@ -21,7 +21,7 @@ from topr_exp.config.model import SamplerConfig
 from topr_exp.data import embedded_gsm8k
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.sampler import sample_completions
+from topr_exp.sampling.hf import Decoder
 
 LIMIT = 64
 
@@ -70,7 +70,8 @@ def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
         prompts_per_shard=len(prompts),
     )
     generator = torch.Generator().manual_seed(seed)
-    groups = sample_completions(policy.model, prompts, n, config, policy.eos_ids, generator)
+    decoder = Decoder(model=policy.model, config=config, eos_ids=policy.eos_ids, generator=generator)
+    groups = decoder.draw(prompts, n)
     return sum(len(one.tokens) for group in groups for one in group)
 
 

@@ -1,8 +1,8 @@
 """`python -m scripts.vllm_names FOLDER|WHEEL`: does a build of vLLM have every name that this package takes from it?
 
-The names are read from our source: what `LLM` and `SamplingParams` are given, what is called, and the environment's
-variables. vLLM's files are parsed, not imported, so that a CUDA wheel is checked on any machine. Exit status 1 with a
-line for each name that is missing.
+The names are read from our source: the arguments of `LLM` and `SamplingParams`, called methods, environment variables.
+vLLM's files are parsed, not imported, so that a CUDA wheel is checked on any machine. Exit status 1 with a line for
+each missing name.
 """
 
 from __future__ import annotations
@@ -10,88 +10,137 @@ from __future__ import annotations
 import ast
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "topr_exp" / "sampling" / "vllm_worker.py"
 ENGINE = ROOT / "topr_exp" / "sampling" / "engine.py"
 
 
-def used() -> dict[tuple[str, str], set[str]]:
-    """The names that we take, by vLLM's file and the class or function that has them ("": the file)."""
-    tree = ast.parse(WORKER.read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    (params,) = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "SamplingParams"]
-    llm = {node.func.attr for node in calls if isinstance(node.func, ast.Attribute) and of_llm(node.func.value)}
-    remote = {str(node.args[0].value) for node in calls if isinstance(node.func, ast.Attribute)
-              and node.func.attr == "collective_rpc" and isinstance(node.args[0], ast.Constant)}  # fmt: skip
-    variables = {node.value for node in ast.walk(ast.parse(ENGINE.read_text(encoding="utf-8")))
-                 if isinstance(node, ast.Constant) and str(node.value).startswith("VLLM_")}  # fmt: skip
+class Owner(NamedTuple):
+    """The class of vLLM that has names, or a whole file."""
+
+    path: str  # below vllm/
+    name: str = ""  # "": the file
+
+    def __str__(self) -> str:
+        return self.name or self.path
+
+
+def used_names() -> dict[Owner, set[str]]:
+    """Return the names that this package takes from vLLM, by their owner."""
+    worker = ast.parse(WORKER.read_text(encoding="utf-8"))
     return {
-        ("engine/arg_utils.py", "EngineArgs"): options(tree),
-        ("sampling_params.py", "SamplingParams"): {word.arg or "" for word in params.keywords},
-        ("entrypoints/llm.py", "LLM"): llm,
-        ("v1/worker/gpu_worker.py", "Worker"): remote,
-        ("outputs.py", "CompletionOutput"): {"token_ids", "logprobs", "finish_reason", "stop_reason"},
-        ("v1/engine/logprobs.py", "LogprobsProcessor"): {"from_new_request"},
-        ("platforms/interface.py", "Platform"): {"device_type"},
-        ("envs.py", ""): variables,
+        Owner("engine/arg_utils.py", "EngineArgs"): engine_options(worker),
+        Owner("sampling_params.py", "SamplingParams"): keywords_of_call(worker, "SamplingParams"),
+        Owner("entrypoints/llm.py", "LLM"): methods_of_llm(worker),
+        Owner("v1/worker/gpu_worker.py", "Worker"): remote_methods(worker),
+        Owner("outputs.py", "CompletionOutput"): {"token_ids", "logprobs", "finish_reason", "stop_reason"},
+        Owner("v1/engine/logprobs.py", "LogprobsProcessor"): {"from_new_request"},
+        Owner("platforms/interface.py", "Platform"): {"device_type"},
+        Owner("envs.py"): environment_variables(ast.parse(ENGINE.read_text(encoding="utf-8"))),
     }
 
 
-def of_llm(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "llm"
-
-
-def options(tree: ast.Module) -> set[str]:
-    """The engine's arguments: keys of what `options` is set to, and of what is added to it."""
-    found = set[str]()
+def calls_in(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Assign):
-            continue
-        target = node.targets[0]
-        if isinstance(target, ast.Name) and target.id == "options":
-            inside = ast.walk(node.value)
-            found |= {str(key.value) for each in inside if isinstance(each, ast.Dict) for key in each.keys
-                      if isinstance(key, ast.Constant)}  # fmt: skip
-            found |= {"model", "dtype", "trust_remote_code"}
-        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == "options":
-            assert isinstance(target.slice, ast.Constant)
-            found.add(str(target.slice.value))
-    return found
+        if isinstance(node, ast.Call):
+            yield node
 
 
-def missing(read: Callable[[str], str]) -> list[str]:
-    """A line for each name that is not there; read: the text of a file of vLLM."""
+def strings_in(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def engine_options(worker: ast.Module) -> set[str]:
+    """Return the engine's arguments: the keys that the function `engine_options` gives its dictionary."""
+    names = set[str]()
+    for node in ast.walk(function_named(worker, "engine_options")):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            for key in node.value.keys:
+                names |= set(strings_in(key or node))
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            names |= set(strings_in(node.targets[0].slice))
+    return names
+
+
+def function_named(tree: ast.Module, name: str) -> ast.FunctionDef:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+    raise ValueError(f"no function {name} in {WORKER}")
+
+
+def keywords_of_call(tree: ast.AST, function: str) -> set[str]:
+    """Return the names of the arguments that a function is called with."""
+    names = set[str]()
+    for call in calls_in(tree):
+        if isinstance(call.func, ast.Name) and call.func.id == function:
+            names |= {keyword.arg or "" for keyword in call.keywords}
+    return names
+
+
+def methods_of_llm(tree: ast.AST) -> set[str]:
+    """Return the methods that are called on an attribute `llm`."""
+    names = set[str]()
+    for call in calls_in(tree):
+        method = call.func
+        if isinstance(method, ast.Attribute) and isinstance(method.value, ast.Attribute) and method.value.attr == "llm":
+            names.add(method.attr)
+    return names
+
+
+def remote_methods(tree: ast.AST) -> set[str]:
+    """Return the methods of vLLM's workers that `collective_rpc` names."""
+    names = set[str]()
+    for call in calls_in(tree):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "collective_rpc":
+            names |= set(strings_in(call.args[0]))
+    return names
+
+
+def environment_variables(tree: ast.AST) -> set[str]:
+    return {text for text in strings_in(tree) if text.startswith("VLLM_")}
+
+
+def missing_names(read: Callable[[str], str]) -> list[str]:
+    """Return a line for each missing name; read: returns the text of a file of vLLM."""
     lines = []
-    for (path, owner), names in used().items():
-        assert names, f"nothing of {owner or path} is used"
-        tree = ast.parse(read(path))
-        there = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)} if not owner else set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and node.name == owner:
-                there |= members(node)
-        lines += [f"vllm/{path}: {owner or 'no variable'} has no {name}" for name in sorted(names - there)]
+    for owner, names in used_names().items():
+        assert names, f"nothing of {owner} is used"
+        tree = ast.parse(read(owner.path))
+        existing_names = members(tree, owner.name) if owner.name else set(strings_in(tree))
+        for name in sorted(names - existing_names):
+            lines.append(f"vllm/{owner.path}: {owner.name or 'no variable'} has no {name}")
     return lines
 
 
-def members(owner: ast.ClassDef) -> set[str]:
-    """The fields and methods of a class."""
-    found = {node.name for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    for node in owner.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-    return found
+def members(tree: ast.AST, class_name: str) -> set[str]:
+    """Return the fields and methods of a class."""
+    names = set[str]()
+    for definition in ast.walk(tree):
+        if not isinstance(definition, ast.ClassDef) or definition.name != class_name:
+            continue
+        for node in definition.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(node.name)
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names.add(node.target.id)
+    return names
 
 
-def main(place: Path) -> int:
-    if place.is_dir():
-        lines = missing(lambda path: (place / "vllm" / path).read_text(encoding="utf-8"))
+def main(build: Path) -> int:
+    if build.is_dir():
+        lines = missing_names(lambda path: (build / "vllm" / path).read_text(encoding="utf-8"))
     else:
-        with zipfile.ZipFile(place) as wheel:
-            lines = missing(lambda path: wheel.read(f"vllm/{path}").decode())
-    print("\n".join(lines) or f"{place}: every name is there ({sum(map(len, used().values()))})")
+        with zipfile.ZipFile(build) as wheel:
+            lines = missing_names(lambda path: wheel.read(f"vllm/{path}").decode())
+    count = sum(map(len, used_names().values()))
+    print("\n".join(lines) or f"{build}: every name is there ({count})")
     return 1 if lines else 0
 
 

@@ -14,7 +14,7 @@ from topr_exp import pipeline
 
 DOC = (ROOT / "docs" / "own_loss.md").read_text() + (ROOT / "docs" / "plugins.md").read_text()
 SAMPLER = """
-from topr_exp.sampling.sampler import HFSampler
+from topr_exp.sampling.hf import HFSampler
 class Backwards(HFSampler):
     def sample(self, *given):
         found = super().sample(*given)

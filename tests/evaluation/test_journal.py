@@ -21,7 +21,7 @@ from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted, StopFlag
-from topr_exp.sampling.sampler import HFSampler
+from topr_exp.sampling.hf import HFSampler
 from topr_exp.store import Store
 from topr_exp.store.shards import Ragged
 from topr_exp.types import Problem, TOPRError

@@ -16,7 +16,7 @@ from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
 from topr_exp.models.loading import ADAPTER
 from topr_exp.models.policy import Policy, load_policy, save_policy, stored
-from topr_exp.sampling.vllm import check_log_probabilities
+from topr_exp.sampling.engine_weights import check_log_probabilities
 from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.types import ConfigError, TOPRError
 

@@ -22,7 +22,7 @@ from tests.reference.model import table_of
 from tests.reference.reference import Draw, Reference, Replay
 from topr_exp.models.loading import load_model
 from topr_exp.pipeline import run
-from topr_exp.sampling.sampler import HFSampler
+from topr_exp.sampling.hf import HFSampler
 from topr_exp.types import TOPRError
 
 # Both compute in float64, so that no processor's kernels show: most cases agree to 1e-14. What a run keeps in float32

@@ -22,7 +22,7 @@ def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch
     monkeypatch.setattr(task_set, "generate_rollouts", lambda *given: asked.append(given) or "rollouts")
     monkeypatch.setattr(task_set, "grade_rollouts", lambda *given: asked.append(given) or "verdicts")
     sampler, policy, store, questions = (SimpleNamespace(problems=["p"]) for _ in range(4))
-    sampler.of_policy = lambda: sampler
+    sampler.without_mismatch = lambda: sampler
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD)))
     found = made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
     asked_of_grader = "rollouts", ["p"], Grading("gsm8k"), store
@@ -57,7 +57,7 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_pa
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))
     train, test = ([problem.id for problem in part] for part in (made.sets.train, made.sets.test))
-    assert made.generate_solutions(SimpleNamespace(of_policy=dict), SimpleNamespace()) == len(train) + len(test)  # type: ignore
+    assert made.generate_solutions(SimpleNamespace(without_mismatch=dict), SimpleNamespace()) == len(train) + len(test)  # type: ignore
     assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 5)])
 
 

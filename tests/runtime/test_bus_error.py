@@ -89,7 +89,7 @@ def test_who_started_a_process_gets_the_line_of_its_bus_error(has_log: bool, fol
 CUTTING = """
 import os
 from pathlib import Path
-from topr_exp.sampling.sampler import HFSampler
+from topr_exp.sampling.hf import HFSampler
 
 
 class Cutting(HFSampler):

@@ -88,7 +88,7 @@ def append_metrics(path: Path) -> None:
 
 
 def start_engine(path: Path) -> None:
-    Engine("/bin/true", path, 1, None, 1.0)
+    Engine("/bin/true", path, threads=1, gpu=None, timeout_minutes=1.0)
 
 
 @pytest.mark.parametrize("plant", STRANGE)

@@ -30,8 +30,9 @@ from tests.sampling.test_sampler import check_frequencies, settings
 from topr_exp.config.model import Mismatch
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
+from topr_exp.sampling.hf import HFSampler, normal_of
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded
-from topr_exp.sampling.sampler import HFSampler, Sample, normal_of
+from topr_exp.sampling.sampler import Sample
 from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.training.output_layer import LOGITS_AT_A_TIME
 
@@ -117,7 +118,7 @@ def draw(
 ) -> tuple[Policy, list[list[Sample]]]:
     """The policy, and completions of each prompt that the sampler drew from it as changed."""
     policy = Policy(Tabular(table), SimpleNamespace(eos_token_id=EOS), "tabular", torch.float32)
-    sampler = HFSampler(settings(max_new_tokens=2, **changes), keeps)
+    sampler = HFSampler(settings(max_new_tokens=2, **changes), keeps_drawable=keeps)
     return policy, sampler.sample(policy, PROMPTS, DRAWS, (1,), ())
 
 
@@ -234,13 +235,13 @@ def test_the_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gr
     """Of the sets of the policy that sampled, which stay as they are."""
     monkeypatch.setitem(LOGITS_AT_A_TIME, "cpu", 6)  # logits of two tokens at a time
     drawn = {tuple(one.tokens): one for one in draw(cut, keeps=True)[1][0]}
-    sets = {y[:i]: one.kept[i] for y, one in drawn.items() for i in range(len(y))}
+    sets = {y[:i]: one.drawable_ids[i] for y, one in drawn.items() for i in range(len(y))}
     assert {y for y in map(tuple, RESPONSES) if all(y[i] in sets.get(y[:i], ()) for i in range(len(y)))} == {*drawn}
     assert len(drawn) < len(RESPONSES)
 
     case, rows = moved(), [RESPONSES.index([*y]) for y in drawn]
     model, pairs = Tabular(case.logits), [(np.array(PROMPTS[0]), np.array(y)) for y in drawn]
-    kept = [[np.concatenate(one.kept).astype(np.int32), np.array([*map(len, one.kept)], np.int32)]
+    kept = [[np.concatenate(one.drawable_ids).astype(np.int32), np.array([*map(len, one.drawable_ids)], np.int32)]
             for one in drawn.values()]  # fmt: skip
     scores = score_tokens(model, Inputs(pairs, torch.device("cpu"), kept), entropy=True)
     assert torch.isfinite(scores.entropy).all()
@@ -261,7 +262,7 @@ def test_a_set_is_kept_for_each_token() -> None:
     """Also where few completions end at once, so that their rows stay in the batch."""
     group = draw({}, keeps=True, table=rng(9).normal(size=LOGITS))[1][0]
     assert 0 < sum(len(one.tokens) == 1 for one in group) < DRAWS / 8
-    assert all(one.kept == [[0, 1, 2]] * len(one.tokens) for one in group)
+    assert all(one.drawable_ids == [[0, 1, 2]] * len(one.tokens) for one in group)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import progress
+from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.rollouts import check_samples, fingerprint, generate_rollouts, rollouts_key
-from topr_exp.sampling.sampler import HFSampler, Sample, seed_of
+from topr_exp.sampling.sampler import Sample, seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
 

@@ -12,8 +12,9 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from tests.conftest import make_model
 from topr_exp.config.model import SamplerConfig
-from topr_exp.sampling import sampler as module
-from topr_exp.sampling.sampler import Sample, apply_top_k_top_p, sample_completions
+from topr_exp.sampling import decoding_batch
+from topr_exp.sampling.hf import Decoder, apply_top_k_top_p
+from topr_exp.sampling.sampler import Sample
 
 EOS = 1
 
@@ -25,6 +26,13 @@ def settings(**changes: Any) -> SamplerConfig:
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def sample_completions(
+    model: Any, prompts: list[list[int]], n: int, config: SamplerConfig, **changes: Any
+) -> list[list[Sample]]:
+    values = {"eos_ids": [EOS], "generator": generator()} | changes
+    return Decoder(model=model, config=config, **values).draw(prompts, n)
 
 
 def exact(model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS) -> dict[tuple[int, ...], float]:
@@ -69,7 +77,7 @@ def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> 
     config = settings(**changes)
     prompts = [[0, 3], [0, 4, 2, 3, 3]]  # of different lengths: the first one is padded
     draws = 4000
-    groups = sample_completions(model, prompts, draws, config, [EOS], generator())
+    groups = sample_completions(model, prompts, draws, config)
     for prompt, group in zip(prompts, groups, strict=True):
         check_frequencies(group, exact(model, prompt, config), 1e-4)
         assert all(one.finish == ("stop" if one.tokens[-1] == EOS else "length") for one in group)
@@ -83,10 +91,10 @@ def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.Monkey
     read: list[int] = []
     handle = model.base_model.embed_tokens.register_forward_hook(lambda _, given, out: read.append(given[0].numel()))
     config = settings(max_new_tokens=9)
-    shared = sample_completions(model, prompts, 4, config, [EOS], generator())
+    shared = sample_completions(model, prompts, 4, config)
     assert sum(read[:2]) == 1 + len(shots) + len(prompts) * max(map(len, rests))
-    monkeypatch.setattr(module, "WORTH_A_PASS", 1000)
-    apart = sample_completions(model, prompts, 4, config, [EOS], generator())
+    monkeypatch.setattr(decoding_batch, "MIN_SHARED_TOKENS", 1000)
+    apart = sample_completions(model, prompts, 4, config)
     handle.remove()
     for a, b in zip((one for group in shared for one in group), (one for group in apart for one in group), strict=True):
         assert (a.tokens, a.finish) == (b.tokens, b.finish)
@@ -100,16 +108,15 @@ def test_a_window_of_attention_sees_the_same_tokens_in_a_batch_as_alone(rests: l
     more = {"num_key_value_heads": 1, "vocab_size": 11, "sliding_window": 8, "initializer_range": 0.6}
     model = MistralForCausalLM(MistralConfig(**shape, **more)).eval()
     prompts, config = [[0, *[3, 4, 5, 6, 7, 8] * 8, *rest] for rest in rests], settings(max_new_tokens=1)
-    for prompt, (one,) in zip(prompts, sample_completions(model, prompts, 1, config, [EOS], generator()), strict=True):
+    for prompt, (one,) in zip(prompts, sample_completions(model, prompts, 1, config), strict=True):
         logp = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
         assert one.logprobs[0] == pytest.approx(float(logp[one.tokens[0]]), abs=1e-4)
 
 
 def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too() -> None:
     model = make_model(11)
-    groups = sample_completions(
-        model, [[0, 3]], 64, settings(max_new_tokens=20), [1, 5, 7], generator(), lambda ids: ids[-1] == 6
-    )
+    ends = {"eos_ids": [1, 5, 7], "ends_in_stop_string": lambda ids: ids[-1] == 6}
+    groups = sample_completions(model, [[0, 3]], 64, settings(max_new_tokens=20), **ends)
     for one in groups[0]:
         ends = [i for i, token in enumerate(one.tokens) if token in (1, 5, 6, 7)]
         assert ends == ([len(one.tokens) - 1] if one.finish != "length" else [])

@@ -299,9 +299,9 @@ def test_rounds_keep_their_engine_and_give_it_the_weights(tmp_path, monkeypatch,
     asked: list[str] = []
     ask = Engine.ask
 
-    def spy(self: Engine, do: str, *given: Any, **values: Any) -> Any:
-        asked.append(do)
-        return ask(self, do, *given, **values)
+    def spy(self: Engine, request: str, **values: Any) -> Any:
+        asked.append(request)
+        return ask(self, request, **values)
 
     monkeypatch.setattr(Engine, "ask", spy)
     config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *more)))

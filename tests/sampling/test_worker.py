@@ -23,11 +23,13 @@ from tests.conftest import config_of, lines_of, make_model
 from tests.sweep_tools import wait_for
 from topr_exp.models.policy import Policy, stored
 from topr_exp.runtime.distributed import RUNS_PER_GPU
+from topr_exp.sampling import engine_weights, gpu_share
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import END_SECONDS, Engine
+from topr_exp.sampling.engine import CLOSE_SECONDS, Engine
+from topr_exp.sampling.engine_weights import check_log_probabilities, completions_of
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
-from topr_exp.sampling.vllm import VLLM, check_log_probabilities, completions_of
+from topr_exp.sampling.vllm import VLLM
 from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.types import TOPRError
 
@@ -123,7 +125,7 @@ PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "sto
 @pytest.fixture
 def engine(notes, tmp_path, request, monkeypatch):
     monkeypatch.setenv("VLLM_REFUSES", getattr(request, "param", ""))
-    made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, minutes=5)
+    made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, timeout_minutes=5)
     made.ask("start", **START)
     yield made
     made.close()
@@ -149,22 +151,22 @@ def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(en
 
 
 def test_an_engine_ends_when_it_is_closed_one_at_work_at_once(engine: Engine) -> None:
-    idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, minutes=5)
+    idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, timeout_minutes=5)
     idle.ask("start", **START)
     began = time.monotonic()
     idle.close()
     assert idle.process.returncode == 0
     assert time.monotonic() - began < 5, "vLLM's own end is not waited for"
-    importing = Engine(sys.executable, engine.log.with_name("importing.log"), threads=1, gpu=None, minutes=5)
+    importing = Engine(sys.executable, engine.log.with_name("importing.log"), threads=1, gpu=None, timeout_minutes=5)
     importing.close()
     assert importing.process.returncode == -signal.SIGKILL
-    engine.minutes, began = 0.01, time.monotonic()
+    engine.timeout_minutes, began = 0.01, time.monotonic()
     with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes \(sampler.timeout_min\); look"):
         generate(engine, (8, 5))
     assert time.monotonic() - began >= 0.6
     began = time.monotonic()  # as by a stop signal that comes while a shard is sampled
     engine.close()
-    assert time.monotonic() - began < END_SECONDS  # it is killed, not waited for
+    assert time.monotonic() - began < CLOSE_SECONDS  # it is killed, not waited for
     assert not Path(f"/proc/{engine.process.pid}").exists()
 
 
@@ -172,9 +174,8 @@ def test_an_engine_at_work_ends_with_the_process_that_asks(notes: Path, tmp_path
     code = f"""
 import sys
 from pathlib import Path
-from topr_exp.runtime.gpu_machine import TESTED
-from topr_exp.sampling.engine import END_SECONDS, Engine
-engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", 1, None, 5)
+from topr_exp.sampling.engine import Engine
+engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", threads=1, gpu=None, timeout_minutes=5)
 engine.ask("start", **{START!r})
 print(engine.process.pid, flush=True)
 engine.ask("generate", prompts=[[8, 5]], seeds=[0], **{PLAIN!r})
@@ -270,7 +271,7 @@ def test_the_tolerance_tells_products_of_tf32_from_those_of_float32(kind: str, m
 
     exact = logp()
     monkeypatch.setattr(torch.nn.functional, "linear", linear)
-    gap, most = float((logp() - exact).abs().mean()), vllm_module.TOLERANCE["float32"]
+    gap, most = float((logp() - exact).abs().mean()), engine_weights.TOLERANCE["float32"]
     assert gap > 2 * most if kind == "tf32" else gap < most / 50
 
 
@@ -280,11 +281,11 @@ def test_what_an_engine_refuses_is_one_line_that_says_why(engine: Engine, policy
     with pytest.raises(TOPRError, match="vLLM could not generate: vLLM did not empty its prefix cache"):
         generate(engine, (0, 5))
     with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: out of room; its log is"):
-        vllm_module.send_weights(engine, policy)
+        engine_weights.send_weights(engine, policy)
     ask = engine.ask
     engine.ask = lambda do, **values: ask(do, **{**values, "shape": [-7]})  # type: ignore
     with pytest.raises(TOPRError, match=r"vLLM could not take: RuntimeError: (?!out of room)"):
-        vllm_module.send_weights(engine, policy)
+        engine_weights.send_weights(engine, policy)
 
 
 @pytest.fixture
@@ -298,11 +299,11 @@ def test_vllm_is_imported_before_there_is_a_model(sampler, notes, policy, tmp_pa
     """So an engine's start is as long as what is left of it, and a stage of its own; sampling's time is sampling."""
     monkeypatch.setenv("VLLM_IMPORTED", str(tmp_path / "imported"))
     stages = list[str]()
-    sampler.timed = lambda stage: contextlib.nullcontext(stages.append(stage))
+    sampler.time_stages_with(lambda stage: contextlib.nullcontext(stages.append(stage)))
     for _ in range(2):
-        sampler.begin()
+        sampler.warm_up()
     assert wait_for((tmp_path / "imported").exists)
-    process = sampler.spare.process
+    process = sampler.next_engine.process
     assert not notes.exists(), "nothing was started"
     sampler.prepare(policy, 20)
     sampler.start(policy, [[0, 5]])
@@ -315,7 +316,7 @@ def test_vllm_is_imported_before_there_is_a_model(sampler, notes, policy, tmp_pa
     sampler.release()  # the policy trains; the next engine's imports are done meanwhile
     assert process.returncode == 0
     assert sampler.engine is None
-    spare = sampler.spare.process
+    spare = sampler.next_engine.process
     sampler.close()
     assert spare.returncode is not None
 
@@ -347,20 +348,20 @@ def test_runs_that_share_a_gpu_share_its_memory(stays: bool, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
     monkeypatch.setenv(RUNS_PER_GPU, "4")
     for _ in range(4):
-        share = vllm_module.free_share(stays=stays)
+        share = gpu_share.free_share(stays=stays)
         assert 0.1 / (2 if stays else 1) < share <= (0.9 / 4 - 10 / 140) / (2 if stays else 1)
         free[0] -= int(share * (140 << 30)) + reserved
         assert free[0] > 0
     monkeypatch.delenv(RUNS_PER_GPU)
     free[0] = 140 << 30
-    assert vllm_module.free_share(stays=False) == 0.9
+    assert gpu_share.free_share(stays=False) == 0.9
 
 
 def test_without_a_gpu_several_runs_hold_none_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv(RUNS_PER_GPU, "4")
-    assert not vllm_module.others_hold_memory()
-    assert vllm_module.free_share(stays=False) == 1
+    assert not gpu_share.others_hold_memory()
+    assert gpu_share.free_share(stays=False) == 1
 
 
 @pytest.mark.parametrize(
@@ -395,7 +396,7 @@ def test_an_import_that_fails_is_said_by_the_start(
 ) -> None:
     """Nothing imports vLLM before it."""
     (tmp_path / "stand_in" / "vllm" / "__init__.py").write_text("raise ImportError('libcudart.so.13: not found')\n")
-    engine = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, minutes=5)
+    engine = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, timeout_minutes=5)
     try:
         with pytest.raises(TOPRError, match=r"vLLM could not start: ImportError: libcudart.so.13: not found; its log"):
             engine.ask("start", **START)
@@ -440,13 +441,13 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
     asked, full = list[str](), list[bool]()
 
     class Fake:
-        def __init__(self, *given: Any) -> None:
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
             pass
 
         def ask(self, do: str, **values: Any) -> dict[str, Any]:
             asked.append(do)
             if do == "start":
-                return {"made_by": {}, "import_seconds": 1.0, "imported": 0.0}
+                return {"made_by": {}, "import_seconds": 1.0, "imported_at": 0.0}
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
             return {"completions": []}
@@ -468,13 +469,13 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
 
     assert sample() == ["free", "start", "generate"]
     assert sample() == ["generate"]
-    sampler.rest()
+    sampler.sleep()
     assert sample() == ["free", "wake", "reload", *["take"] * weights, "done", "generate"]  # it kept none
     assert sample(later(policy, "later")) == ["free", "reload", *["take"] * weights, "done", "generate"]
-    sampler.rest()
+    sampler.sleep()
     full.append(True)  # AdamW's state came meanwhile
     assert sample() == ["free", "wake", "close", "free", "start", "generate"]
-    sampler.length = 2048
+    sampler.max_length = 2048
     assert sample() == ["close", "free", "start", "generate"]
 
 
@@ -482,10 +483,10 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
 def test_gpu_memory_that_no_other_process_can_open_is_sent_instead(conf, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    monkeypatch.setattr(vllm_module, "reduce_tensor", lambda tensor: (None, "handle"))
+    monkeypatch.setattr(engine_weights, "reduce_tensor", lambda tensor: (None, "handle"))
     taken: list[dict[str, Any]] = []
     engine = Mock(ask=lambda do, **values: taken.append(values))
-    vllm_module.send_weight(engine, "name", torch.ones(2), torch.float32)
+    engine_weights.send_weight(engine, "name", torch.ones(2), torch.float32)
     assert [(one["shared"], one["content"]) for one in taken] == [
         (None, torch.ones(2).numpy().tobytes()) if conf else ("handle", None)
     ]
@@ -519,8 +520,8 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy, monkeyp
         each = iter([(array("i", tokens.tolist()), one, "length") for one in logp])
         return {"completions": [[next(each) for _ in range(n)] for _ in prompts]}
 
-    monkeypatch.setitem(vllm_module.TOLERANCE, "bfloat16", 1e-3)
-    monkeypatch.setattr(vllm_module, "SLICE", 4)
+    monkeypatch.setitem(engine_weights.TOLERANCE, "bfloat16", 1e-3)
+    monkeypatch.setattr(engine_weights, "VOCABULARY_SLICE", 4)
     check_log_probabilities(Mock(ask=ask), policy, [[0, 5, 3], [0, 4, 4]])
     with pytest.raises(TOPRError, match="another model"):
         check_log_probabilities(Mock(ask=ask), dataclasses.replace(policy, float32_head=False), [[0, 5, 3]])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from scripts.vllm_names import main, used
+from scripts.vllm_names import main, used_names
 from tests.conftest import ROOT, config_of
 from topr_exp.sampling.vllm_requirements import untested
 
@@ -18,7 +18,7 @@ from topr_exp.sampling.vllm_requirements import untested
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
     """A build that has every name, and nothing else."""
-    for (path, owner), names in used().items():
+    for (path, owner), names in used_names().items():
         file = tmp_path / "vllm" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"    {name}: int = 0" for name in sorted(names)] if owner else [repr(sorted(names))]

@@ -16,8 +16,8 @@ from tests.store.conftest import contents, open_table, shard
 from topr_exp.config.data import Grading
 from topr_exp.grading.verdicts import given_verdicts, grade_rollouts
 from topr_exp.runtime import locks
+from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
-from topr_exp.sampling.sampler import HFSampler
 from topr_exp.store import Store, Table, completions
 from topr_exp.store import table as table_module
 from topr_exp.store.__main__ import main, remove

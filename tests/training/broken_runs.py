@@ -7,7 +7,7 @@ import pytest
 
 from topr_exp.config.settings import Config
 from topr_exp.pipeline import run
-from topr_exp.sampling.sampler import HFSampler
+from topr_exp.sampling.hf import HFSampler
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 

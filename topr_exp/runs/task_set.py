@@ -71,7 +71,7 @@ class TaskSet:
 
         def solve(problems: Sequence[Problem], n: int, seed: int) -> Solutions:
             questions = self.tokenize(problems, policy)
-            rollouts = generate_rollouts(sampler.of_policy(), policy, questions, n, seed, store, "solving")
+            rollouts = generate_rollouts(sampler.without_mismatch(), policy, questions, n, seed, store, "solving")
             verdicts = grade_rollouts(rollouts, questions.problems, grading, store)
             codes, classes = (values.reshape(-1, n) for values in (verdicts.codes, verdicts.classes))
             return Solutions(questions.problems, rollouts.texts(0, rollouts.rows), codes, classes, rollouts.sampled)
@@ -98,7 +98,7 @@ class TaskSet:
         """
         config = self.config
         n, seed = config.data.eval_n, config.evaluation.seed
-        rollouts = generate_rollouts(sampler.of_policy(), policy, questions, n, seed, store, "evaluation")
+        rollouts = generate_rollouts(sampler.without_mismatch(), policy, questions, n, seed, store, "evaluation")
         verdicts = grade_rollouts(rollouts, questions.problems, config.grading, store)
         return Evaluation(questions, rollouts, verdicts, n, store)
 

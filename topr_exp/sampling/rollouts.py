@@ -22,7 +22,8 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.sampler import HFSampler, Sample, Sampler
+from topr_exp.sampling.hf import HFSampler
+from topr_exp.sampling.sampler import Sample, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
 from topr_exp.store.source import Derivation, Source
@@ -30,7 +31,7 @@ from topr_exp.types import TOPRError
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
-KEPT = ("kept", "kept_sizes")  # columns of a sampler that `keeps`
+KEPT = ("kept", "kept_sizes")  # columns of a sampler that `keeps_drawable`
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,9 @@ def open_sampler(
 
         return closing(VLLM(config, scratch, trust_remote_code, beside_training))
     module, _, own = config.name.partition(":")
-    return closing(getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps))
+    if not own:
+        return closing(HFSampler(config, keeps_drawable=keeps))
+    return closing(getattr(topr_exp.import_own(module), own)(config))
 
 
 def generate_rollouts(
@@ -142,7 +145,7 @@ def generate_rollouts(
     size = config.prompts_per_shard
     shards = range(0, len(prompts), size)
     counts = [len(prompts[start : start + size]) * n for start in shards]
-    key = rollouts_key(config, policy, questions, n, seed, sampler.keeps)
+    key = rollouts_key(config, policy, questions, n, seed, sampler.keeps_drawable)
     table = store.table("rollouts", key, len(shards), Derivation(tuple(counts)))
     table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
@@ -229,9 +232,9 @@ def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[
             "sampler_logp": pa.array([one.logprobs for _, _, one in flat], pa.list_(pa.float32())),
         }
     )
-    if flat[0][2].kept:
-        ids = [[*chain.from_iterable(one.kept)] for _, _, one in flat]
-        for name, column in zip(KEPT, (ids, [[*map(len, one.kept)] for _, _, one in flat]), strict=True):
+    if flat[0][2].drawable_ids:
+        ids = [[*chain.from_iterable(one.drawable_ids)] for _, _, one in flat]
+        for name, column in zip(KEPT, (ids, [[*map(len, one.drawable_ids)] for _, _, one in flat]), strict=True):
             made = made.append_column(name, pa.array(column, pa.list_(pa.int32())))
     return made
 

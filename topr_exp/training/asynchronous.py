@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.candidates import random_generator
+from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.rollouts import table_of_samples, token_count
-from topr_exp.sampling.sampler import HFSampler, Sample
+from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Ragged
 from topr_exp.training.rounds import Rounds, as_file, read_table
 from topr_exp.types import TOPRError

@@ -250,7 +250,7 @@ class Rounds:
         with self.timed("sampling"):
             groups = self.sampler.sample(policy, prompts, self.n, seed, self.train.stop)
             columns = table_of_samples(policy, groups, self.train.stop)
-            self.sampler.rest()
+            self.sampler.sleep()
         return self.judged(columns, policy, indices)
 
     def judged(self, columns: pa.Table, policy: Policy, indices: np.ndarray) -> pa.Table:

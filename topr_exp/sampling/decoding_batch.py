@@ -1,0 +1,144 @@
+"""A batch of sequences that grow token by token, with their keys and values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers.cache_utils import Cache, DynamicLayer
+
+MIN_SHARED_TOKENS = 32  # below this a separate pass over the shared prefix does not pay
+
+
+class PreallocatedLayer(DynamicLayer):
+    """Keys and values of one layer, written into spare room instead of being copied at every step."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.length = 0
+        self.all_keys = self.all_values = torch.empty(0)  # [rows, heads, room, size] from the first update on
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        key_states = key_states.to(value_states.dtype)  # rotation leaves float32, which attention would cast each time
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.all_keys = self.allocate(key_states)
+            self.all_values = self.allocate(value_states)
+        end = self.length + key_states.shape[2]
+        self.all_keys[:, :, self.length : end] = key_states
+        self.all_values[:, :, self.length : end] = value_states
+        self.length = end
+        self.set_views()
+        return self.keys, self.values
+
+    def allocate(self, states: Tensor) -> Tensor:
+        """Allocate [rows, heads, room, size] for states [rows, heads, tokens, size]."""
+        rows, heads, _, size = states.shape
+        return states.new_empty((rows, heads, self.room, size))
+
+    def set_views(self) -> None:
+        """Point `keys` and `values` at the columns that are filled."""
+        self.keys = self.all_keys[:, :, : self.length]
+        self.values = self.all_values[:, :, : self.length]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep (or repeat) the given rows of the batch."""
+        self.all_keys = self.all_keys[rows]
+        self.all_values = self.all_values[rows]
+        self.set_views()
+
+
+class DecodingBatch:
+    """Sequences with their cache: takes tokens, returns the logits of the next ones.
+
+    Columns of the cache: the prefix that all prompts share (if long enough to pay for a separate pass), the suffix of
+    each prompt, padded on the left, and the sampled tokens. A mask hides the padding; positions skip it.
+    """
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], room: int) -> None:
+        """room: tokens that may be decoded."""
+        self.model = model
+        self.device = model.get_input_embeddings().weight.device
+        prefix_length = shared_prefix_length(prompts)
+        lengths = [len(prompt) for prompt in prompts]
+        if has_attention_window(model) and len(set(lengths)) > 1:
+            prefix_length = 0  # a window counts columns, padding among them
+        self.prefix = prompts[0][:prefix_length]
+        self.suffixes = [prompt[prefix_length:] for prompt in prompts]
+        self.lengths = torch.tensor(lengths, device=self.device)  # [rows] tokens so far
+        suffix_lengths = self.lengths - prefix_length
+        self.suffix_width = int(suffix_lengths.max())
+        prompt_width = prefix_length + self.suffix_width
+        columns = torch.arange(prompt_width + room, device=self.device)
+        self.layers = [PreallocatedLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
+        self.cache = Cache(layers=self.layers)
+        self.mask = (columns < prefix_length) | (columns >= prompt_width - suffix_lengths[:, None])
+        self.is_padded = bool((suffix_lengths < self.suffix_width).any())
+
+    def prefill(self) -> Tensor:
+        """Run the prompts through the model; returns the logits [rows, V] of the first sampled tokens."""
+        if self.prefix:
+            self.prefill_prefix()
+        suffixes = [torch.tensor(suffix) for suffix in self.suffixes]
+        ids = pad_sequence(suffixes, batch_first=True, padding_side="left")
+        columns = torch.arange(self.suffix_width, device=self.device)
+        suffix_lengths = self.lengths - len(self.prefix)
+        positions = len(self.prefix) + (columns - self.suffix_width + suffix_lengths[:, None]).clamp_min(0)
+        return self.forward(ids.to(self.device), positions)
+
+    def prefill_prefix(self) -> None:
+        """Run the shared prefix through the model once and repeat its keys and values for every row."""
+        ids = torch.tensor([self.prefix], device=self.device)
+        positions = torch.arange(len(self.prefix), device=self.device)[None]
+        self.forward(ids, positions)
+        first_row = torch.zeros(len(self.suffixes), dtype=torch.int64, device=self.device)
+        for layer in self.layers:
+            layer.select(first_row)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Run one more token of each row through the model; returns the logits [rows, V] of the next."""
+        logits = self.forward(tokens[:, None], self.lengths[:, None])
+        self.lengths = self.lengths + 1
+        return logits
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Run tokens [rows, new tokens] through the model; returns the logits after each row's last, float32."""
+        mask = None
+        is_whole_batch = len(ids) == len(self.mask)  # the shared prefix runs as one row, without padding
+        if self.is_padded and is_whole_batch:
+            mask = self.mask[:, : self.layers[0].length + ids.shape[1]].long()
+        output = self.model.base_model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
+        )
+        return self.model.get_output_embeddings()(output.last_hidden_state[:, -1]).float()
+
+    def select(self, rows: Tensor) -> None:
+        """Keep (or repeat) the given rows."""
+        for layer in self.layers:
+            layer.select(rows)
+        self.lengths = self.lengths[rows]
+        self.mask = self.mask[rows]
+
+
+def has_attention_window(model: Any) -> bool:
+    """True if some layer does not attend to all earlier tokens."""
+    layer_types = set(getattr(model.config, "layer_types", None) or ())
+    if layer_types - {"full_attention"}:
+        return True
+    return bool(getattr(model.config, "sliding_window", None))
+
+
+def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
+    """Count the tokens that all prompts begin with; 0 where a separate pass over them does not pay."""
+    if len(prompts) == 1:
+        return 0
+    most = min(map(len, prompts)) - 1  # every prompt keeps a token, so that it has its own logits
+    length = 0
+    while length < most and len({prompt[length] for prompt in prompts}) == 1:
+        length += 1
+    return length if length >= MIN_SHARED_TOKENS else 0

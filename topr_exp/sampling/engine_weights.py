@@ -1,0 +1,127 @@
+"""Weights of a policy on their way to an engine, and the check that they arrived."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from topr_exp.models import loading
+from topr_exp.models.adapter import merged_in
+from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, stored
+from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.sampler import Sample
+from topr_exp.types import TOPRError
+
+# Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+VOCABULARY_SLICE = 1 << 14  # computed at a time, since the engine has the memory
+ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def completions_of(answer: dict[str, Any]) -> list[list[Sample]]:
+    """Return the completions of each prompt in an engine's answer."""
+    groups = []
+    for answered_group in answer["completions"]:
+        group = []
+        for tokens, logprobs, finish in answered_group:
+            group.append(Sample(tokens.tolist(), logprobs.tolist(), finish))
+        groups.append(group)
+    return groups
+
+
+def send_weights(engine: Engine, policy: Policy) -> None:
+    """Give an engine the policy's weights, one after the other.
+
+    On a GPU the engine copies each from a cast to its precision. Those in main memory (an adapter merged) are sent.
+    """
+    engine.ask("reload")
+    with memory_for("handing weights to vLLM", "take sampler=hf"):
+        for name, weight in stored(policy.model):
+            send_weight(engine, name, weight.detach(), policy.compute)
+    engine.ask("done")
+    if policy.device.type == "cuda":
+        torch.cuda.ipc_collect()
+        release_gpu_memory()
+
+
+def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dtype) -> None:
+    """Give an engine one weight; when this returns, the engine no longer reads this process's memory."""
+    tensor = weight.to(dtype).contiguous()
+    shared = content = None
+    if tensor.is_cuda:
+        if tensor.data_ptr() == weight.data_ptr():
+            tensor = tensor.clone()  # torch marks shared memory as shared for good
+        if not has_expandable_segments():
+            shared = reduce_tensor(tensor)[1]
+    if shared is None:
+        content = tensor.cpu().view(-1).view(torch.uint8).numpy().tobytes()
+    engine.ask(
+        "take",
+        name=name,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=list(tensor.shape),
+        content=content,
+        shared=shared,
+    )
+
+
+def has_expandable_segments() -> bool:
+    """True if torch allocates GPU memory in expandable segments, which no other process can open."""
+    settings = [os.environ.get(name, "").lower() for name in ALLOCATOR_SETTINGS]
+    return any("expandable_segments:true" in setting for setting in settings)
+
+
+@torch.inference_mode()
+def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise TOPRError if an engine's log-probabilities differ from transformers' by more than rounding."""
+    prompt_ids = [list(map(int, prompt)) for prompt in prompts]
+    answer = engine.ask(
+        "generate",
+        prompts=prompt_ids,
+        seeds=[0] * len(prompt_ids),
+        n=2,
+        eos=policy.eos_ids,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        max_new_tokens=16,
+        stop=[],
+    )
+    gaps = []
+    with merged_in(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
+        for prompt, group in zip(prompt_ids, completions_of(answer), strict=True):
+            for sample in group:
+                gaps.append((completion_logp(policy, prompt, sample.tokens) - torch.tensor(sample.logprobs)).abs())
+    mean_gap = float(torch.cat(gaps).mean())
+    tolerance = TOLERANCE[policy.precision]
+    if not mean_gap <= tolerance:
+        raise TOPRError(
+            f"vLLM's log-probabilities differ from transformers' by {mean_gap:.2g} a token after weights were loaded "
+            f"(at most {tolerance:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
+        )
+
+
+def completion_logp(policy: Policy, prompt: list[int], tokens: list[int]) -> torch.Tensor:
+    """Return transformers' log π(y_t | x, y_<t) of a completion, [tokens] float32 on the CPU."""
+    inputs = torch.tensor([[*prompt, *tokens]], device=policy.device)
+    logp = next_token_logits(policy, inputs, len(prompt) - 1).log_softmax(-1)
+    return logp.gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1).cpu()
+
+
+def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch.Tensor:
+    """Return the logits [N, V] float32 that predict `inputs` [1, tokens] after position `start`.
+
+    They come from a float32 output layer where the engine has one.
+    """
+    model = policy.model
+    with policy.autocast():
+        if not policy.float32_head or loading.scaling_of(model) is not None:
+            logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits[0, start:-1].float()
+            return logits
+        hidden = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state[0, start:-1].float()
+    output_layer = model.get_output_embeddings()
+    slices = [hidden @ weight.float().T for weight in output_layer.weight.split(VOCABULARY_SLICE)]
+    logits = torch.cat(slices, -1)
+    return logits if output_layer.bias is None else logits + output_layer.bias.float()

@@ -1,0 +1,208 @@
+"""Sampling with transformers: exact ancestral sampling in batches, from which finished rows are dropped."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from topr_exp.config.model import Mismatch, SamplerConfig
+from topr_exp.models.loading import refuse_scaled_logits
+from topr_exp.models.policy import Policy, memory_for
+from topr_exp.sampling.decoding_batch import DecodingBatch
+from topr_exp.sampling.mismatch import rounded_weights
+from topr_exp.sampling.sampler import Sample, Sampler, seed_of
+
+# Attention without cuDNN, which would make a plan for every length that a completion passes through.
+ATTENTION_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+class HFSampler(Sampler):
+    """The reference sampler: transformers, on the device of the policy."""
+
+    def __init__(self, config: SamplerConfig, *, keeps_drawable: bool = False) -> None:
+        super().__init__(config, keeps_drawable=keeps_drawable)
+        self.device = ""
+
+    def prepare(self, policy: Policy, max_length: int) -> None:
+        refuse_scaled_logits(policy.model)
+        self.device = "cpu"
+        if policy.device.type == "cuda":
+            self.device = torch.cuda.get_device_name(policy.device)
+
+    def sample(
+        self,
+        policy: Policy,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        seed: tuple[int, ...],
+        stop: Sequence[str],
+        unfinished: Sequence[Sample] = (),
+    ) -> list[list[Sample]]:
+        """Draw n completions of each prompt; with `unfinished` (n = 1) continue one of each prompt in place."""
+        decoder = Decoder(
+            model=policy.model,
+            config=self.config,
+            eos_ids=policy.eos_ids,
+            generator=torch.Generator(device=policy.device).manual_seed(seed_of(*seed)),
+            ends_in_stop_string=policy.stopper(stop) if stop else None,
+            keeps_drawable=self.keeps_drawable,
+            report=self.report,
+        )
+        work = f"sampling {len(prompts) * n} completions at a time"
+        with (
+            rounded_weights(policy.model, self.config.mismatch.weights),
+            policy.autocast(keep=True),
+            sdpa_kernel(ATTENTION_BACKENDS),
+            memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"),
+        ):
+            return decoder.draw(prompts, n, unfinished)
+
+    def made_by(self) -> dict[str, str]:
+        return {
+            "sampler": "hf",
+            "torch": str(torch.__version__),
+            "transformers": transformers.__version__,
+            "device": self.device,
+        }
+
+    def without_mismatch(self) -> Sampler:
+        if self.config.unchanged and not self.keeps_drawable:
+            return self
+        return HFSampler(replace(self.config, mismatch=Mismatch()))
+
+
+class TokenDraw(NamedTuple):
+    """One token for each row of a batch."""
+
+    tokens: Tensor  # [rows]
+    logprobs: Tensor  # [rows] under the distribution drawn from
+    distribution: Tensor  # [rows, V] all log-probabilities, −∞ for tokens that could not be drawn
+
+
+class Row(NamedTuple):
+    """A row of the batch: a prompt and its completion so far."""
+
+    prompt: Sequence[int]
+    sample: Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """Draws completions of a model token by token: a function of the prompts and the generator's state."""
+
+    model: Any
+    config: SamplerConfig
+    eos_ids: Sequence[int]
+    generator: torch.Generator
+    ends_in_stop_string: Callable[[list[int]], bool] | None = None
+    keeps_drawable: bool = False
+    report: Callable[[int], None] = lambda tokens: None  # called with the number of tokens of each step
+
+    @torch.no_grad()  # inference mode would switch off autocast's cache: every token would cast every weight again
+    def draw(self, prompts: Sequence[Sequence[int]], n: int, unfinished: Sequence[Sample] = ()) -> list[list[Sample]]:
+        """Draw n completions of each prompt; unfinished: with n = 1, one of each prompt, continued in place.
+
+        A prompt is computed once and repeated n times. Ended rows leave the batch once they are an eighth of it.
+        """
+        sequences = prompts
+        if unfinished:
+            sequences = [[*prompt, *sample.tokens] for prompt, sample in zip(prompts, unfinished, strict=True)]
+        batch = DecodingBatch(self.model, sequences, self.config.max_new_tokens)
+        logits = batch.prefill()
+        prompt_of_row = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
+        batch.select(prompt_of_row)
+        logits = logits[prompt_of_row]
+        samples = list(unfinished) or [Sample() for _ in range(len(prompts) * n)]
+        rows = [Row(prompts[index], sample) for index, sample in zip(prompt_of_row.tolist(), samples, strict=True)]
+        while True:
+            draw = draw_tokens(self.disturb(logits, rows), self.config, self.generator)
+            running = self.append_tokens(rows, draw)
+            if not running:
+                break
+            tokens = draw.tokens
+            if len(rows) - len(running) >= max(len(rows) // 8, 1):
+                selected = torch.tensor(running, device=batch.device)
+                batch.select(selected)
+                tokens = tokens[selected]
+                rows = [rows[index] for index in running]
+            logits = batch.decode(tokens)
+        return [samples[start : start + n] for start in range(0, len(samples), n)]
+
+    def disturb(self, logits: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Add the noise of `sampler.mismatch` to the logits [rows, V]."""
+        noise = self.config.mismatch.logits_noise
+        if not noise:
+            return logits
+        prefixes = [(*row.prompt, *row.sample.tokens) for row in rows]
+        return logits + noise * normal_of(self.config.seed, prefixes, logits)
+
+    def append_tokens(self, rows: Sequence[Row], draw: TokenDraw) -> list[int]:
+        """Append a token to each completion that had not ended; returns the rows that still have not."""
+        tokens, logprobs = draw.tokens.tolist(), draw.logprobs.tolist()
+        drawable_ids = ids_with_probability(draw.distribution) if self.keeps_drawable else None
+        appended = 0
+        running = []
+        for index, (_, sample) in enumerate(rows):
+            if self.has_ended(sample):
+                continue  # and has not left the batch yet
+            sample.tokens.append(tokens[index])
+            sample.logprobs.append(logprobs[index])
+            if drawable_ids is not None:
+                sample.drawable_ids.append(drawable_ids[index])
+            appended += 1
+            if tokens[index] in self.eos_ids:
+                sample.finish = "stop"
+            elif self.ends_in_stop_string is not None and self.ends_in_stop_string(sample.tokens):
+                sample.finish = "stop_string"
+            if not self.has_ended(sample):
+                running.append(index)
+        self.report(appended)
+        return running
+
+    def has_ended(self, sample: Sample) -> bool:
+        return sample.finish != "length" or len(sample.tokens) == self.config.max_new_tokens
+
+
+def ids_with_probability(distribution: Tensor) -> list[list[int]]:
+    """List, by row of log-probabilities [N, V], the tokens that are not −∞."""
+    drawable = distribution > -torch.inf
+    ids_by_row = drawable.nonzero()[:, 1].split(drawable.sum(1).tolist())
+    return [ids.tolist() for ids in ids_by_row]
+
+
+def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> Tensor:
+    """Return a standard normal number for each token after each prefix, [rows, V] as `like`: the same every time."""
+    rows = []
+    for prefix in prefixes:
+        generator = torch.Generator().manual_seed(seed_of(seed, *prefix))
+        rows.append(torch.randn(like.shape[-1], generator=generator))
+    return torch.stack(rows).to(like.device)
+
+
+def draw_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> TokenDraw:
+    """Draw a token a row from what temperature, top-k and top-p leave; exact: argmax(p / Exp(1)).
+
+    logits: [rows, V] float32.
+    """
+    logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
+    noise = torch.empty_like(logp).exponential_(generator=generator)
+    tokens = (logp.exp() / noise).argmax(-1)
+    return TokenDraw(tokens, logp.gather(-1, tokens[:, None]).squeeze(-1), logp)
+
+
+def apply_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Set logits to −∞ outside the top k tokens (0: all), then outside the smallest set of probability top_p."""
+    if 0 < top_k < logits.shape[-1]:
+        values, indices = logits.topk(top_k, dim=-1)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, indices, values)
+    if top_p < 1:
+        ordered, indices = logits.sort(dim=-1, descending=True)
+        probabilities = ordered.softmax(-1)
+        mass_above = probabilities.cumsum(-1) - probabilities
+        ordered = ordered.masked_fill(mass_above >= top_p, -torch.inf)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, indices, ordered)
+    return logits
