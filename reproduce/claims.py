@@ -31,7 +31,7 @@ from reproduce.records import LENGTHS
 from reproduce.selection import Runs, collapsed, mean_of, pick
 from reproduce.variance import LIMITS
 from topr_exp.evaluation.intervals import FEWEST_SEEDS, crossed_interval
-from topr_exp.report.results import contrast, difference, of_problems
+from topr_exp.report.repetitions import contrast, difference, problem_shares
 from topr_exp.runs.records import Record
 
 # ---- Figures 1, 3 and 4
@@ -149,7 +149,7 @@ def last_over_first(record: Record, extra: Extra) -> float:
 
 
 def improves(runs: Runs, extra: Extra) -> Claim:
-    first, last = (np.stack([of_problems(one["iterations"][i], "pass@1") for one in runs]) for i in (1, -1))
+    first, last = (np.stack([problem_shares(one["iterations"][i], "pass@1") for one in runs]) for i in (1, -1))
     return above("{compositions}: goes on to improve after the first iteration", crossed_interval(last - first))
 
 
@@ -173,7 +173,7 @@ def holding(runs: Runs, extra: Extra) -> Claim:
     text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
     bears = {}
     for name, group in algorithms(runs).items():
-        gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
+        gains = [float((each.values() - each.values(stage="base")).mean()) for each in group.split(RATE).values()]
         bears[name] = (sum(gain > 0 for gain in gains), len(gains))
     evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
     whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
@@ -270,7 +270,7 @@ def times_topr(seeds: Sequence[Extra], name: str) -> str:
 def a_nat(record: Record, extra: Extra) -> float:
     """Points that a run gained in pass@1, divided by its KL to the reference."""
     one = Runs([record])
-    return 100 * float((one.values() - one.values(part="base")).mean()) / distances(one, extra)[0]
+    return 100 * float((one.values() - one.values(stage="base")).mean()) / distances(one, extra)[0]
 
 
 def at_beta(runs: Runs, extra: Extra) -> Claim:

@@ -14,7 +14,8 @@ import pandas as pd
 from reproduce.figure import Extra
 from reproduce.groups import ORDER, Groups, Split, by_model, name_of
 from reproduce.selection import Runs
-from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, plain_number, series_style
+from topr_exp.report.drawing import MARKERS, PERCENT, STYLE, plain_number, series_style
+from topr_exp.report.plots import band
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_bytes
 
@@ -103,7 +104,7 @@ def over_updates(ax: Axes, groups: Groups, part: str, name: str, share: bool = F
         style = style_of(key, groups)
         parts = [each[part] for each in runs if name in each.get(part, {})]
         lines = [pd.Series(each[name], each["step"], dtype=float) for each in parts]
-        found = scale * band(lines, share=share, between=True)
+        found = scale * band(lines, share=share, interpolate=True)
         if found.empty:
             continue
         for line in lines:
@@ -213,7 +214,7 @@ def panel(
         runs = within(runs)
         kind(ax, groups(runs), *given, *([numbers] if extra else []))
         if base and len(runs):
-            ax.axhline(PERCENT * float(runs.values(part="base").mean()), label="base", **LEVEL)
+            ax.axhline(PERCENT * float(runs.values(stage="base").mean()), label="base", **LEVEL)
         if log:
             log_axis(ax, "y")
         known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}

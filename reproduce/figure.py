@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reproduce.groups import Split, name_of
 from reproduce.selection import Runs, fell, over_seeds, pick
 from topr_exp.evaluation.intervals import FEWEST_SEEDS, LEVEL, Interval
-from topr_exp.report.results import contrast, difference, gain
+from topr_exp.report.repetitions import contrast, difference, gain
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval
     groups = [pick(runs, choice) for choice in choices]
     if not all(map(len, groups)):
         return None
-    base = groups[0].values(part="base")[0]
+    base = groups[0].values(stage="base")[0]
     return contrast(lambda *each: combine(*each, base), *groups)
 
 

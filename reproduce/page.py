@@ -9,7 +9,7 @@ from reproduce.figure import Claim, Extra, Figure, counted, verdict
 from reproduce.groups import group_by, grouping, name_of
 from reproduce.jobs import is_study
 from reproduce.selection import Runs, collapsed, fell, mean_of
-from topr_exp.report.estimates import against_best, highest_mean, leaders
+from topr_exp.report.ranking import against_best, highest_mean, leaders
 from topr_exp.runtime.files import write_text
 from topr_exp.runtime.terminal import plural
 

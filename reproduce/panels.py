@@ -17,8 +17,8 @@ from reproduce.selection import Runs, pick
 from reproduce.variance import LIMITS
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.figures import MARKERS, plain_number
-from topr_exp.report.results import of_problems, unpacked
+from topr_exp.report.drawing import MARKERS, plain_number
+from topr_exp.report.repetitions import counts_of, problem_shares
 from topr_exp.types import VERDICTS, Batch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def histogram(ax: Axes, groups: Groups) -> None:
     parts = [("base", parts[0][1], "base"), *parts] if parts else []
     for name, runs, part in parts:
         n = runs[0][part]["n"]
-        correct = [unpacked(each[part]["of_problems"]["correct"]).astype(int) for each in runs]
+        correct = [counts_of(each[part]["of_problems"]["correct"]).astype(int) for each in runs]
         counts = [np.bincount(each, minlength=n + 1) for each in correct]
         mean = 100 * np.mean([count / count.sum() for count in counts], axis=0)
         style = {"color": "0.5", "ls": ":"} if name == "base" else style_of(name, groups)
@@ -88,7 +88,7 @@ def negative_weights(ax: Axes, runs: Runs) -> None:
 def in_turn(ax: Axes, groups: Groups, name: str) -> None:
     """The mean after each iteration with its interval over seeds and problems, every seed thin."""
     for i, (label, runs) in enumerate(groups.items()):
-        values = np.stack([[of_problems(each, name) for each in record["iterations"]] for record in runs])
+        values = np.stack([[problem_shares(each, name) for each in record["iterations"]] for record in runs])
         found = [crossed_interval(values[:, step], share=True) for step in range(values.shape[1])]
         steps, style = range(len(found)), series_style(i)
         for line in 100 * values.mean(axis=2):

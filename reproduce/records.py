@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from reproduce.selection import Runs
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import CONF
-from topr_exp.report.results import results
-from topr_exp.report.runs import Run, read_run
+from topr_exp.report.reader import Run, read_run
+from topr_exp.report.repetitions import problem_results
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_text
 from topr_exp.runtime.json_files import MISSING, read_object
@@ -98,7 +98,9 @@ def extract(folder: Path, names: Collection[str]) -> Record:
         raise TOPRError(f"{folder}: not finished")
     if any(each.get(name) is None for each in run.evaluations for name in SHARES):
         raise TOPRError(f"{folder}: an evaluation lacks one of {', '.join(SHARES)}")
-    evaluations = [{name: rounded(each[name]) for name in SHARES} | results(run, each) for each in run.evaluations]
+    evaluations = [
+        {name: rounded(each[name]) for name in SHARES} | problem_results(run, each) for each in run.evaluations
+    ]
     record: Record = {
         "run": run.name,
         "settings": chosen(run.config),

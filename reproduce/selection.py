@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from topr_exp.evaluation.intervals import Interval, clopper_pearson, t_interval
-from topr_exp.report import results
+from topr_exp.report.repetitions import Repetitions
 
 
-class Runs(results.Runs):
+class Runs(Repetitions):
     """Records, by seed, that are chosen and split by their settings."""
 
     def where(self, settings: Mapping[str, Any]) -> Runs:
@@ -24,9 +24,9 @@ class Runs(results.Runs):
         found = sorted((value for value in values if value is not None), key=lambda v: (isinstance(v, str), v))
         return {value: self.where({key: value}) for value in found}
 
-    def each(self, name: str = "pass@1", part: str = "final") -> list[float]:
+    def each(self, name: str = "pass@1", stage: str = "final") -> list[float]:
         """The mean of each seed."""
-        return [float(row.mean()) for row in self.values(name, part)]
+        return [float(row.mean()) for row in self.values(name, stage)]
 
 
 def pick(runs: Runs, choice: str) -> Runs:
@@ -60,7 +60,7 @@ def fell(runs: Runs) -> list[bool]:
     """Of each seed: did it collapse, its final pass@1 below half of the base's?"""
     if not len(runs):
         return []
-    return [final < base / 2 for final, base in zip(runs.each(), runs.each(part="base"), strict=True)]
+    return [final < base / 2 for final, base in zip(runs.each(), runs.each(stage="base"), strict=True)]
 
 
 def collapsed(runs: Runs) -> Interval | None:

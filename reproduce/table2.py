@@ -19,7 +19,7 @@ from reproduce.figure import Claim, Extra, above, below, key_of
 from reproduce.records import rounded
 from reproduce.selection import Runs, over_seeds
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.results import Matrix
+from topr_exp.report.repetitions import Scores
 from topr_exp.runs.records import Record
 from topr_exp.verifier.figures import Tally, summarise
 
@@ -116,7 +116,7 @@ def balanced(tally: Mapping[str, Sequence[float]]) -> float:
     return float(np.mean(shares))
 
 
-def of_problems(noted: Sequence[Noted], when: str, name: str) -> Matrix:
+def of_problems(noted: Sequence[Noted], when: str, name: str) -> Scores:
     """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
     values = np.array([each[when][name] for each in noted], dtype=np.float64)
     whole = SHARES[name]

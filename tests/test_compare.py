@@ -18,8 +18,9 @@ from tests.run_folders import write_run
 from topr_exp import compare_runs
 from topr_exp.compare import main, references
 from topr_exp.evaluation.statistics import summarise
-from topr_exp.report.groups import as_csv, group_runs, groups_frame
-from topr_exp.report.runs import find_runs
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.reader import find_runs
+from topr_exp.report.tables import as_csv, groups_frame
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, ConfigError
 

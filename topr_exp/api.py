@@ -14,8 +14,9 @@ from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.grading import Grader
-from topr_exp.report.groups import group_runs, runs_frame
-from topr_exp.report.runs import find_runs
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.reader import find_runs
+from topr_exp.report.tables import runs_frame
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import plan
 from topr_exp.runs.preflight import check_machine

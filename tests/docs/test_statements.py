@@ -15,7 +15,7 @@ from reproduce import records
 from reproduce.selection import Runs, pick
 from tests.conftest import ROOT
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.results import difference, gain
+from topr_exp.report.repetitions import difference, gain
 
 RESULTS, LEARNT, STALENESS = (ROOT / "docs" / name for name in ("results", "learnt.md", "staleness.md"))
 VERDICTS = ("above", "below", "undecided")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from topr_exp.report.runs import Run
+from topr_exp.report.reader import Run
 
 
 def evaluation(

@@ -9,11 +9,12 @@ from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.reproduce.worlds import group
 from topr_exp.evaluation.intervals import Interval, below_another, crossed_interval
-from topr_exp.report import estimates as module
-from topr_exp.report.estimates import best_first, estimate, headlines, minus, printed, ranking
-from topr_exp.report.groups import group_runs
-from topr_exp.report.results import Runs, difference, of_problems, packed
-from topr_exp.report.runs import Run
+from topr_exp.report import estimates, ranking
+from topr_exp.report.estimates import best_first, difference_between, estimate, estimate_text, headlines
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.ranking import rank_groups
+from topr_exp.report.reader import Run
+from topr_exp.report.repetitions import Repetitions, counts_as_text, difference, problem_shares
 from topr_exp.types import TOPRError
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
@@ -57,7 +58,8 @@ def test_votes_of_several_numbers_of_completions_are_not_compared() -> None:
     """Records hold maj@K of the most completions of each run."""
     eight, four = runs_of((60, 70, 5), (50, 60, 5))
     four.summary["final"]["maj@4"] = four.summary["final"].pop("maj@8")
-    assert minus([eight], [four], "maj@8") == minus([four], [eight], "maj@8") == "no maj@8 of both"
+    for runs, reference in (([eight], [four]), ([four], [eight])):
+        assert difference_between(runs, reference, "maj@8") == "no maj@8 of both"
 
 
 def test_a_mean_reward_is_no_share() -> None:
@@ -70,7 +72,8 @@ def test_a_mean_reward_is_no_share() -> None:
     found = ends(estimate(made, "mean_reward"))
     assert found == pytest.approx(by_hand.interval(rewards), rel=0.005)
     assert found[2] > 1
-    assert (printed(made[1:], "mean_reward"), printed(made[1:], "pass@1")) == ("2.5 [2.3, 2.7]", "63.0 [59.0, 68.0]")
+    assert estimate_text(made[1:], "mean_reward") == "2.5 [2.3, 2.7]"
+    assert estimate_text(made[1:], "pass@1") == "63.0 [59.0, 68.0]"
     votes = {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}}
     assert headlines([made_run("y", {}, votes)]) == ["pass@1", "maj@4"], "the vote of most completions"
 
@@ -82,9 +85,9 @@ def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> Non
     """It is asked of all first solutions, then of all second ones: three problems, two solutions, four verdicts."""
     counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1", "maj": "1000 0 500 0 250 1000"}
     found = {"n": 4, "solutions": 2, "of_problems": counts}
-    assert of_problems(found, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
-    assert of_problems(found, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
-    assert of_problems(found, "maj").tolist() == [0.5, 0.125, 0.75]
+    assert problem_shares(found, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
+    assert problem_shares(found, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
+    assert problem_shares(found, "maj").tolist() == [0.5, 0.125, 0.75]
 
 
 def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
@@ -92,9 +95,9 @@ def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
     which stand at other places in the two lists."""
     levels = {0: 20, 1: 60, 2: 40, 3: 55, 4: 25}
 
-    def runs(algo: str, seeds: tuple[int, ...], more: float) -> Runs:
+    def runs(algo: str, seeds: tuple[int, ...], more: float) -> Repetitions:
         made = group(algo, tuple(float(levels[seed] + more) for seed in seeds), seeds=seeds).records()
-        return Runs(made[::-1] if more else made)
+        return Repetitions(made[::-1] if more else made)
 
     found = difference(runs("a", (0, 1, 2, 3), 0), runs("b", (1, 2, 3, 4), 5))
     assert found is not None
@@ -124,21 +127,24 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Three algorithms on three seeds, whose verdicts are made up."""
 
     def of_run(run: Run, part: str) -> dict[str, Any]:
-        values = packed(counts(run.config["algo"]["name"], run.config["seed"], part))
+        values = counts_as_text(counts(run.config["algo"]["name"], run.config["seed"], part))
         return {"n": N, "of_problems": {"correct": values, "invalid": values, "maj": values}}
 
-    def records(runs: list[Run], *parts: str) -> Runs:
-        return Runs([{"settings": {"seed": run.draw}, **{part: of_run(run, part) for part in parts}} for run in runs])
+    def read_repetitions(runs: list[Run], *stages: str) -> Repetitions:
+        return Repetitions(
+            [{"settings": {"seed": run.draw}, **{stage: of_run(run, stage) for stage in stages}} for run in runs]
+        )
 
-    monkeypatch.setattr(module, "gold_answers", lambda run: "all of one test")
-    monkeypatch.setattr(module, "records", records)
+    for module in (estimates, ranking):
+        monkeypatch.setattr(module, "gold_answers", lambda run: "all of one test")
+        monkeypatch.setattr(module, "read_repetitions", read_repetitions)
     return [made_run(f"{algo}{seed}", *({"pass@1": float(counts(algo, seed, part).mean() / N)}
                      for part in ("base", "final")), algo__name=algo, seed=seed)
             for algo in LEVELS for seed in range(3)]  # fmt: skip
 
 
 def ranked(runs: list[Run]) -> tuple[str, list[dict[str, str]]]:
-    return ranking(best_first(group_runs(runs).groups))
+    return rank_groups(best_first(group_runs(runs).groups))
 
 
 def paired(first: str, second: str) -> str:
@@ -162,7 +168,7 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
     assert ranked(two)[0].endswith("(3 runs). Not told apart from it: tis. Not compared: sft.")
     with monkeypatch.context() as patch:  # by a seed that the others don't have the best, by those in common not
         topr_below_tis = np.array([[False, True, False], [False] * 3, [False] * 3])
-        patch.setattr("topr_exp.report.estimates.below_another", lambda values: topr_below_tis)
+        patch.setattr("topr_exp.report.ranking.below_another", lambda values: topr_below_tis)
         assert ranked(runs)[0].endswith("Below another, at 95 % for all comparisons together: topr.")
     with monkeypatch.context() as patch:
         patch.setitem(next(run.summary for run in runs if run.name == "topr1"), "base", {"pass@1": 1.9})
@@ -176,7 +182,8 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
         raise TOPRError("gone")
 
     for golds, why in ((gone, "gone"), (lambda run: run.config["algo"]["name"], "other test problems")):
-        monkeypatch.setattr(module, "gold_answers", golds)
+        for module in (estimates, ranking):
+            monkeypatch.setattr(module, "gold_answers", golds)
         sentence, rows = ranked(runs)
         assert sentence == f"{best}No winner: fewer than 3 seeds in common."
         assert [row["minus topr"] for row in rows] == ["", why, why]
@@ -221,8 +228,8 @@ def test_a_single_group_is_compared_with_its_base_and_unfinished_runs_are_left_o
     mine = [run for run in runs if run.config["algo"]["name"] == "topr"]
     gained = np.stack([counts("topr", seed, "final") - counts("topr", seed, "base") for seed in range(3)]) / N
     told = f"(3 runs), by {crossed_interval(gained).percent(sign=True)} points."
-    assert ranked(mine) == (f"topr went from {printed(mine, 'pass@1', 'base')} to {printed(mine, 'pass@1')} % "
-                            f"pass@1 {told}", [])  # fmt: skip
+    base, final = (estimate_text(mine, "pass@1", stage) for stage in ("base", "final"))
+    assert ranked(mine) == (f"topr went from {base} to {final} % pass@1 {told}", [])
     for run in runs:
         run.status = "running"
     assert ranked(runs) == ("No run has finished yet.", [])

@@ -10,10 +10,11 @@ import pytest
 
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
+from topr_exp.report.drawing import draw, plain_number
 from topr_exp.report.estimates import best_first
-from topr_exp.report.figures import Line, Plot, band, by_age, draw, plain_number, plots, thin
-from topr_exp.report.groups import group_runs
-from topr_exp.report.runs import Run, to_frame
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.plots import Line, Plot, band, plot_runs, size_by_age, thin
+from topr_exp.report.reader import Run, to_frame
 
 SHIFT = (0.0, 3.0, -2.0)  # points between the seeds
 MORE = by_hand.mean(SHIFT)
@@ -37,7 +38,7 @@ def group(algo: str, correct: float, maj: float, invalid: float, **settings: Any
 def plotted(runs: Sequence[Run]) -> dict[str, dict[str, pd.DataFrame]]:
     """The points of each plot by its name and that of the line."""
     comparison = group_runs(runs)
-    found = plots(comparison, best_first(comparison.groups))
+    found = plot_runs(comparison, best_first(comparison.groups))
     assert len({plot.name for plot in found}) == len(found)
     return {plot.name: {line.name.split(" (")[0]: line.points for line in plot.lines} for plot in found}
 
@@ -70,14 +71,14 @@ def test_curves_and_metrics_are_those_of_their_groups(found: dict[str, dict[str,
     assert found["training_kl_mu"]["is"]["mean"].tolist() == [4, 6, 8, 10]
 
 
-def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_by_age() -> None:
+def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_size_by_age() -> None:
     late = []
     for seed, slow in enumerate((1.0, 2.0)):
         updates = [{"age": 1.0, "tokens": 100 * slow, "virtual_time": slow * i, "ess_age0": 0.9, "ess_age2": 0.1 * i}
                    for i in range(1, 5)]  # fmt: skip
         curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
         late.append(made_run(f"late{seed}", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates, seed=seed))
-    assert by_age(made_run("begun", evaluation(20, 30, 5), evaluation(50, 60, 5), {}, [])).empty
+    assert size_by_age(made_run("begun", evaluation(20, 30, 5), evaluation(50, 60, 5), {}, [])).empty
     found = plotted(late)
     (by_time,), (by_tokens,) = (found[f"curve_pass_1_{axis}"].values() for axis in ("virtual_time", "tokens"))
     assert points(by_time) == ([0, 2, 4], [20, 27.5, 40])  # the slower seed's between its places
@@ -168,7 +169,7 @@ def test_a_curve_shows_more_than_where_it_begins_and_ends(steps: tuple[int, ...]
 def test_a_setting_that_spans_a_decade_has_a_logarithmic_axis(key: str, values: tuple[float, ...], scale: str) -> None:
     runs = [run for value in values for algo in ("topr", "is") for run in group(algo, 60, 70, 5, **{key: value})]
     comparison = group_runs(runs)
-    (plot,) = [plot for plot in plots(comparison, comparison.groups) if plot.name == f"sweep_{key}"]
+    (plot,) = [plot for plot in plot_runs(comparison, comparison.groups) if plot.name == f"sweep_{key}"]
     (ax,) = draw(plot).axes
     assert ax.get_xscale() == scale
     if scale == "log":
@@ -224,4 +225,4 @@ def test_a_band_has_at_each_place_the_interval_of_the_values_there() -> None:
     ends = band([first, second[:2]])  # of two their range, up to where the shorter one ends
     assert (ends.index.tolist(), ends["low"].tolist(), ends["high"].tolist()) == ([0, 10], [0.2, 0.5], [0.3, 0.6])
     assert band([]).empty
-    np.testing.assert_allclose(band([first, second.iloc[[0, 2]]], between=True)["mean"], [0.25, 0.425, 0.45])
+    np.testing.assert_allclose(band([first, second.iloc[[0, 2]]], interpolate=True)["mean"], [0.25, 0.425, 0.45])

@@ -12,9 +12,10 @@ from tests.conftest import config_of
 from tests.report.made_up import made_run
 from tests.run_folders import make_run
 from topr_exp import read_runs
-from topr_exp.report.groups import as_csv, group_runs, groups_frame, runs_frame
-from topr_exp.report.page import facts
-from topr_exp.report.runs import Run, find_runs
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.page import list_facts
+from topr_exp.report.reader import Run, find_runs
+from topr_exp.report.tables import as_csv, groups_frame, runs_frame
 from topr_exp.schema import flatten, plain
 
 
@@ -85,7 +86,7 @@ def test_the_same_run_twice_is_counted_once(tmp_path: Path) -> None:
     comparison = group_runs(find_runs([tmp_path]))
     (row,) = groups_frame(comparison).to_dict("records")
     assert (row["runs"], row["final_pass@1_interval_over"]) == (2, "2 seeds")
-    assert len(facts(comparison)["counted once"].split(" and ")) == 2
+    assert len(list_facts(comparison)["counted once"].split(" and ")) == 2
 
 
 def test_what_differs_with_the_groups_is_named() -> None:
@@ -96,7 +97,7 @@ def test_what_differs_with_the_groups_is_named() -> None:
         run.environment = {"git_commit": "0123456789abcdef", "git_dirty": False}
         run.evaluations = [{"problems": 200, "samples": 8}]
     runs[0].environment["git_dirty"], runs[1].evaluations = True, [{"problems": 50, "samples": 8}]
-    assert facts(group_runs(runs)) == {
+    assert list_facts(group_runs(runs)) == {
         "also differs": "optim.lr (0.0001, 0.001)",
         "tested on": "200 problems, 8 completions each; 50 problems, 8 completions each",
         "commit": "0123456789, 0123456789 with uncommitted changes",

@@ -14,10 +14,10 @@ import pytest
 
 from tests.conftest import write_lines
 from tests.run_folders import completion, make_run, make_sweep
-from topr_exp.report import figures
+from topr_exp.report import drawing, plots
 from topr_exp.report.__main__ import AUTHOR, main
-from topr_exp.report.page import completions
-from topr_exp.report.runs import find_runs
+from topr_exp.report.page import render_completions
+from topr_exp.report.reader import find_runs
 from topr_exp.sweeps.launch import publish
 
 NASTY = "</script><script>alert(1)</script><!-- \u2028 $script ${data} \\u003c"
@@ -146,7 +146,7 @@ def test_completions_that_runs_share_stand_there_once_with_their_question_in_the
         own = completion(0, "correct", f"Trained {seed} says 7.", iteration=1)
         write_lines(folder / "completions.jsonl", [*shared, own])
     runs = find_runs([tmp_path])
-    found = completions(runs)
+    found = render_completions(runs)
     lines = re.findall("<summary>(.*?)</summary>", found)
     assert "5 of 5 different completions" in found
     assert len(lines) == 5
@@ -219,8 +219,8 @@ def test_a_sweep_writes_its_report_and_survives_a_failing_one(tmp_path, capsys):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two figures in no time."""
     files = dict.fromkeys(("final.pdf", "captions.txt"), b"a figure")
-    monkeypatch.setattr(figures, "plots", lambda *_: [])
-    monkeypatch.setattr(figures, "draw_files", lambda _: (files, {}))
+    monkeypatch.setattr(plots, "plot_runs", lambda *_: [])
+    monkeypatch.setattr(drawing, "draw_files", lambda _: (files, {}))
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -14,8 +14,8 @@ from tests.conftest import become_ordinary, write_lines
 from tests.run_folders import make_run
 from topr_exp import compare
 from topr_exp.report import __main__ as report
-from topr_exp.report import figures
-from topr_exp.report.runs import find_runs, read_run
+from topr_exp.report import plots
+from topr_exp.report.reader import find_runs, read_run
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.sweeps import sweep
 from topr_exp.sweeps.sweep import Run
@@ -147,7 +147,7 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_pa
     assert (run.notes, run.status) == ([], "done")
     assert run.figure("final", "pass@1") == run.evaluations[-1]["pass@1"]
     if name in OTHERS:  # figures show nothing of them
-        monkeypatch.setattr(figures, "plots", lambda *_: [])
+        monkeypatch.setattr(plots, "plot_runs", lambda *_: [])
     capsys.readouterr()
 
     assert report.main([str(intact.parent), "--out", str(tmp_path / "out")]) == 0

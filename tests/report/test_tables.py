@@ -12,8 +12,9 @@ from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.run_folders import make_sweep
 from topr_exp import read_curves, read_runs
-from topr_exp.report.groups import Comparison, as_csv, group_runs, groups_frame, groups_tex, runs_frame
+from topr_exp.report.grouping import Comparison, group_runs
 from topr_exp.report.page import render_page
+from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_frame
 
 LEVELS = {"topr": [(60, 70, 5), (63, 66, 9), (55, 71, 7)], "is": [(45, 50, 11), (44, 56, 12), (49, 51, 16)]}
 NAMES = ("pass@1", "maj@8", "invalid")
@@ -82,7 +83,9 @@ def test_latex_and_spreadsheets_get_text_as_text() -> None:
         made_run(name, {}, {}, lr=lr) for name, lr in (("=HYPERLINK(1)", r"a_b & 5% {<x>} \input{y} #$"), ("b", "=1+1"))
     ]
     comparison = group_runs(runs)
-    assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(as_csv(runs_frame(runs)))) for cell in row)
+    assert not any(
+        cell.startswith("=") for row in csv.reader(io.StringIO(as_csv(runs_frame(comparison.runs)))) for cell in row
+    )
     shown = r"a\_b \& 5\% \{\textless{}x\textgreater{}\} \textbackslash input\{y\} \#\$"
     assert shown in groups_tex(comparison)
 

@@ -22,7 +22,7 @@ from tests import by_hand
 from tests.conftest import config_of, lines_of
 from tests.reproduce.worlds import group, named
 from topr_exp.config.settings import Config
-from topr_exp.report.runs import Run
+from topr_exp.report.reader import Run
 
 pytestmark = pytest.mark.extended
 

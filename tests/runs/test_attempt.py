@@ -16,7 +16,7 @@ from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
-from topr_exp.report.runs import find_runs
+from topr_exp.report.reader import find_runs
 from topr_exp.runs import overwrite, run_lock
 from topr_exp.store.__main__ import main as store
 from topr_exp.sweeps.launch import start_all_anew

@@ -8,8 +8,9 @@ import pytest
 from tests.conftest import config_of, lines_of, overrides
 from tests.report.made_up import evaluation, made_run
 from topr_exp.pipeline import run
-from topr_exp.report.figures import plots
-from topr_exp.report.groups import group_rows, group_runs, run_rows, runs_frame
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.plots import plot_runs
+from topr_exp.report.tables import group_rows, run_rows, runs_frame
 from topr_exp.runs.cut_off import warn_of_imported, warn_of_sampled, warn_of_tested
 from topr_exp.tracking.tracker import numbers
 
@@ -81,4 +82,4 @@ def test_the_report_has_columns_and_a_curve_where_something_was_cut_off() -> Non
     frame = runs_frame(runs)
     assert frame["truncated_share"].tolist() == [0.1, 0.2]
     assert frame["final_truncated_share"].tolist() == [0.2, 0.4]
-    assert "curve_truncated_share" in {plot.name for plot in plots(comparison, comparison.groups)}
+    assert "curve_truncated_share" in {plot.name for plot in plot_runs(comparison, comparison.groups)}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import config_of, overrides
 from topr_exp import compare, pipeline, track
-from topr_exp.report.runs import find_runs
+from topr_exp.report.reader import find_runs
 from topr_exp.runs.finished import MARK, changed_results, result_files
 from topr_exp.runtime.checksums import write_checksum_list
 from topr_exp.store.__main__ import main as store_main

@@ -11,8 +11,8 @@ from tests.training.broken_runs import record_engine
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
-from topr_exp.report.results import records
-from topr_exp.report.runs import read_run
+from topr_exp.report.reader import read_run
+from topr_exp.report.repetitions import read_repetitions
 from topr_exp.runs.task_set import Policies
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
@@ -111,8 +111,8 @@ def test_a_trained_verifier_is_evaluated_as_its_run_did(finished, outputs, tmp_p
 
 def test_solutions_that_were_left_out_end_the_averages_by_problem(finished: Config) -> None:
     run = read_run(finished.folder)
-    assert len(records([run], "final")) == 1
+    assert len(read_repetitions([run], "final")) == 1
     run.tested.clear()
     run.summary["too_long"] = {"train": 0, "test": 4}
     with refused("does not hold the same number of verdicts on each of its problems"):
-        records([run], "final")
+        read_repetitions([run], "final")

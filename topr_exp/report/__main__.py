@@ -24,7 +24,7 @@ AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.report", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     parser.add_argument(
@@ -48,52 +48,55 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     TOPRError where there are no runs, where a file would be overwritten that no report wrote, where a folder is a link,
     or the disk refuses.
     """
-    from topr_exp.report import figures, groups
+    from topr_exp.report import drawing, plots, tables
     from topr_exp.report.estimates import best_first
+    from topr_exp.report.grouping import group_runs
     from topr_exp.report.page import render_page
-    from topr_exp.report.runs import find_runs
+    from topr_exp.report.reader import find_runs
 
-    comparison = groups.group_runs(find_runs(folders))
+    comparison = group_runs(find_runs(folders))
     target = out if out is not None else folders[0] / "report"
     refuse_links([target / "figures", target / "tables", *([target] if out is None else [])])
-    listed = read_manifest(target)
-    ordered = best_first(comparison.groups)
-    files, drawings = figures.draw_files(figures.plots(comparison, ordered))
+    earlier_files = read_manifest(target)
+    groups = best_first(comparison.groups)
+    pictures, drawings = drawing.draw_files(plots.plot_runs(comparison, groups))
     title = " and ".join(folder.resolve().name for folder in folders)
     texts = {
-        "tables/runs.csv": groups.as_csv(groups.runs_frame(comparison.runs)),
-        "tables/groups.csv": groups.as_csv(groups.groups_frame(comparison)),
-        "tables/groups.tex": groups.groups_tex(comparison),
-        "report.html": render_page(title, comparison, ordered, drawings),
+        "tables/runs.csv": tables.as_csv(tables.runs_frame(comparison.runs)),
+        "tables/groups.csv": tables.as_csv(tables.groups_frame(comparison)),
+        "tables/groups.tex": tables.groups_tex(comparison),
+        "report.html": render_page(title, comparison, groups, drawings),
     }
-    files = {f"figures/{name}": data for name, data in files.items()}
-    replace_files(target, listed, files | {name: text.encode(errors="replace") for name, text in texts.items()})
+    files = {f"figures/{name}": content for name, content in pictures.items()}
+    files |= {name: text.encode(errors="replace") for name, text in texts.items()}
+    replace_files(target, earlier_files, files)
     return target / "report.html"
 
 
 def read_manifest(target: Path) -> set[str]:
-    """The files of an earlier report in a folder; TOPRError for one that holds others and no manifest."""
-    stored, _ = read_object(target / MANIFEST)
-    if stored.get("written_by") == AUTHOR and isinstance(stored.get("files"), list):
-        return {MANIFEST, *map(str, stored["files"])}
+    """The files of an earlier report in a folder; TOPRError for a folder of other files, without a manifest."""
+    manifest, _ = read_object(target / MANIFEST)
+    if manifest.get("written_by") == AUTHOR and isinstance(manifest.get("files"), list):
+        return {MANIFEST, *map(str, manifest["files"])}
     refuse_foreign(target, [path for path in target.glob("*") if not path.name.endswith(TEMPORARY)])
     return set()
 
 
-def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> None:
-    """Write files in place of those that are listed; the manifest names a file before it is there."""
+def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]) -> None:
+    """Write files in place of an earlier report's; the manifest names a file before it is there."""
     assert all(map(FILES.fullmatch, files)), files.keys()
-    there = {path.relative_to(target).as_posix(): path for path in target.glob("*/*")}  # none elsewhere is removed
-    refuse_foreign(target, [there[name] for name in (files.keys() & there.keys()) - listed])
+    present = {path.relative_to(target).as_posix(): path for path in target.glob("*/*")}  # no others are removed
+    foreign_names = (files.keys() & present.keys()) - earlier_files
+    refuse_foreign(target, [present[name] for name in foreign_names])
     with disk_errors(f"write in {target}"):
         target.mkdir(parents=True, exist_ok=True)
-        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(listed | files.keys())})
-        for name, data in files.items():
+        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(earlier_files | files.keys())})
+        for name, content in files.items():
             (target / name).parent.mkdir(exist_ok=True)
-            write_bytes(target / name, data)
-        for name in (listed & there.keys()) - files.keys():
-            if FILES.fullmatch(name):  # whoever packed the folder wrote the list
-                there[name].unlink()
+            write_bytes(target / name, content)
+        for name in (earlier_files & present.keys()) - files.keys():
+            if FILES.fullmatch(name):  # whoever packed the folder wrote the manifest
+                present[name].unlink()
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
 
 

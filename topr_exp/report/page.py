@@ -20,10 +20,13 @@ from typing import Any
 
 import pandas as pd
 
-from topr_exp.report.estimates import Groups, ranking
-from topr_exp.report.figures import INTERVALS, MOST_LINES, Plot, series_style
-from topr_exp.report.groups import Comparison, group_rows, run_rows
-from topr_exp.report.runs import DAMAGE, Run
+from topr_exp.report.drawing import INTERVALS, series_style
+from topr_exp.report.estimates import Groups
+from topr_exp.report.grouping import Comparison
+from topr_exp.report.plots import MOST_LINES, Plot
+from topr_exp.report.ranking import rank_groups
+from topr_exp.report.reader import DAMAGE, Run
+from topr_exp.report.tables import group_rows, run_rows
 from topr_exp.runs.records import Record
 from topr_exp.runtime.terminal import plural
 
@@ -31,6 +34,7 @@ MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a
 LONGEST_TEXT = 4000
 LONGEST_QUESTION = 90  # characters of it in a completion's line
 MOST_COMMANDS = 3
+MOST_OPEN_NOTES = 5
 SECTIONS = {
     "result": "Result", "sweep": "Sweep", "final": "Final: before and after training", "curves": "Curves",
     "overview": "Overview", "runs": "Runs", "samples": "Samples: pass@K, maj@K and problems by correct completions",
@@ -40,137 +44,178 @@ SECTIONS = {
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
-def render_page(
-    title: str,
-    comparison: Comparison,
-    groups: Groups,
-    drawings: Mapping[str, tuple[Plot, str]],
-) -> str:
+def render_page(title: str, comparison: Comparison, groups: Groups, drawings: Mapping[str, tuple[Plot, str]]) -> str:
     """Render the whole page; groups: best first; drawings: plots with their SVG, by name."""
-    page, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
-    policy = POLICY.format(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
-    runs = comparison.runs
-    sentence, rows = ranking(groups)
-    parts = {
-        "result": f"<p><strong>{escape(sentence)}</strong></p>\n" + (table("ranking", rows) if rows else ""),
-        "overview": overview(comparison, groups),
-        "runs": filtered("runs", "words, as in topr seed=1") + table("runs", run_rows(comparison)),
-        "settings": settings(comparison),
-        "completions": completions(runs),
-    }
-    for plot, drawing in drawings.values():
-        parts[plot.section] = parts.get(plot.section, "") + figure(plot, drawing)
-    known = {name: head for name, head in SECTIONS.items() if name in parts}
-    states = ", ".join(f"{count} {state}" for state, count in Counter(run.status for run in runs).items())
-    differs = f"; they differ in {', '.join(comparison.keys)}" if comparison.keys else ""
-    return Template(page).substitute(
-        policy=policy,
+    template, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    contents = render_sections(comparison, groups)
+    for plot, svg in drawings.values():
+        contents[plot.section] = contents.get(plot.section, "") + render_plot(plot, svg)
+    links, sections = [], []
+    for name, head in SECTIONS.items():
+        if name in contents:
+            links.append(f'<a href="#{name}">{head.partition(":")[0]}</a>')
+            sections.append(f'<section id="{name}"><h2>{head}</h2>\n{contents[name]}</section>\n')
+    return Template(template).substitute(
+        policy=POLICY.format(script_hash),
         script=script,
         title=escape(title),
-        subtitle=escape(f"{plural(len(runs), 'run')} ({states}) in {plural(len(groups), 'group')}{differs}."),
+        subtitle=escape(subtitle(comparison, groups)),
         made=time.strftime("%Y-%m-%d %H:%M"),
-        links=" ".join(f'<a href="#{name}">{head.partition(":")[0]}</a>' for name, head in known.items()),
-        sections="".join(
-            f'<section id="{name}"><h2>{head}</h2>\n{parts[name]}</section>\n' for name, head in known.items()
-        ),
+        links=" ".join(links),
+        sections="".join(sections),
     )
 
 
-def table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
+def render_sections(comparison: Comparison, groups: Groups) -> dict[str, str]:
+    """The sections without plots, by name."""
+    sentence, ranking_rows = rank_groups(groups)
+    ranking_table = render_table("ranking", ranking_rows) if ranking_rows else ""
+    runs_table = render_table("runs", run_rows(comparison))
+    return {
+        "result": f"<p><strong>{escape(sentence)}</strong></p>\n{ranking_table}",
+        "overview": render_overview(comparison, groups),
+        "runs": search_box("runs", "words, as in topr seed=1") + runs_table,
+        "settings": render_settings(comparison),
+        "completions": render_completions(comparison.runs),
+    }
+
+
+def subtitle(comparison: Comparison, groups: Groups) -> str:
+    """How many runs there are, in which states, and the settings in which they differ."""
+    status_counts = Counter(run.status for run in comparison.runs)
+    statuses = ", ".join(f"{count} {status}" for status, count in status_counts.items())
+    differing = f"; they differ in {', '.join(comparison.keys)}" if comparison.keys else ""
+    return f"{plural(len(comparison.runs), 'run')} ({statuses}) in {plural(len(groups), 'group')}{differing}."
+
+
+# ---- elements
+
+
+def render_table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    text_rows = []
+    for row in rows:
+        text_rows.append({key: str(value) for key, value in row.items()})
     with pd.option_context("display.max_colwidth", None):
-        frame = pd.DataFrame([{key: str(value) for key, value in row.items()} for row in rows])
-        made = frame.to_html(index=False, border=0, table_id=f"{name}-table", justify="unset")
-    made = re.sub(r"(?<=<th>).*(?=</th>)", lambda head: re.sub(r"(?<=[._])(?=\w)", "<wbr>", head[0]), made)
-    return f'<div class="scroll">{made}</div>\n'
+        html = pd.DataFrame(text_rows).to_html(index=False, border=0, table_id=f"{name}-table", justify="unset")
+    html = re.sub(r"(?<=<th>).*(?=</th>)", breakable_head, html)
+    return f'<div class="scroll">{html}</div>\n'
 
 
-def filtered(name: str, search: str) -> str:
-    box = f'<input type="search" data-in="{name}" placeholder="{search}">'
+def breakable_head(head: re.Match[str]) -> str:
+    """A column's head that a browser may break after dots and underscores."""
+    return re.sub(r"(?<=[._])(?=\w)", "<wbr>", head[0])
+
+
+def search_box(name: str, hint: str) -> str:
+    box = f'<input type="search" data-in="{name}" placeholder="{hint}">'
     return f"<p><label>filter {box}</label> <output></output></p>\n"
 
 
-def folded(title: str, content: str, *, is_open: bool = False) -> str:
+def foldable(title: str, content: str, *, is_open: bool = False) -> str:
     return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{content}</details>\n"
 
 
-def figure(plot: Plot, drawing: str) -> str:
+def render_plot(plot: Plot, svg: str) -> str:
     """A figure with boxes that show and hide its lines."""
-    boxes = "".join(
-        f'<label style="color: {series_style(line.style)["color"]}"><input type="checkbox" '
-        f'data-line="{plot.name}.{i}." checked>{escape(line.name)}</label>'
-        for i, line in enumerate(plot.lines)
-    )
-    return folded(plot.caption, f"<figure>{drawing}<figcaption>{boxes}</figcaption></figure>", is_open=True)
+    boxes = []
+    for i, line in enumerate(plot.lines):
+        box = f'<input type="checkbox" data-line="{plot.name}.{i}." checked>'
+        boxes.append(f'<label style="color: {series_style(line.style)["color"]}">{box}{escape(line.name)}</label>')
+    caption = f"<figcaption>{''.join(boxes)}</figcaption>"
+    return foldable(plot.caption, f"<figure>{svg}{caption}</figure>", is_open=True)
 
 
-def overview(comparison: Comparison, groups: Groups) -> str:
-    """Notes on damage, what else is known of the runs, and the figures of each group."""
-    told = [f"{run.name}: {note}" for run in comparison.runs for note in run.notes]
+# ---- sections
+
+
+def render_overview(comparison: Comparison, groups: Groups) -> str:
+    """Notes on damage, facts of the runs, and the figures of each group."""
+    notes = [f"{run.name}: {note}" for run in comparison.runs for note in run.notes]
     if len(groups) > MOST_LINES:
-        told.append(f"figures show the {MOST_LINES} of {len(groups)} groups with the highest final pass@1")
-    items = "".join(f"<li>{escape(note)}</li>" for note in told)
-    found = folded(f"{plural(len(told), 'note')} about these folders", f"<ul>{items}</ul>", is_open=len(told) < 6)
-    said = "".join(f"<p><strong>{title}: </strong>{escape(words)}</p>\n" for title, words in facts(comparison).items())
-    return (found if told else "") + said + table("groups", group_rows(comparison, groups)) + f"<p>{INTERVALS}</p>\n"
+        notes.append(f"figures show the {MOST_LINES} of {len(groups)} groups with the highest final pass@1")
+    sections = []
+    if notes:
+        items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        title = f"{plural(len(notes), 'note')} about these folders"
+        sections.append(foldable(title, f"<ul>{items}</ul>", is_open=len(notes) <= MOST_OPEN_NOTES))
+    for title, text in list_facts(comparison).items():
+        sections.append(f"<p><strong>{title}: </strong>{escape(text)}</p>\n")
+    sections.append(render_table("groups", group_rows(comparison, groups)))
+    sections.append(f"<p>{INTERVALS}</p>\n")
+    return "".join(sections)
 
 
-def facts(comparison: Comparison) -> dict[str, str]:
-    """What may be why runs end where they do, and where they come from."""
-    asked = [run.evaluations[-1] for run in comparison.runs if run.evaluations]
-    made = [run.environment for run in comparison.runs if run.environment.get("git_commit")]
-    tests = {f"{one.get('problems')} problems, {one.get('samples')} completions each" for one in asked}
-    given = [words[1:] for run in comparison.runs if isinstance(words := run.environment.get("command"), list)]
-    commands = {shlex.join(["python", "-m", "topr_exp", *map(str, words)]) for words in given}
-    commits = {
-        f"{one['git_commit']!s:.10}{' with uncommitted changes' if one.get('git_dirty') else ''}" for one in made
-    }
-    found = {
+def list_facts(comparison: Comparison) -> dict[str, str]:
+    """Reasons for where runs may end, and their origin."""
+    tests, commits, commands = set(), set(), set()
+    for run in comparison.runs:
+        if run.evaluations:
+            evaluation = run.evaluations[-1]
+            tests.add(f"{evaluation.get('problems')} problems, {evaluation.get('samples')} completions each")
+        if run.environment.get("git_commit"):
+            changed = " with uncommitted changes" if run.environment.get("git_dirty") else ""
+            commits.add(f"{run.environment['git_commit']!s:.10}{changed}")
+        words = run.environment.get("command")
+        if isinstance(words, list):
+            commands.add(shlex.join(["python", "-m", "topr_exp", *map(str, words[1:])]))
+    facts = {
         "also differs": comparison.confounded,
-        "counted once": "; ".join(f"{one} and {other}" for one, other in comparison.repeats.items()),
+        "counted once": "; ".join(f"{repeat} and {counted}" for repeat, counted in comparison.repeats.items()),
         "tested on": "; ".join(sorted(tests)),
         "commit": ", ".join(sorted(commits)),
         "command": "; ".join(sorted(commands)[:MOST_COMMANDS]),
     }
-    return {title: words for title, words in found.items() if words}
+    return {title: text for title, text in facts.items() if text}
 
 
-def settings(comparison: Comparison) -> str:
-    counts = {key: Counter(comparison.texts(key)) for key in (*comparison.differing, *comparison.fixed)}
-    rows = [
-        {"setting": key, "values (runs)": ", ".join(f"{value} ({n})" for value, n in sorted(each.items()))}
-        for key, each in counts.items()
-    ]
-    return folded("all settings, first those that differ", table("settings", rows)) if rows else ""
+def render_settings(comparison: Comparison) -> str:
+    rows = []
+    for key in (*comparison.differing, *comparison.fixed):
+        counts = Counter(comparison.value_texts(key))
+        values = ", ".join(f"{value} ({count})" for value, count in sorted(counts.items()))
+        rows.append({"setting": key, "values (runs)": values})
+    if not rows:
+        return ""
+    return foldable("all settings, first those that differ", render_table("settings", rows))
 
 
-def completions(runs: Sequence[Run]) -> str:
+# ---- completions
+
+
+def render_completions(runs: Sequence[Run]) -> str:
     """Completions of all runs, as many of each as the page has room for, their kinds (set, verdict) in turn.
 
-    Those that several runs have in common, as a sweep's have the base's, stand there once.
+    Completions that several runs have in common, as a sweep's have the base's, stand there once.
     """
-    room = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
-    owners: dict[str, list[Run]] = {}
-    own_entries: dict[str, dict[str, Record]] = {run.name: {} for run in runs}
+    most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
+    owners: dict[str, list[Run]] = {}  # by the completion's text as JSON
+    entries_of_run: dict[str, dict[str, Record]] = {run.name: {} for run in runs}  # each by its first owner
     for run in runs:
         for entry in run.completions:
             content = json.dumps(entry, sort_keys=True)
             owners.setdefault(content, []).append(run)
-            own_entries[owners[content][0].name][content] = entry
+            entries_of_run[owners[content][0].name][content] = entry
     cards = []
-    for entries in own_entries.values():
-        if entries:
-            kinds = pd.DataFrame([*entries.values()]).groupby(["set", "iteration", "verdict"])
-            in_turn = kinds.cumcount().sort_values(kind="stable").index
-            contents = [*entries]
-            cards += [card(owners[contents[i]], entries[contents[i]]) for i in in_turn[:room]]
-    told = f"{len(cards)} of {len(owners)} different completions; all are in the run folders (completions.jsonl)"
-    return (
-        f"<p>{told}</p>\n{filtered('completions', 'words, as in verdict=correct set=test')}<div>{''.join(cards)}</div>"
-    )
+    for entries in entries_of_run.values():
+        for content in kinds_in_turn(entries)[:most_of_run]:
+            cards.append(render_card(owners[content], entries[content]))
+    count_text = f"{len(cards)} of {len(owners)} different completions; all are in the run folders (completions.jsonl)"
+    search = search_box("completions", "words, as in verdict=correct set=test")
+    return f"<p>{count_text}</p>\n{search}<div>{''.join(cards)}</div>"
 
 
-def card(owners: Sequence[Run], entry: Record) -> str:
-    """A completion of one run or more: what is known of it and its question in a line, the texts folded."""
+def kinds_in_turn(entries: Mapping[str, Record]) -> list[str]:
+    """The keys of completions, the first of each kind, then the second of each, and so on."""
+    if not entries:
+        return []
+    frame = pd.DataFrame(list(entries.values()), index=list(entries))
+    rank_in_kind = frame.groupby(["set", "iteration", "verdict"]).cumcount()
+    return list(rank_in_kind.sort_values(kind="stable").index)
+
+
+def render_card(owners: Sequence[Run], entry: Record) -> str:
+    """A completion of one run or more: its facts and its question in a line, the texts folded."""
     facts = {
         "verdict": entry["verdict"], "run": owner_text(owners, entry), "set": entry["set"],
         "iteration": entry["iteration"], "difficulty": entry.get("level"), "subject": entry.get("subject"),
@@ -179,11 +224,13 @@ def card(owners: Sequence[Run], entry: Record) -> str:
     }  # fmt: skip
     with contextlib.suppress(*DAMAGE):
         facts["log π"] = f"{entry['logp']:.2f}"
-    known = [f"{name}={cut(str(value))}" for name, value in facts.items() if value is not None]
-    line = " · ".join([*known, shorten(entry["question"], LONGEST_QUESTION, placeholder=" …")])
-    texts = "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion"))
-    names = f"<p>runs: {escape(', '.join(run.name for run in owners))}</p>" if len(owners) > 1 else ""
-    return folded(line, texts + names)
+    words = [f"{name}={shorten_text(str(value))}" for name, value in facts.items() if value is not None]
+    words.append(shorten(entry["question"], LONGEST_QUESTION, placeholder=" …"))
+    texts = [f"<pre>{escape(shorten_text(entry[name]))}</pre>" for name in ("question", "completion")]
+    if len(owners) > 1:
+        names = ", ".join(run.name for run in owners)
+        texts.append(f"<p>runs: {escape(names)}</p>")
+    return foldable(" · ".join(words), "".join(texts))
 
 
 def owner_text(owners: Sequence[Run], entry: Record) -> str:
@@ -193,6 +240,6 @@ def owner_text(owners: Sequence[Run], entry: Record) -> str:
     return f"base of {len(owners)} runs" if entry["iteration"] == 0 else f"{len(owners)} runs"
 
 
-def cut(value: str) -> str:
-    left = len(value) - LONGEST_TEXT
-    return value if left <= 0 else f"{value[:LONGEST_TEXT]} … ({left} more characters)"
+def shorten_text(text: str) -> str:
+    hidden_count = len(text) - LONGEST_TEXT
+    return text if hidden_count <= 0 else f"{text[:LONGEST_TEXT]} … ({hidden_count} more characters)"

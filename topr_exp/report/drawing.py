@@ -1,0 +1,149 @@
+"""Pictures of plots in colours that the colour-blind tell apart, with dashes and markers that grey keeps."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from topr_exp.report.plots import BASE_STYLE, Line, Plot
+
+# Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: Any = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")  # one a line; the last is the base's
+PERCENT = 100.0  # the scale of shares
+STYLE: Any = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
+    "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8, "savefig.dpi": 200, "pdf.fonttype": 42,
+    "figure.constrained_layout.use": True, "lines.linewidth": 1.5, "text.usetex": False, "text.parse_math": False,
+    "svg.fonttype": "none",
+}  # fmt: skip
+MOST_TICKS = 8  # of a logarithmic axis that is marked at its points
+OFFSET, TICK_OFFSET = 0.008, 0.12  # between error bars at one position: as a share of the axis, and between ticks
+MOST_MARKED_POINTS = 25
+INTERVALS = (
+    "Shares in percent, intervals 95 %: over seeds and test problems (crossed random effects), of one run over test "
+    "problems; of mean rewards, and where verdicts are gone, Student's t over runs. Bands: Student's t over three or "
+    "more runs, of two their range. No interval holds the sampling of completions that runs share."
+)
+
+
+def series_style(index: int) -> dict[str, Any]:
+    """Colour and dashes of the line with this number, as arguments of `Axes.plot`; both repeat after 28."""
+    if index == BASE_STYLE:
+        return {"color": "#737373", "dashes": (1, 1)}
+    return {"color": COLORS[index % len(COLORS)], "dashes": DASHES[index % len(DASHES)]}
+
+
+def plain_number(value: float) -> str:
+    """A number as the documents write it: 1e-4 in place of 0.0001 and of 1e-04."""
+    mantissa, _, exponent = f"{value:.3e}".partition("e")
+    if -3 < int(exponent) < 4:
+        return f"{value:g}"
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def draw_files(plots: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:
+    """Draw plots: the files (PDF and PNG with their captions) by name, and each plot with its SVG for the page."""
+    captions = [f"{plot.name}: {plot.caption}" for plot in plots]
+    files, drawings = {"captions.txt": "\n".join([*captions, "", INTERVALS, ""]).encode()}, {}
+    for plot in plots:
+        with mpl.rc_context({**STYLE, "svg.hashsalt": plot.name}):  # ids that no other figure of the page has
+            figure = draw(plot)
+            # Without a legend, which the page has. No date inside, so that the same runs give the same files.
+            svg = picture(figure, "svg", {"Date": None, "Creator": None}).decode()
+            drawings[plot.name] = plot, svg[svg.index("<svg") :]
+            if len(plot.lines) > 1:
+                figure.axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # the picture grows with its names
+            files[f"{plot.name}.pdf"] = picture(figure, "pdf", {"CreationDate": None}, size="tight")
+            files[f"{plot.name}.png"] = picture(figure, "png", {}, size="tight")
+    return files, drawings
+
+
+def picture(figure: Figure, kind: str, metadata: dict[str, Any], *, size: Literal["tight"] | None = None) -> bytes:
+    """Save a figure in memory; it keeps the layout that this computes. tight: the picture holds all, and no more."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format=kind, metadata=metadata, bbox_inches=size)
+    figure.set_layout_engine("none")
+    return stream.getvalue()
+
+
+def draw(plot: Plot) -> Figure:
+    """Draw lines with their intervals; the parts of line i have ids NAME.i.0, NAME.i.1 and so on."""
+    figure = Figure(figsize=(5.2, 3.3), layout="constrained")
+    ax = figure.subplots()
+    for i, line in enumerate(plot.lines):
+        for j, artist in enumerate(draw_line(ax, plot, line, x=offset_positions(plot, i))):
+            artist.set_gid(f"{plot.name}.{i}.{j}")
+    if plot.section == "curves":
+        ax.locator_params("x", integer=True)
+    if plot.x_title == "K":
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if plot.log_x:
+        mark_log_axis(ax, all_positions(plot))
+    if plot.ticks:
+        rotation, alignment = (30, "right") if len(plot.ticks) > 3 else (0, "center")
+        ax.set_xticks(range(len(plot.ticks)), plot.ticks, rotation=rotation, ha=alignment)
+        ax.grid(axis="x", visible=False)
+    ax.set(xlabel=plot.x_title, ylabel=plot.y_title)
+    return figure
+
+
+def all_positions(plot: Plot) -> list[float]:
+    return [position for line in plot.lines for position in line.points.index]
+
+
+def offset_positions(plot: Plot, index: int) -> np.ndarray:
+    """The x of a line's points, moved aside where error bars of other lines have the same."""
+    x = plot.lines[index].points.index.to_numpy(float)
+    positions = all_positions(plot)
+    steps_aside = index - (len(plot.lines) - 1) / 2
+    if plot.log_x:
+        return x * (max(positions) / min(positions)) ** (OFFSET * steps_aside)
+    if plot.whiskers:
+        step = TICK_OFFSET if plot.ticks else OFFSET * (max(positions) - min(positions))
+        return x + steps_aside * step
+    return x
+
+
+def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist]:
+    """Draw a line, its interval and its single runs."""
+    scale = PERCENT if plot.share else 1.0
+    mean, low, high = scale * line.points.to_numpy(float).T
+    style = series_style(line.style)
+    color = style["color"]
+    artists: list[Artist] = []
+    if plot.whiskers:
+        bars = ax.errorbar(x, mean, [mean - low, high - mean], fmt="none", ecolor=color, capsize=2)
+        artists += bars.get_children()
+    else:
+        artists.append(ax.fill_between(x, low, high, color=color, alpha=0.15, lw=0))
+    if len(line.single) > 1:
+        for curve in line.single:
+            artists += ax.plot(curve.index, scale * curve, color=color, lw=0.5, alpha=0.5)
+    marker: Any = {}
+    if len(x) < MOST_MARKED_POINTS:
+        marker = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4}
+    if plot.ticks:
+        style = {"color": color, "ls": ""}
+    artists += ax.plot(x, mean, label=line.name, **marker, **style)
+    return artists
+
+
+def mark_log_axis(ax: Axes, positions: Sequence[float]) -> None:
+    """Make the x axis logarithmic, marked at its positions where these are few."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: plain_number(value))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if len(set(positions)) <= MOST_TICKS:
+        ax.set_xticks(sorted(set(positions)))
+        ax.set_xticks([], minor=True)

@@ -1,0 +1,199 @@
+"""Groups of runs that differ in nothing but their seeds, named by the settings that tell them apart."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from topr_exp.report.reader import Run
+from topr_exp.report.repetitions import gold_answers
+from topr_exp.runtime.terminal import printable
+from topr_exp.schema import NOT_IDENTITY, flatten
+from topr_exp.types import TOPRError
+
+IGNORED_KEYS = (*NOT_IDENTITY, "evaluation.every")  # do not change a result
+SEED_KEYS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
+TEST_KEY = "data.test"  # no setting: numbers the test problems, where those of some runs are known to differ
+FIRST_KEYS = (
+    "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
+)  # fmt: skip
+SHORT_KEYS = {"effective_positive": "p̃", "baseline": "c", "compose.positive_share": "p"}
+NULL_TEXT = "not set"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs in groups of repetitions."""
+
+    groups: dict[str, list[Run]]  # label -> repetitions, in the order of their settings, each identity once
+    keys: list[str]  # settings that tell the groups apart
+    differing: list[str]  # settings with more than one value; seeds and what changes no result left out
+    fixed: list[str]  # settings that all runs share
+    repeats: dict[str, str]  # run -> the run of its group with the same settings and seeds, which is counted
+    runs: Sequence[Run]
+
+    def value_texts(self, key: str) -> list[str]:
+        """The setting's value in each run that has settings."""
+        return [value_text(run.settings.get(key)) for run in self.runs if run.settings]
+
+    @property
+    def confounded(self) -> str:
+        """Settings that differ with the keys and are not named by them, as an algorithm's are; with their values."""
+        prefixes = tuple(key.removesuffix("name") if key.endswith(".name") else f"{key}." for key in self.keys)
+        texts = []
+        for key in self.differing:
+            if key not in self.keys and not key.startswith(prefixes):
+                values = sorted(set(self.value_texts(key)))
+                texts.append(f"{key} ({', '.join(values)})")
+        return "; ".join(texts)
+
+
+def group_runs(runs: Sequence[Run]) -> Comparison:
+    """Group runs by all settings that decide a result, seeds apart, and by their test problems."""
+    runs = with_settings(runs)
+    table = settings_table([run for run in runs if run.settings])
+    differing, fixed = [], []
+    for key in table.columns:
+        is_ignored = any(key == name or key.startswith(f"{name}.") for name in IGNORED_KEYS)
+        if is_ignored or key in SEED_KEYS or key == TEST_KEY:
+            continue
+        (differing if table[key].nunique() > 1 else fixed).append(key)
+    keys = telling_keys(table, [*differing, TEST_KEY])
+    runs = with_groups(runs, keys)
+    members: dict[str, dict[int, Run]] = {}  # label -> draw -> run
+    repeats = {}
+    for run in sorted(runs, key=lambda run: sort_key(run, keys)):
+        counted_run = members.setdefault(run.group, {}).setdefault(run.draw, run)
+        if counted_run is not run:
+            repeats[run.name] = counted_run.name
+    groups = {label: list(runs_by_draw.values()) for label, runs_by_draw in members.items()}
+    differing_keys = list(dict.fromkeys([*differing, *keys]))
+    return Comparison(groups, keys, differing_keys, fixed, repeats, runs)
+
+
+def with_settings(runs: Sequence[Run]) -> list[Run]:
+    """Runs with their settings by dotted key, and the number of their test problems where these differ."""
+    leaf_keys: set[str] = set()
+    for run in runs:
+        leaf_keys |= {key for key, _ in flatten(run.config)}
+    settings_of_runs = [dict(flatten(run.config, leaf_keys)) for run in runs]
+    golds = [read_golds(run) if settings else None for run, settings in zip(runs, settings_of_runs, strict=True)]
+    different_golds = [gold for gold in dict.fromkeys(golds) if gold is not None]
+    runs_with_settings = []
+    for run, settings, gold in zip(runs, settings_of_runs, golds, strict=True):
+        if settings:
+            has_number = gold is not None and len(different_golds) > 1
+            settings[TEST_KEY] = different_golds.index(gold) + 1 if has_number else None
+        runs_with_settings.append(replace(run, settings=settings))
+    return runs_with_settings
+
+
+def read_golds(run: Run) -> str | None:
+    with contextlib.suppress(TOPRError):
+        return gold_answers(run)
+    return None
+
+
+def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Tabulate settings as `canonical` texts, a row a run, the keys in the order in which they name groups."""
+    rows = []
+    for run in runs:
+        rows.append({key: canonical(value) for key, value in run.settings.items()})
+    table = pd.DataFrame(rows)
+    columns = sorted({*table, *SEED_KEYS, TEST_KEY}, key=key_rank)
+    return table.reindex(columns=columns).fillna(canonical(None))
+
+
+def telling_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
+    """The keys that tell runs apart; the other candidates follow from them."""
+    keys: list[str] = []
+    for key in candidates:
+        grouped = table.groupby(keys or (lambda _: 0))
+        follows_from_keys = (grouped[key].nunique() <= 1).all()
+        if not follows_from_keys:
+            keys.append(key)
+    return keys
+
+
+def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
+    """Runs with the label of their group and the number of their seeds."""
+    seeds_of_runs = [tuple(canonical(run.settings.get(key)) for key in SEED_KEYS) for run in runs]
+    draws = sorted(set(seeds_of_runs))
+    grouped_runs = []
+    for run, seeds in zip(runs, seeds_of_runs, strict=True):
+        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draws.index(seeds)))
+    return grouped_runs
+
+
+def key_rank(key: str) -> tuple[int, str]:
+    rank = FIRST_KEYS.index(key) if key in FIRST_KEYS else len(FIRST_KEYS)
+    return rank, key
+
+
+def canonical(value: Any) -> str:
+    """A value as it is compared; a whole number is the same with and without a point."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[tuple[int, float, str]], bool]:
+    """The place of a run: by its values of the keys, numbers by size; finished ones first."""
+    places = []
+    for key in keys:
+        value = run.settings.get(key)
+        if value is None:
+            places.append((0, 0.0, ""))
+        elif isinstance(value, (int, float)):
+            places.append((1, float(value), ""))
+        else:
+            places.append((2, 0.0, value_text(value)))
+    return places, run.status != "done"
+
+
+# ---- labels
+
+
+def group_label(run: Run, keys: Sequence[str]) -> str:
+    """A group's name: the values that tell it from the others."""
+    if not run.settings:
+        return f"{run.path} (settings unknown)"
+    if not keys:
+        return value_text(run.settings.get("algo.name", run.name))
+    return ", ".join(setting_text(key, run) for key in keys)
+
+
+def setting_text(key: str, run: Run) -> str:
+    """A setting in a label: key=value, of names the value alone; of most keys the last part is clear enough."""
+    value = value_text(run.settings.get(key))
+    if key.endswith(".name"):
+        return value
+    return f"{SHORT_KEYS.get(key, key.rpartition('.')[2])}={value}"
+
+
+def value_text(value: Any) -> str:
+    """A value as it stands in a label: different values are different texts."""
+    if value is None:
+        return NULL_TEXT
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    if isinstance(value, dict):
+        items = [f"{key}: {value_text(item)}" for key, item in value.items()]
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, str) and is_unambiguous(value):
+        return printable(value, keep="")
+    return json.dumps(value)
+
+
+def is_unambiguous(text: str) -> bool:
+    """Return True for a text that can't be read as another value, or as several."""
+    try:
+        float(text)
+    except ValueError:
+        is_other_value = text in (NULL_TEXT, "true", "false") or text.startswith(("[", "{", '"'))
+        return not is_other_value and ", " not in text
+    return False

@@ -1,0 +1,366 @@
+"""Plots of the report as numbers: lines of groups of runs, or of rows of groups in a sweep, with 95 % intervals."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from topr_exp.evaluation.intervals import Interval, t_half_width
+from topr_exp.report.estimates import Groups, estimate, headlines
+from topr_exp.report.grouping import Comparison, setting_text
+from topr_exp.report.reader import DAMAGE, Run, was_truncated
+from topr_exp.runtime.json_files import as_number
+
+MOST_LINES = 10  # of a plot
+MOST_POINTS = 160  # of a curve; more updates are averaged in bins
+LONGEST_TICK = 30  # characters
+BASE_STYLE = -1  # of a base's line
+CURVE_AXES = {"tokens": "tokens trained on", "virtual_time": "virtual time (updates)"}  # of asynchronous runs
+TRAINING_METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
+SUMMARY_AXES = ("effective_positive", "baseline", "positive_share", "n_train")  # of sweep plots
+LINEAR_AXES = ("effective_positive", "baseline", "positive_share")  # of sweep plots; never logarithmic
+TIED_AXES = ("effective_positive", "baseline")  # one follows from the other
+AXIS_TITLES = {"effective_positive": "effective proportion of positives p̃"}
+
+
+class ProblemStatistic(NamedTuple):
+    """A plot of a statistic of each problem's completions."""
+
+    file: str
+    title: str
+    x_title: str
+    y_title: str
+
+
+PROBLEM_STATISTICS = {  # by the key of an evaluation
+    "pass@k": ProblemStatistic("pass_at_k", "pass@K: any of K correct", "K", "pass@K (%)"),
+    "maj@k": ProblemStatistic("maj_at_k", "maj@K: the most frequent answer of K correct", "K", "maj@K (%)"),
+    "correct_histogram": ProblemStatistic(
+        "correct_histogram",
+        "problems by number of correct completions",
+        "correct completions of a problem",
+        "share of problems (%)",
+    ),
+    "levels": ProblemStatistic("levels", "pass@1 by difficulty", "difficulty", "pass@1 (%)"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot; style: the number of its colour and dashes."""
+
+    name: str
+    style: int
+    points: pd.DataFrame  # by position: mean, low, high
+    single: Sequence[pd.Series[float]] = ()  # the runs that it is the mean of
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Lines with the titles of their axes; share: between 0 and 1, shown in percent."""
+
+    name: str  # of its files
+    section: str  # of the page
+    caption: str
+    x_title: str
+    y_title: str
+    lines: list[Line]
+    share: bool = True
+    whiskers: bool = False  # intervals at points, not along lines
+    ticks: tuple[str, ...] = ()  # names of the positions 0, 1, ...; no line joins the points
+    log_x: bool = False
+
+
+def plot_runs(comparison: Comparison, groups: Groups) -> list[Plot]:
+    """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
+    shown_groups = dict(list(groups.items())[:MOST_LINES])
+    plots = [plot for plot in curve_plots(comparison, shown_groups) if has_curve(plot)]
+    if is_asynchronous(shown_groups):
+        plots.append(age_plot(shown_groups))
+    finished_groups = {}
+    for label, runs in shown_groups.items():
+        finished_runs = [run for run in runs if run.status == "done"]
+        if finished_runs:
+            finished_groups[label] = finished_runs
+    if finished_groups:
+        plots.append(final_plot(finished_groups))
+        plots += [problem_plot(finished_groups, kind) for kind in PROBLEM_STATISTICS]
+        plots += sweep_plots(comparison)
+    return [plot for plot in plots if plot.lines]
+
+
+# ---- curves
+
+
+def curve_plots(comparison: Comparison, groups: Groups) -> Iterator[Plot]:
+    """Figures of the tests while training, then metrics of the updates."""
+    test_names = [*headlines(comparison.runs), "invalid"]
+    if any(map(was_truncated, comparison.runs)):
+        test_names.append("truncated_share")
+    for name in test_names:
+        yield curve_plot(groups, "test", name)
+    if is_asynchronous(groups):
+        for axis in CURVE_AXES:
+            yield curve_plot(groups, "test", "pass@1", axis)
+    for name in TRAINING_METRICS:
+        yield curve_plot(groups, "training", name)
+
+
+def is_asynchronous(groups: Groups) -> bool:
+    return any("age" in run.curves["training"] for runs in groups.values() for run in runs)
+
+
+def has_curve(plot: Plot) -> bool:
+    """Return True where a plot shows more than both ends of its lines."""
+    return any(len(line.points) > 2 for line in plot.lines)
+
+
+def is_share(name: str) -> bool:
+    """Tell by its name whether a number lies between 0 and 1."""
+    return any(word in name for word in ("pass@", "maj@", "invalid", "truncated"))
+
+
+def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:
+    """A number against the updates, or against a key of CURVE_AXES, a line a group. kind: "test" or "training"."""
+    curves: dict[str, list[pd.Series[float]]] = {}
+    for label, runs in groups.items():
+        curves[label] = []
+        for run in runs:
+            if name in run.curves[kind]:
+                curves[label].append(thin(on_axis(run, run.curves[kind][name], axis)))
+    file = f"{'curve' if kind == 'test' else kind}_{file_part(name)}"
+    caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
+    if axis:
+        file, caption = f"{file}_{axis}", f"{caption}, by {CURVE_AXES[axis]}"
+    share = is_share(name)
+    return Plot(
+        file,
+        "curves",
+        caption,
+        x_title=CURVE_AXES.get(axis, "updates"),
+        y_title=f"{name} (%)" if share else name,
+        lines=mean_lines(curves, share=share, interpolate=bool(axis)),
+        share=share,
+    )
+
+
+def mean_lines(curves: Mapping[str, list[pd.Series[float]]], *, share: bool, interpolate: bool = False) -> list[Line]:
+    """A line for each group that has curves."""
+    lines = []
+    for style, (label, group_curves) in enumerate(curves.items()):
+        points = band(group_curves, share=share, interpolate=interpolate)
+        if not len(points):
+            continue
+        if len(group_curves) == 2:
+            label = f"{label} (2 runs, their range)"
+        elif len(group_curves) > 2:
+            label = f"{label} ({len(group_curves)} runs)"
+        lines.append(Line(label, style, points, group_curves))
+    return lines
+
+
+def on_axis(run: Run, curve: pd.Series[float], axis: str) -> pd.Series[float]:
+    """A curve at the positions of another axis, where the run logged it; the base is at 0."""
+    if not axis:
+        return curve
+    positions = run.curves["training"].get(axis, pd.Series(dtype=float))
+    if axis == "tokens":
+        positions = positions.cumsum()
+    positions = positions.reindex(curve.index)
+    positions[positions.index == 0] = 0.0
+    is_logged = positions.notna().to_numpy()
+    return curve.set_axis(positions)[is_logged]
+
+
+def age_plot(groups: Groups) -> Plot:
+    """Mean effective sample size of the updates' completions by their age."""
+    curves: dict[str, list[pd.Series[float]]] = {}
+    for label, runs in groups.items():
+        curves[label] = [curve for curve in map(size_by_age, runs) if len(curve)]
+    caption = "effective sample size by age (1, 2 to 3, 4 to 7, ...), mean of the updates"
+    lines = mean_lines(curves, share=True)
+    return Plot("ess_by_age", "curves", caption, "age (updates)", "ess", lines, share=False)
+
+
+def size_by_age(run: Run) -> pd.Series[float]:
+    """A run's mean effective sample size by age in updates; empty without updates."""
+    means = run.curves["training"].filter(regex=r"^ess_age\d+$").mean()
+    if means.empty:
+        return pd.Series(dtype=float)
+    ages = means.index.str.removeprefix("ess_age").astype(float)
+    return means.set_axis(ages).sort_index()
+
+
+def thin(curve: pd.Series[float], points: int = MOST_POINTS) -> pd.Series[float]:
+    """Average bins of 2^i consecutive updates, at the end of each, so that runs of other lengths share positions."""
+    width = 1
+    while width * points < len(curve):
+        width *= 2
+    bins = np.arange(len(curve)) // width
+    bin_ends = curve.index.to_series().groupby(bins).last()
+    return curve.groupby(bins).mean().set_axis(bin_ends)
+
+
+def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate: bool = False) -> pd.DataFrame:
+    """Average the curves of repetitions where all have a value.
+
+    Returns columns mean, low and high by position: the 95 % t interval, of two curves their range; empty without
+    curves. interpolate: at the positions of the first curve, the others interpolated. share: the interval lies between
+    0 and 1.
+    """
+    columns = [curve.dropna() for curve in curves]
+    columns = [curve for curve in columns if len(curve)]
+    if not columns:
+        return pd.DataFrame()
+    if interpolate:
+        x = columns[0].index
+        interpolated = [np.interp(x, curve.index, curve, left=np.nan, right=np.nan) for curve in columns]
+        columns = [pd.Series(values, x).dropna() for values in interpolated]
+    table = pd.concat(columns, axis=1, join="inner")  # [positions, curves]
+    mean = table.mean(axis=1)
+    if len(columns) == 2:
+        low, high = table.min(axis=1), table.max(axis=1)
+    else:
+        half_width = t_half_width(table.to_numpy().T)
+        low, high = mean - half_width, mean + half_width
+    points = pd.DataFrame({"mean": mean, "low": low, "high": high})
+    return points.clip(0, 1) if share else points
+
+
+# ---- finished runs
+
+
+def final_plot(groups: Groups) -> Plot:
+    """Final pass@1, maj@K and invalid share of every group, and pass@1 of its base."""
+    runs = [run for members in groups.values() for run in members]
+    names = [name for name in headlines(runs) if is_share(name)]
+    names.append("invalid")
+    lines = [estimate_line(groups, name, style=style) for style, name in enumerate(names)]
+    lines.append(estimate_line(groups, "pass@1", "base", style=BASE_STYLE))
+    ticks = []
+    for label in groups:
+        ticks.append(label if len(label) < LONGEST_TICK else f"{label[: LONGEST_TICK - 1]}…")
+    return Plot(
+        "final",
+        "final",
+        "pass@1, maj@K and invalid before and after training",
+        x_title="",
+        y_title="%",
+        lines=[line for line in lines if len(line.points)],
+        whiskers=True,
+        ticks=tuple(ticks),
+    )
+
+
+def estimate_line(groups: Groups, name: str, stage: str = "final", *, style: int) -> Line:
+    """The estimates of a figure, one a group."""
+    intervals = {float(i): estimate(runs, name, stage) for i, runs in enumerate(groups.values())}
+    return Line(f"base {name}" if stage == "base" else name, style, interval_points(intervals))
+
+
+def interval_points(intervals: Mapping[float, Interval | None]) -> pd.DataFrame:
+    """Estimates by position as the points of a line."""
+    points = {}
+    for position, interval in intervals.items():
+        if interval is not None:
+            points[position] = {"mean": interval.value, "low": interval.low, "high": interval.high}
+    return pd.DataFrame(points).T
+
+
+def problem_plot(groups: Groups, kind: str) -> Plot:
+    """A statistic of PROBLEM_STATISTICS, of every base and of every group after training."""
+    bases: dict[Any, Line] = {}  # by their values: as a rule all groups began with one
+    lines = []
+    for style, (label, runs) in enumerate(groups.items()):
+        base = problem_statistic(runs[0].summary.get("base"), kind)
+        bases.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE_STYLE, base))
+        tables = [problem_statistic(run.summary.get("final"), kind) for run in runs]
+        points = tables[0]
+        if not all(table.equals(points) for table in tables):  # of several runs that share no completions
+            points = band([table["mean"] for table in tables], share=True)
+        lines.append(Line(label, style, points))
+    base_lines = list(bases.values())
+    if len(base_lines) == 1:
+        base_lines = [replace(base_lines[0], name="base")]
+    shown_lines = [line for line in base_lines + lines if len(line.points)]
+    statistic = PROBLEM_STATISTICS[kind]
+    return Plot(statistic.file, "samples", statistic.title, statistic.x_title, statistic.y_title, shown_lines)
+
+
+def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
+    """Points of a key of PROBLEM_STATISTICS in an evaluation: mean, and low and high where known; may be empty."""
+    rows: dict[int, Any] = {}
+    with contextlib.suppress(*DAMAGE):
+        if kind == "correct_histogram":
+            counts = evaluation[kind]
+            rows = {x: {"mean": float(count) / sum(counts)} for x, count in enumerate(counts)}
+        else:
+            value_key = "pass@1" if kind == "levels" else "value"
+            points = {int(position): point for position, point in evaluation[kind].items()}
+            keys = {"mean": value_key, "low": "low", "high": "high"}
+            rows = {x: {end: as_number(points[x].get(key)) for end, key in keys.items()} for x in sorted(points)}
+    table = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
+    return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
+
+
+# ---- sweeps
+
+
+def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
+    """Final pass@1 of every group against each setting or result with more than two values, averaged over seeds.
+
+    Groups that differ in it alone are one line.
+    """
+    for axis in dict.fromkeys([*SUMMARY_AXES, *comparison.differing]):  # p̃ and p first: what the paper sweeps
+        rows = sweep_rows(comparison, axis)
+        positions = {position for intervals in rows.values() for position in intervals}
+        if len(positions) < 3:
+            continue
+        lines = []
+        for style, (label, intervals) in enumerate(rows.items()):
+            lines.append(Line(label, style, interval_points(intervals).sort_index()))
+        longest_lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]
+        yield Plot(
+            f"sweep_{file_part(axis)}",
+            "sweep",
+            f"final pass@1 against {axis}",
+            x_title=AXIS_TITLES.get(axis, axis),
+            y_title="final pass@1 (%)",
+            lines=longest_lines,
+            whiskers=True,
+            log_x=axis not in LINEAR_AXES and spans_decade(longest_lines),
+        )
+
+
+def sweep_rows(comparison: Comparison, axis: str) -> dict[str, dict[float, Interval]]:
+    """Estimates of final pass@1 by position on an axis, a row for each choice of the other settings."""
+    axis_keys = TIED_AXES if axis in TIED_AXES else (axis,)
+    label_keys = [key for key in comparison.keys if key not in axis_keys]
+    rows: dict[str, dict[float, Interval]] = {}
+    for runs in comparison.groups.values():
+        if axis in SUMMARY_AXES:
+            values = [run.figure(axis) for run in runs]
+        else:
+            values = [as_number(run.settings.get(axis)) for run in runs]
+        positions = [value for value in values if value is not None]
+        interval = estimate(runs, "pass@1")
+        if positions and interval is not None:
+            label = ", ".join(setting_text(key, runs[0]) for key in label_keys) or "all runs"
+            rows.setdefault(label, {})[float(np.mean(positions))] = interval
+    return rows
+
+
+def spans_decade(lines: Sequence[Line]) -> bool:
+    """Return True where all positions are positive and the last is at least ten times the first."""
+    positions = [position for line in lines for position in line.points.index]
+    return 0 < 10 * min(positions) <= max(positions)
+
+
+def file_part(name: str) -> str:
+    """A name of letters, digits and underscores."""
+    return "".join(character if character.isalnum() else "_" for character in name)

@@ -1,0 +1,153 @@
+"""The best of several groups of runs, as far as all comparisons together allow."""
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from topr_exp.evaluation.intervals import FEWEST_SEEDS, below_another
+from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate_text, mean_values
+from topr_exp.report.reader import Run
+from topr_exp.report.repetitions import Repetitions, gain, gold_answers, read_repetitions, shared_seeds
+from topr_exp.runtime.terminal import plural
+from topr_exp.types import TOPRError
+
+MOST_NAMED = 5  # groups that a sentence names
+CONFIDENCE = "at 95 % for all comparisons together"
+
+
+def rank_groups(groups: Groups) -> tuple[str, list[dict[str, str]]]:
+    """Say which group ended best and which ones may be as good; with rows of `comparison_rows`.
+
+    groups: best first.
+    """
+    finished_groups = {}
+    for label, runs in groups.items():
+        finished_runs = [run for run in runs if run.status == "done"]
+        if finished_runs:
+            finished_groups[label] = finished_runs
+    if not finished_groups:
+        return "No run has finished yet.", []
+    best, runs = next(iter(finished_groups.items()))
+    if len(finished_groups) == 1:
+        base, final = (estimate_text(runs, "pass@1", stage) for stage in ("base", "final"))
+        return f"{best} went from {base} to {final} % pass@1 ({plural(len(runs), 'run')}){gain_text(runs)}.", []
+    to_best = differences(finished_groups, dict.fromkeys(finished_groups, best), "pass@1")
+    rows = comparison_rows(finished_groups, to_best, reference=best, name="pass@1")
+    return standing(finished_groups, "pass@1"), rows
+
+
+def gain_text(runs: Sequence[Run]) -> str:
+    """The points that runs gained over their base, as a clause; "" where their verdicts are gone."""
+    with contextlib.suppress(TOPRError):
+        interval = gain(read_repetitions(runs, "base", "final"))
+        if interval is not None:
+            return f", by {interval.percent(sign=True)} points"
+    return ""
+
+
+def standing(groups: Groups, name: str) -> str:
+    """Say which of several groups of finished runs has the highest mean, and `against_best` of it."""
+    best, *tied = leaders(mean_values(groups, name))
+    comparable: dict[str, Repetitions] = {}
+    tests: dict[str, str] = {}
+    for label, runs in groups.items():
+        if any(run.figure("final", name) is None for run in runs):
+            continue
+        with contextlib.suppress(TOPRError, ValueError):  # the verdicts are gone; several tests in a group
+            (tests[label],) = {gold_answers(run) for run in runs}
+            comparable[label] = read_repetitions(runs, "final")
+    same_test = {label: group for label, group in comparable.items() if tests[label] == tests.get(best)}
+    collapsed = {label: [has_collapsed(run) for run in runs] for label, runs in groups.items()}
+    score = f"{estimate_text(groups[best], name)} % {name} ({plural(len(groups[best]), 'run')})"
+    verdict = against_best(same_test, best, collapsed, name, tied=tied)
+    return f"{highest_mean([best, *tied], len(groups))}, {score}. {verdict}".rstrip()
+
+
+def leaders(means: Mapping[str, float]) -> list[str]:
+    """The groups with the highest mean: several where they tie."""
+    highest = max(means.values())
+    return [label for label, mean in means.items() if math.isclose(mean, highest, abs_tol=1e-9)]
+
+
+def highest_mean(labels: Sequence[str], count: int) -> str:
+    """Say which of `count` groups have the highest mean."""
+    verb = "has" if len(labels) == 1 else "share"
+    return f"{'; '.join(labels)} {verb} the highest mean of {count}"
+
+
+def has_collapsed(run: Run) -> bool:
+    """Return True where a run's final pass@1 is below half of its base's."""
+    final, base = (run.figure(stage, "pass@1") for stage in ("final", "base"))
+    return final is not None and base is not None and final < base / 2
+
+
+def against_best(
+    groups: Mapping[str, Repetitions],
+    best: str,
+    collapsed: Mapping[str, Sequence[bool]],
+    name: str = "pass@1",
+    *,
+    tied: Sequence[str] = (),
+) -> str:
+    """Say whether the group with the highest mean is above all others, else which ones are below another.
+
+    Over the seeds that all groups with three or more share; groups with collapsed seeds, whose spread says little, are
+    counted and not compared.
+    groups: repetitions on the same test problems; collapsed: the seeds of each group, also of those not in `groups`;
+    tied: the others with the same mean as the best.
+    """
+    collapsed_counts = {label: sum(seeds) for label, seeds in collapsed.items() if any(seeds)}
+    compared = {}
+    for label, group in groups.items():
+        has_seeds = len(set(group.seeds)) == len(group) >= FEWEST_SEEDS
+        if has_seeds and label not in collapsed_counts:
+            compared[label] = group
+    seeds = shared_seeds(compared.values()) if best in compared else []
+    if best in collapsed_counts:
+        sentences = ["No winner: some of its seeds collapsed."]
+    elif len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
+        sentences = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
+    else:
+        values = {label: group.with_seeds(seeds).values(name) for label, group in compared.items()}
+        sentences = compare_with_best(values, best, tied)
+        left_out = [label for label in collapsed if label not in compared and label not in collapsed_counts]
+        sentences += list_groups("Not compared", left_out)
+    counts = [f"{label} ({count} of {len(collapsed[label])} seeds)" for label, count in collapsed_counts.items()]
+    return " ".join([*sentences, *list_groups("Collapsed", counts)])
+
+
+def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequence[str]) -> list[str]:
+    """Say that the best groups are above all others, else which ones are below another or may be as good.
+
+    values: [seeds, problems] by group.
+    """
+    labels = list(values)
+    is_below = below_another(np.stack(list(values.values())))  # [group, other group]
+    below = [label for label, row in zip(labels, is_below, strict=True) if row.any()]
+    winners = [label for label in (best, *tied) if label in labels and label not in below]
+    rivals = [label for label in labels if label not in winners]
+    if winners and rivals:
+        rival_rows = [labels.index(label) for label in rivals]
+        winner_columns = [labels.index(label) for label in winners]
+        if is_below[np.ix_(rival_rows, winner_columns)].all():
+            return [f"{'They are' if tied else 'It is'} above all others, {CONFIDENCE}."]
+    not_apart: list[str] = []
+    if best not in below:  # else its mean is the highest by seeds that the others lack
+        not_apart = [label for label in rivals if label not in below]
+    pronoun = "them" if tied else "it"
+    return [
+        *list_groups(f"Below another, {CONFIDENCE}", below),
+        *list_groups(f"Not told apart from {pronoun}", not_apart),
+    ]
+
+
+def list_groups(head: str, labels: Sequence[str]) -> list[str]:
+    """A sentence that lists groups, or none where there are none."""
+    if not labels:
+        return []
+    named = list(labels[:MOST_NAMED])
+    if len(labels) > MOST_NAMED:
+        named.append(f"{len(labels) - MOST_NAMED} more")
+    return [f"{head}: {'; '.join(named)}."]

@@ -1,0 +1,187 @@
+"""Repetitions of a run with other seeds, scored problem by problem; differences paired by seed and problem."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.evaluation.intervals import Interval, crossed_interval
+from topr_exp.evaluation.statistics import INVALID, headline_k, measure
+from topr_exp.report.reader import DAMAGE, Run
+from topr_exp.runs.records import Record
+from topr_exp.store import Store
+from topr_exp.types import VERDICTS, TOPRError
+
+Scores = NDArray[np.float64]  # [seeds, problems]
+CORRECT = VERDICTS.index("correct")
+
+
+class Repetitions(list[Record]):
+    """Records of runs that differ in their seeds, in the order of these.
+
+    A record has `settings` with a `seed`, and for each stage ("base", "final") what `problem_results` returns.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        super().__init__(sorted(records, key=lambda record: int(record["settings"]["seed"])))
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(record["settings"]["seed"]) for record in self]
+
+    def with_seeds(self, seeds: Sequence[int]) -> Self:
+        """The records of these seeds, the first of each."""
+        positions = self.seeds
+        return type(self)([self[positions.index(seed)] for seed in seeds])
+
+    def values(self, name: str = "pass@1", stage: str = "final") -> Scores:
+        """[seeds, problems] a share of each problem's completions: pass@1, incorrect, invalid or maj (of most)."""
+        return np.stack([problem_shares(record[stage], name) for record in self])
+
+    def interval(self, name: str = "pass@1", stage: str = "final") -> Interval:
+        """The mean of a share with its 95 % interval over seeds and problems."""
+        return crossed_interval(self.values(name, stage), share=True)
+
+
+def problem_shares(results: Record, name: str) -> NDArray[np.float64]:
+    """[problems] a share of each problem's completions; of a verifier, the mean over the problem's solutions.
+
+    A verifier reads the first solutions to all problems, then the second ones, and so on.
+    """
+    counts = results["of_problems"]
+    if name.startswith("maj"):
+        shares = counts_of(counts["maj"]) / 1000
+    elif name == "incorrect":
+        incorrect_counts = results["n"] - counts_of(counts["correct"]) - counts_of(counts["invalid"])
+        shares = incorrect_counts / results["n"]
+    else:
+        key = "correct" if name == "pass@1" else name
+        shares = counts_of(counts[key]) / results["n"]
+    shares_by_solution = shares.reshape(results.get("solutions", 1), -1)
+    return np.asarray(shares_by_solution.mean(axis=0))
+
+
+# ---- paired estimates
+
+
+def contrast(combine: Callable[..., Scores], *groups: Repetitions, name: str = "pass@1") -> Interval | None:
+    """Estimate a combination of groups' shares, problem by problem, over the seeds that all groups have.
+
+    combine: maps the groups' values, [seeds, problems] each, to one such array. None where no seed is shared.
+    """
+    seeds = shared_seeds(groups)
+    if not seeds:
+        return None
+    values = [group.with_seeds(seeds).values(name) for group in groups]
+    return crossed_interval(combine(*values))
+
+
+def shared_seeds(groups: Iterable[Repetitions]) -> list[int]:
+    """The seeds that all groups have, in order; none where there are no groups."""
+    seed_sets = [set(group.seeds) for group in groups]
+    return sorted(set.intersection(*seed_sets)) if seed_sets else []
+
+
+def difference(reference: Repetitions, group: Repetitions, name: str = "pass@1") -> Interval | None:
+    """Estimate group − reference, paired by seed and problem; None where they share no seed."""
+    return contrast(lambda first, second: second - first, reference, group, name=name)
+
+
+def gain(group: Repetitions, name: str = "pass@1") -> Interval | None:
+    """Estimate final − base; None without records."""
+    if not group:
+        return None
+    return crossed_interval(group.values(name) - group.values(name, "base"))
+
+
+# ---- from run folders
+
+
+def read_repetitions(runs: Iterable[Run], *stages: str) -> Repetitions:
+    """Read what runs scored on each problem in some stages ("base", "final"), with their draws as seeds.
+
+    TOPRError where the verdicts of an evaluation are gone or damaged.
+    """
+    records = []
+    for run in runs:
+        for stage in stages:
+            if stage not in run.problem_results:
+                with damage_as_error(run):
+                    evaluation = run.evaluations[0 if stage == "base" else -1]
+                    located = {**evaluation, "verdicts": verdicts_path(run, evaluation)}
+                    run.problem_results[stage] = problem_results(run, located)
+        results_by_part = {stage: run.problem_results[stage] for stage in stages}
+        records.append({"settings": {"seed": run.draw}, **results_by_part})
+    return Repetitions(records)
+
+
+def problem_results(run: Run, evaluation: Record) -> Record:
+    """Count the correct and invalid completions of each problem of an evaluation, and score its maj@K.
+
+    Returns n and k, completions a problem and those that vote; `of_problems`, counts in the order of the problems as
+    one text each (maj in thousandths); `solutions`, where a verifier read several to a problem. TOPRError where the
+    verdicts are not equally many for each problem.
+    """
+    test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
+    solutions = int(test_solutions) if test_solutions is not None else 1
+    path = Path(evaluation["verdicts"])
+    table = Store(path.parent.parent).open(path)
+    columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
+    has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
+    is_uneven = not len(columns) or len(columns) % problems or solutions < 1 or problems % solutions
+    if has_dropped_solutions or is_uneven:
+        raise TOPRError(f"{run.name}: {path} does not hold the same number of verdicts on each of its problems")
+    verdict_codes = [VERDICTS.index(name) for name in columns["verdict"].to_pylist()]
+    codes = np.array(verdict_codes, np.int8).reshape(problems, -1)  # [problems, completions]
+    n = codes.shape[1]
+    k = headline_k(n)
+    _, majority_scores = measure(codes, columns["class"].to_numpy().reshape(-1, n))
+    counts = {
+        "correct": counts_as_text(np.sum(codes == CORRECT, axis=1)),
+        "invalid": counts_as_text(np.sum(codes == INVALID, axis=1)),
+        "maj": counts_as_text(np.rint(1000 * majority_scores[k]).astype(int)),
+    }
+    results = {"n": n, "k": k, "of_problems": counts}
+    if test_solutions is not None:
+        results["solutions"] = solutions
+    return results
+
+
+def verdicts_path(run: Run, evaluation: Record) -> Path:
+    """Find the verdicts of an evaluation in the run's store or the shared one, wherever the folders are now."""
+    name = Path(evaluation.get("verdicts", "")).name
+    for folder in (run.path, run.path.resolve().parents[1]):
+        path = folder / "store" / "verdicts" / name
+        if name and path.exists():
+            return path
+    raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
+
+
+def gold_answers(run: Run) -> str:
+    """The answers to the problems of a run's last evaluation, as one text. TOPRError as `read_repetitions`."""
+    with damage_as_error(run):
+        path = verdicts_path(run, run.evaluations[-1])
+        return str(Store(path.parent.parent).open(path).key["golds"])
+
+
+@contextmanager
+def damage_as_error(run: Run) -> Iterator[None]:
+    """Turn what damaged settings, evaluations or verdicts lead to into a TOPRError."""
+    try:
+        yield
+    except DAMAGE as error:
+        reason = " ".join(str(error).split())[:100]
+        raise TOPRError(f"{run.name}: its verdicts can't be read ({reason})") from error
+
+
+def counts_as_text(counts: Iterable[int]) -> str:
+    """Whole numbers in one text, which JSON keeps on one line."""
+    return " ".join(str(int(count)) for count in counts)
+
+
+def counts_of(text: str) -> NDArray[np.float64]:
+    """The numbers of `counts_as_text`."""
+    return np.array(text.split(), dtype=np.float64)

@@ -1,0 +1,137 @@
+"""Tables of runs and groups: as data frames, CSV, LaTeX, and rows for people."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.estimates import Groups, estimate, estimate_text, headlines
+from topr_exp.report.grouping import Comparison, value_text
+from topr_exp.report.reader import Run, was_truncated
+from topr_exp.runtime.json_files import as_number
+from topr_exp.types import VERDICTS
+
+SUMMARY_COLUMNS = ("baseline", "effective_positive", "positive_share", "n_train", "truncated_share")
+RUN_COLUMNS = ("run", "folder", "status", "notes", "group", "updates", "seconds")
+TRUNCATED_SHARES = {  # title of a column -> path in the summary
+    "final cut off": ("final", "truncated_share"),
+    "base cut off": ("base", "truncated_share"),
+    "training cut off": ("truncated_share",),
+}
+FORMULA_STARTS = ("=", "+", "@", "\t", "\r")  # of text that a spreadsheet would compute
+LATEX = {"<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "p̃": r"$\tilde{p}$"}
+
+
+# ---- data frames
+
+
+def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """Tabulate runs, one a row, as `topr_exp.read_runs` names the columns."""
+    names, rows = [*headlines(runs), *VERDICTS], []
+    for run in runs:
+        row: dict[str, Any] = {"run": run.name, "folder": str(run.path), "status": run.status}
+        row |= {"notes": run.notes, "group": run.group}
+        for key, value in run.settings.items():
+            is_taken = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
+            row[f"{key} (setting)" if is_taken else key] = value
+        row |= {name: run.figure(name) for name in SUMMARY_COLUMNS}
+        row |= {"updates": len(run.updates), "seconds": total_seconds(run)}
+        for stage in ("base", "final"):
+            row[f"{stage}_truncated_share"] = run.figure(stage, "truncated_share")
+        rows.append(row | estimate_columns([run], names))
+    return pd.DataFrame(rows).set_index("run")
+
+
+def total_seconds(run: Run) -> float | None:
+    """The time of all stages; None where the summary has none."""
+    seconds_by_stage = run.summary.get("seconds")
+    if not isinstance(seconds_by_stage, dict) or not seconds_by_stage:
+        return None
+    return sum(as_number(seconds) or 0.0 for seconds in seconds_by_stage.values())
+
+
+def groups_frame(comparison: Comparison) -> pd.DataFrame:
+    """Tabulate groups, one a row: means over its runs with 95 % intervals, and what the intervals are over."""
+    names, rows = [*headlines(comparison.runs), *VERDICTS], []
+    for label, runs in comparison.groups.items():
+        settings = {key: value_text(runs[0].settings.get(key)) for key in comparison.keys}
+        row = {"group": label, **settings, "runs": len(runs)}
+        rows.append(row | estimate_columns(runs, names))
+    return pd.DataFrame(rows).set_index("group")
+
+
+def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for stage in ("base", "final"):
+        for name in names:
+            columns |= interval_columns(f"{stage}_{name}", estimate(runs, name, stage))
+    return columns
+
+
+def interval_columns(name: str, interval: Interval | None) -> dict[str, Any]:
+    """Columns NAME, NAME_low, NAME_high and NAME_interval_over; None where there is no number."""
+    numbers = interval.as_dict() if interval is not None else dict.fromkeys(("value", "low", "high"))
+    return {
+        name: numbers["value"],
+        f"{name}_low": numbers["low"],
+        f"{name}_high": numbers["high"],
+        f"{name}_interval_over": interval.over if interval is not None else None,
+    }
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """CSV that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
+
+    def as_text(cell: Any) -> Any:
+        return f"'{cell}" if str(cell).startswith(FORMULA_STARTS) else cell
+
+    return str(frame.reset_index().map(as_text).to_csv(index=False, lineterminator="\n"))
+
+
+def groups_tex(comparison: Comparison) -> str:
+    r"""The groups as a LaTeX tabular (needs \usepackage{booktabs}), in percent with 95 % intervals."""
+    rows = group_rows(comparison, comparison.groups)
+    latex = pd.DataFrame(rows).to_latex(index=False, escape=True)
+    for character, command in LATEX.items():
+        latex = latex.replace(character, command)
+    return f"% Percent (mean_reward as it is); 95 % intervals over a group's runs and the test problems.\n{latex}"
+
+
+# ---- rows for people: shares in percent
+
+
+def group_rows(comparison: Comparison, groups: Groups) -> list[dict[str, Any]]:
+    rows = []
+    for label, runs in groups.items():
+        rows.append({"group": label, "runs": len(runs)} | score_columns(comparison, runs))
+    return rows
+
+
+def run_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    rows = []
+    for run in comparison.runs:
+        row: dict[str, Any] = {"run": run.name, "status": run.status, "updates": len(run.updates)}
+        row |= {key: value_text(run.settings.get(key)) for key in (*comparison.keys, "seed")}
+        rows.append(row | score_columns(comparison, [run]))
+    return rows
+
+
+def score_columns(comparison: Comparison, runs: Sequence[Run]) -> dict[str, str]:
+    """Estimates of runs after and before training by their titles."""
+    names = [*headlines(comparison.runs), "invalid"]
+    columns = {}
+    for stage in ("final", "base"):
+        for name in names:
+            columns[f"{stage} {name}"] = estimate_text(runs, name, stage)
+    if any(map(was_truncated, comparison.runs)):
+        for title, path in TRUNCATED_SHARES.items():
+            columns[title] = mean_share_text(runs, *path)
+    return columns
+
+
+def mean_share_text(runs: Sequence[Run], *path: str) -> str:
+    """The mean of a share of the summaries, in percent."""
+    shares = [run.figure(*path) for run in runs]
+    numbers = [share for share in shares if share is not None]
+    return f"{100 * sum(numbers) / len(numbers):.1f}" if numbers else "–"
