@@ -55,7 +55,8 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     """Group runs by all settings that decide a result, seeds apart, and by their test problems."""
     runs = with_settings(runs)
     table = settings_table([run for run in runs if run.settings])
-    differing, fixed = [], []
+    differing: list[str] = []
+    fixed: list[str] = []
     for key in table.columns:
         is_ignored = any(key == name or key.startswith(f"{name}.") for name in IGNORED_KEYS)
         if is_ignored or key in SEED_KEYS or key == TEST_KEY:
@@ -85,8 +86,9 @@ def with_settings(runs: Sequence[Run]) -> list[Run]:
     runs_with_settings = []
     for run, settings, gold in zip(runs, settings_of_runs, golds, strict=True):
         if settings:
-            has_number = gold is not None and len(different_golds) > 1
-            settings[TEST_KEY] = different_golds.index(gold) + 1 if has_number else None
+            settings[TEST_KEY] = None
+            if gold is not None and len(different_golds) > 1:
+                settings[TEST_KEY] = different_golds.index(gold) + 1
         runs_with_settings.append(replace(run, settings=settings))
     return runs_with_settings
 
