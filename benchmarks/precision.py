@@ -20,7 +20,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from topr_exp.models.policy import Policy
-from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 
 VOCABULARY, LARGEST = 128_256, 24.0  # the latter: of a position's logits, on average
 

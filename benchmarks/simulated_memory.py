@@ -53,8 +53,9 @@ from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.training import output_layer, parallel
-from topr_exp.training.logprobs import Inputs, TokenScores
+from topr_exp.training import parallel, split_product
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.optimizers import make_optimizer
 
 GIB = 2**30
@@ -176,7 +177,7 @@ def processes(case: Case) -> Iterator[None]:
     count = case.processes
     torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
     distributed._size, os.environ["LOCAL_WORLD_SIZE"] = count, str(LOCAL)
-    mesh, make = parallel.device_mesh("cpu", case.by_machine), parallel.device_mesh
+    mesh, make = parallel.device_mesh("cpu", by_machine=case.by_machine), parallel.device_mesh
     parallel.device_mesh = lambda device, by_machine: mesh  # it looks at numbers, which fake tensors don't have
     fsdp: Any = torch.distributed.fsdp
     policy = fsdp.MixedPrecisionPolicy
@@ -246,13 +247,13 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
 @contextlib.contextmanager
 def on_tensor_cores() -> Iterator[None]:
     """While the block runs, the output layer computes as on a GPU: by products of halves, which are added in place."""
-    before = output_layer.has_tensor_cores, output_layer.add_matrix_product
-    output_layer.has_tensor_cores = lambda weight: True
-    output_layer.add_matrix_product = lambda total, left, right: None
+    before = split_product.has_tensor_cores, split_product.add_matrix_product
+    split_product.has_tensor_cores = lambda weight: True
+    split_product.add_matrix_product = lambda total, left, right: None
     try:
         yield
     finally:
-        output_layer.has_tensor_cores, output_layer.add_matrix_product = before
+        split_product.has_tensor_cores, split_product.add_matrix_product = before
 
 
 def options(case: Case) -> OptimConfig:

@@ -143,7 +143,8 @@ def gradients(model: Any, sequences: Sequence[tuple[Any, Any]]) -> Iterable[Tens
     """∇ log π(y|x) / T of each sequence, [weights], one after the other."""
     import torch
 
-    from topr_exp.training.logprobs import Inputs, score_tokens
+    from topr_exp.training.hidden_states import Inputs
+    from topr_exp.training.logprobs import score_tokens
 
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     for sequence in sequences:

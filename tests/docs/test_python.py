@@ -14,7 +14,8 @@ import torch
 import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
 from tests.conftest import ROOT
-from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL | re.MULTILINE)
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -8,7 +8,8 @@ from tests.conftest import make_model
 from tests.training.test_optimizers import assert_equal, reference, steps, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import packing
-from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 CUDA = torch.device("cuda")

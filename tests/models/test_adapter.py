@@ -17,7 +17,8 @@ from topr_exp.models import adapter
 from topr_exp.models.loading import ADAPTER
 from topr_exp.models.policy import Policy, load_policy, save_policy, stored
 from topr_exp.sampling.engine_weights import check_log_probabilities
-from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 from topr_exp.types import ConfigError, TOPRError
 
 pytestmark = needs_peft

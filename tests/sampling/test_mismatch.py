@@ -33,7 +33,8 @@ from topr_exp.pipeline import run
 from topr_exp.sampling.hf import HFSampler, normal_of
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded
 from topr_exp.sampling.sampler import Sample
-from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 from topr_exp.training.output_layer import LOGITS_AT_A_TIME
 
 EOS, SEED, DRAWS = 2, 0, 6000

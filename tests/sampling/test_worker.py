@@ -30,7 +30,8 @@ from topr_exp.sampling.engine_weights import check_log_probabilities, completion
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
-from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
 from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.

@@ -14,7 +14,8 @@ from tests.training.test_packing import CASES, assert_same, draws, one_by_one, o
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
-from topr_exp.training.logprobs import Inputs, TokenScores, score_rollouts, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import TokenScores, score_rollouts, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.output_layer import LOGITS_AT_A_TIME
 from topr_exp.types import Batch, LossOutput

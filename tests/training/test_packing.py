@@ -11,9 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import make_model
 from topr_exp.training import tree_attention
-from topr_exp.training.logprobs import Inputs, score_tokens
-from topr_exp.training.packing import build_tree, cheapest_layout, padded_cost
-from topr_exp.training.tree_attention import MODEL_TYPES, NAME, tree_rows, use_tree_attention, why_not_exact
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
+from topr_exp.training.packing import Layout, build_tree, cheapest_layout, padded_cost
+from topr_exp.training.tree_attention import MODEL_TYPES, NAME, padded_levels, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
 LAYOUTS = {
@@ -48,7 +49,7 @@ CASES = {
 def use(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """Lay sequences out in one way whatever it costs."""
     build = (lambda s: None) if layout == "padded" else (lambda s: build_tree(s, **LAYOUTS[layout]))
-    monkeypatch.setattr(tree_attention, "cheapest_layout", lambda sequences, *size: (0.0, build(sequences)))
+    monkeypatch.setattr(tree_attention, "cheapest_layout", lambda sequences, *size: Layout(0.0, build(sequences)))
 
 
 def with_gradient(model: Any, lines: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -138,7 +139,7 @@ def test_a_gpu_sees_few_shapes_of_attention(monkeypatch: pytest.MonkeyPatch) -> 
             prompts = [np.append(shots, np.full(rng.integers(40, 250), i, dtype=np.int32)) for i in range(2)]
             data = [(prompt, np.full(int(np.clip(rng.lognormal(4.8, 0.5), 10, 512)), 3, dtype=np.int32))
                     for prompt in prompts for _ in range(16)]  # fmt: skip
-            rows = tree_rows(build_tree(data, share_prefix=True, share_prompts=True), CPU, torch.float32)
+            rows = padded_levels(build_tree(data, share_prefix=True, share_prompts=True), CPU, torch.float32)
             seen |= {(level.shape, None if level.mask is None else level.mask.shape[-1]) for level in rows}
         return len(seen)
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, weights
 from topr_exp.models.policy import Policy
-from topr_exp.training import logprobs, output_layer
-from topr_exp.training.logprobs import Inputs, log_probabilities, predicting_states
+from topr_exp.training import logprobs, output_layer, split_product
+from topr_exp.training.hidden_states import Inputs, predicting_states
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.output_layer import OutputLayer
 
@@ -109,7 +110,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
 @pytest.fixture
 def tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the output layer compute as on a GPU."""
-    monkeypatch.setattr(output_layer, "has_tensor_cores", lambda weight: True)
+    monkeypatch.setattr(split_product, "has_tensor_cores", lambda weight: True)
 
 
 def made_layer(dtype: torch.dtype = torch.float32, bias: bool = False) -> torch.nn.Linear:
@@ -184,7 +185,7 @@ def test_by_chunks_scores_and_gradients_are_those_of_all_logits_at_once(
 
 def test_scores_take_them_on_a_gpu(small_model, tensor_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([1, 2, 3], [4, 5]), ([3], [2, 2, 6])]
-    inputs = logprobs.Inputs([(np.array(a), np.array(b)) for a, b in pairs], torch.device("cpu"))
+    inputs = Inputs([(np.array(a), np.array(b)) for a, b in pairs], torch.device("cpu"))
 
     def scored() -> tuple[torch.Tensor, torch.Tensor]:
         logp = logprobs.score_tokens(small_model, inputs).logp
@@ -192,7 +193,7 @@ def test_scores_take_them_on_a_gpu(small_model, tensor_cores: None, monkeypatch:
         return logp.detach(), gradient
 
     by_halves = scored()
-    monkeypatch.setattr(output_layer, "has_tensor_cores", lambda weight: False)
+    monkeypatch.setattr(split_product, "has_tensor_cores", lambda weight: False)
     for ours, wanted in zip(by_halves, scored(), strict=True):
         assert not torch.equal(ours, wanted)
         assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()

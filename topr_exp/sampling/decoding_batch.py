@@ -137,8 +137,8 @@ def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
     """Count the tokens that all prompts begin with; 0 where a separate pass over them does not pay."""
     if len(prompts) == 1:
         return 0
-    most = min(map(len, prompts)) - 1  # every prompt keeps a token, so that it has its own logits
+    max_length = min(map(len, prompts)) - 1  # every prompt keeps a token, so that it has its own logits
     length = 0
-    while length < most and len({prompt[length] for prompt in prompts}) == 1:
+    while length < max_length and len({prompt[length] for prompt in prompts}) == 1:
         length += 1
     return length if length >= MIN_SHARED_TOKENS else 0

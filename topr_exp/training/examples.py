@@ -12,7 +12,7 @@ from torch import Tensor
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.runtime import distributed
 from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.training.logprobs import Inputs
+from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.tree_attention import layout_for
 from topr_exp.types import Batch, PairBatch
 

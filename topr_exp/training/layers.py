@@ -1,6 +1,6 @@
-"""The layers of a model while it trains: compiled by torch, their activations kept or computed again.
+"""Layers of a model while it trains: compiled by torch, their activations held or computed again.
 
-Both replace a layer's `forward`, so what surrounds its call, as FSDP's hooks, stays as it is.
+Both replace a layer's `forward`, so that hooks around its call, as FSDP's, stay as they are.
 """
 
 import contextlib
@@ -18,23 +18,25 @@ from topr_exp.types import TOPRError
 
 
 def layers_of(model: Any) -> list[Any]:
-    """The model's layers, each of which maps hidden states to hidden states."""
+    """List the model's layers, each of which maps hidden states to hidden states."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 @contextlib.contextmanager
-def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
-    """While the block runs, forward passes keep each layer's inputs and the backward pass computes the rest again."""
-    layers = layers_of(model) if wanted else []
-    assert layers or not wanted, f"{type(model).__name__} has no layers that can be computed again"
-    forwards = [layer.forward for layer in layers]
-    replaced = [vars(layer).get("forward") for layer in layers]
-    for layer, forward in zip(layers, forwards, strict=True):
-        layer.forward = partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+def recomputed_layers(model: Any, enabled: bool) -> Iterator[None]:
+    """Hold each layer's inputs alone while the block runs; the backward pass computes the rest again."""
+    if not enabled:
+        yield
+        return
+    layers = layers_of(model)
+    assert layers, f"{type(model).__name__} has no layers that can be computed again"
+    instance_forwards = [vars(layer).get("forward") for layer in layers]  # None: the class's method
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
     try:
         yield
     finally:
-        for layer, forward in zip(layers, replaced, strict=True):
+        for layer, forward in zip(layers, instance_forwards, strict=True):
             if forward is None:
                 del layer.forward
             else:
@@ -56,7 +58,7 @@ def compile_layers(model: Any) -> None:
 
 
 def forward_by_cache(eager: Callable[..., Any], compiled: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
-    """A layer's output: by `eager` where a cache grows with every token, else by `compiled`."""
+    """Compute a layer's output by `eager` where a cache grows with every token, else by `compiled`."""
     if options.get("past_key_values") is not None:
         return eager(*inputs, **options)
     return compiled(*inputs, **options)

@@ -1,20 +1,17 @@
-"""The output layer: logits of hidden states, and scores of them whose logits are never all held.
+"""Output layer of a model: logits of hidden states, and scores of them without holding all logits."""
 
-Products near float32's accuracy on tensor cores: a float32 matrix is the sum of two in bfloat16, and of the four
-products of such halves three are summed in float32; the product of the two low halves is 2^-16 of the whole.
-"""
-
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from topr_exp.training import split_product
+from topr_exp.training.split_product import Parts, transpose
+
 # Logits at a time: 64 MiB in float32; on a GPU 192, since each chunk reads the whole output layer again.
 LOGITS_AT_A_TIME = {"cpu": 1 << 24, "cuda": 3 << 24}
-
-# A matrix as a sum: (matrix,), or the (high, low) bfloat16 halves of a float32 one.
-Parts = tuple[Tensor, ...]
 
 
 class Score(Protocol):
@@ -27,7 +24,7 @@ class Score(Protocol):
 class OutputLayer:
     """The output layer of a model: maps hidden states [N, H] to logits [N, V] in float32 (float64 for a float64 model).
 
-    With `float32` it is computed at that accuracy, on a GPU by products of bfloat16 parts; else in autocast's dtype
+    With `float32` it is computed at that accuracy, on a GPU by products of bfloat16 halves; else in autocast's dtype
     where autocast is on.
     """
 
@@ -39,21 +36,21 @@ class OutputLayer:
         self.logits_dtype = torch.promote_types(self.weight.dtype, torch.float32)
         self.compute_dtype = self.logits_dtype
         if not float32:
-            autocast = torch.is_autocast_enabled(device)
-            self.compute_dtype = torch.get_autocast_dtype(device) if autocast else self.weight.dtype
-        self.takes_halves = self.compute_dtype is torch.float32 and has_tensor_cores(self.weight)
+            is_autocast = torch.is_autocast_enabled(device)
+            self.compute_dtype = torch.get_autocast_dtype(device) if is_autocast else self.weight.dtype
+        self.takes_halves = self.compute_dtype is torch.float32 and split_product.has_tensor_cores(self.weight)
         self.weight_parts = self.parts(self.weight.detach())  # once for all chunks
 
     def parts(self, matrix: Tensor) -> Parts:
-        """The matrix in the dtype of the layer's products, as a sum of bfloat16 matrices where it takes halves."""
+        """Return the matrix in the dtype of the layer's products, as a sum of bfloat16 matrices if it takes halves."""
         if not self.takes_halves:
             return (matrix.to(self.compute_dtype),)
         if matrix.dtype is torch.bfloat16:
             return (matrix,)
-        return split(matrix)
+        return split_product.split(matrix)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [N, V] of hidden states [N, H], with gradient."""
+        """Compute logits [N, V] of hidden states [N, H], with gradient."""
         with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
             if self.takes_halves:
                 products: Tensor = SplitLinear.apply(hidden.float(), self.weight, self)
@@ -63,66 +60,72 @@ class OutputLayer:
             return functional.linear(hidden.to(self.compute_dtype), weight, bias).to(self.logits_dtype)
 
     def hidden_gradient(self, gradient: Tensor) -> Tensor:
-        """The gradient of hidden states [N, H] from that of their logits [N, V]."""
-        return product(self.parts(gradient), self.weight_parts)
+        """Compute the gradient of hidden states [N, H] from that of their logits [N, V]."""
+        return split_product.product(self.parts(gradient), self.weight_parts)
 
     def add_weight_gradient(self, total: Tensor, gradient: Tensor, hidden: Tensor) -> None:
-        """Add to `total` [V, H] the weight's gradient from those of logits [N, V] of hidden states [N, H]."""
-        transposed = tuple(part.T for part in self.parts(gradient))
-        add_product(total, transposed, self.parts(hidden))
+        """Add to `total` [V, H] the weight's gradient from that of logits [N, V] of hidden states [N, H]."""
+        split_product.add_product(total, transpose(self.parts(gradient)), self.parts(hidden))
 
     def scores(self, hidden: Tensor, score: Score) -> tuple[Tensor, ...]:
-        """Scores [N] of hidden states [N, H], with gradient.
+        """Compute scores [N] of hidden states [N, H], with gradient.
 
         Where logits are too many to hold, the backward pass computes them again; else autograd alone does the work.
         """
-        chunk = max(1, LOGITS_AT_A_TIME[hidden.device.type] // len(self.weight))
-        if torch.is_grad_enabled() and len(hidden) > chunk:
-            columns: tuple[Tensor, ...] = ScoresByChunk.apply(hidden, self.weight, self.bias, self, score, chunk)
+        chunk_size = max(1, LOGITS_AT_A_TIME[hidden.device.type] // len(self.weight))
+        scoring = ChunkedScoring(self, score, chunk_size)
+        if torch.is_grad_enabled() and len(hidden) > chunk_size:
+            columns: tuple[Tensor, ...] = ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
             return columns
-        return scores_by_chunk(self, hidden, score, chunk)
+        return scoring.forward(hidden)
 
 
-def has_tensor_cores(weight: Tensor) -> bool:
-    """True where products of bfloat16 matrices are many times as fast as those of float32 ones."""
-    return weight.is_cuda
+@dataclass(frozen=True)
+class ChunkedScoring:
+    """Scores of hidden states, of which `chunk_size` rows' logits are held at a time."""
 
+    layer: OutputLayer
+    score: Score
+    chunk_size: int
 
-def scores_by_chunk(layer: OutputLayer, hidden: Tensor, score: Score, chunk: int) -> tuple[Tensor, ...]:
-    """Scores [N] of hidden states [N, H], of which `chunk` rows' logits are held at a time."""
-    chunks = []
-    for start in range(0, len(hidden), chunk):
-        logits = layer.logits(hidden[start : start + chunk])
-        chunks.append(score(logits, start, statistics=True))
-    return tuple(torch.cat(column) for column in zip(*chunks, strict=True))
+    def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Compute scores [N] of hidden states [N, H]."""
+        chunks = []
+        for start in range(0, len(hidden), self.chunk_size):
+            logits = self.layer.logits(hidden[start : start + self.chunk_size])
+            chunks.append(self.score(logits, start, statistics=True))
+        return tuple(torch.cat(column) for column in zip(*chunks, strict=True))
+
+    def logits_gradient(self, hidden: Tensor, start: int, score_gradients: list[Tensor]) -> Tensor:
+        """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on."""
+        logits = self.layer.logits(hidden).requires_grad_()
+        with torch.enable_grad():
+            scores = self.score(logits, start, statistics=False)
+        (gradient,) = torch.autograd.grad(scores, logits, score_gradients[: len(scores)])
+        return gradient
 
 
 class ScoresByChunk(torch.autograd.Function):
-    """`scores_by_chunk` with a backward pass that sums the weight's gradient in place.
+    """`ChunkedScoring.forward` with a backward pass that sums the weight's gradient in place.
 
     By autograd every chunk would make a gradient of the whole weight [V, H]: 2.1 GB in float32 for Llama 3 8B.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        layer: OutputLayer,
-        score: Score,
-        chunk: int,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, scoring: ChunkedScoring
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(hidden)
-        ctx.layer, ctx.score, ctx.chunk = layer, score, chunk
-        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.scoring = scoring
         ctx.weight_dtype = weight.dtype
-        return scores_by_chunk(layer, hidden, score, chunk)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return scoring.forward(hidden)
 
     @staticmethod
     def backward(ctx: Any, *score_gradients: Tensor) -> tuple[Tensor | None, ...]:
         (hidden,) = ctx.saved_tensors
-        layer: OutputLayer = ctx.layer
+        scoring: ChunkedScoring = ctx.scoring
+        layer = scoring.layer
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         hidden_gradients = []
         weight_gradient = bias_gradient = None
@@ -131,9 +134,9 @@ class ScoresByChunk(torch.autograd.Function):
         if wants_bias:
             bias_gradient = torch.zeros(len(layer.weight), dtype=layer.logits_dtype, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, len(hidden), ctx.chunk):
-                rows = slice(start, start + ctx.chunk)
-                gradient = logits_gradient(layer, hidden[rows], ctx.score, start, [g[rows] for g in score_gradients])
+            for start in range(0, len(hidden), scoring.chunk_size):
+                rows = slice(start, start + scoring.chunk_size)
+                gradient = scoring.logits_gradient(hidden[rows], start, [column[rows] for column in score_gradients])
                 if wants_hidden:
                     hidden_gradients.append(layer.hidden_gradient(gradient))
                 if weight_gradient is not None:
@@ -145,20 +148,7 @@ class ScoresByChunk(torch.autograd.Function):
             weight_gradient.to(ctx.weight_dtype) if weight_gradient is not None else None,
             bias_gradient.to(ctx.bias_dtype) if bias_gradient is not None else None,
             None,
-            None,
-            None,
         )
-
-
-def logits_gradient(
-    layer: OutputLayer, hidden: Tensor, score: Score, start: int, score_gradients: list[Tensor]
-) -> Tensor:
-    """The gradient [n, V] of logits that are computed again from hidden states [n, H]."""
-    logits = layer.logits(hidden).requires_grad_()
-    with torch.enable_grad():
-        scores = score(logits, start, statistics=False)
-    (gradient,) = torch.autograd.grad(scores, logits, score_gradients[: len(scores)])
-    return gradient
 
 
 class SplitLinear(torch.autograd.Function):
@@ -171,9 +161,9 @@ class SplitLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, layer: OutputLayer) -> Tensor:
         ctx.save_for_backward(hidden)
-        ctx.layer, ctx.weight_dtype = layer, weight.dtype
-        transposed = tuple(part.T for part in layer.weight_parts)
-        return product(layer.parts(hidden), transposed)
+        ctx.layer = layer
+        ctx.weight_dtype = weight.dtype
+        return split_product.product(layer.parts(hidden), transpose(layer.weight_parts))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -186,33 +176,3 @@ class SplitLinear(torch.autograd.Function):
             layer.add_weight_gradient(weight_gradient, gradient, hidden)
             weight_gradient = weight_gradient.to(ctx.weight_dtype)
         return hidden_gradient, weight_gradient, None
-
-
-def split(matrix: Tensor) -> Parts:
-    """A float32 matrix as the sum of two in bfloat16; what is left is below 2^-16 of each value."""
-    high = matrix.to(torch.bfloat16)
-    return high, (matrix - high).to(torch.bfloat16)
-
-
-def product(left: Parts, right: Parts) -> Tensor:
-    """left @ right, summed in float32 (float64 for float64)."""
-    dtype = torch.promote_types(left[0].dtype, torch.float32)
-    total = torch.zeros((len(left[0]), right[0].shape[1]), dtype=dtype, device=left[0].device)
-    add_product(total, left, right)
-    return total
-
-
-def add_product(total: Tensor, left: Parts, right: Parts) -> None:
-    """Add left @ right to `total` in place, without the product of two low halves; the smallest products first."""
-    for i in reversed(range(len(left))):
-        for j in reversed(range(len(right))):
-            if i + j < 2:
-                add_matrix_product(total, left[i], right[j])
-
-
-def add_matrix_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the product of two matrices of one dtype to a float32 matrix (float64 for float64) in place."""
-    if left.is_cuda and left.dtype is not total.dtype:
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
-        total.addmm_(left.to(total.dtype), right.to(total.dtype))  # of bfloat16: exact products, as on tensor cores

@@ -1,10 +1,10 @@
-"""Sequences as one tree of tokens, so that what they share is computed once and nothing is padded.
+"""Tree of token sequences: shared prefixes stand once, and nothing is padded.
 
-The tokens stand in one row: the prefix of all prompts (few-shot examples), the rest of each distinct one, completions.
+The tokens stand in one row: the prefix of all prompts (few-shot examples), the suffix of each prompt, completions.
 
-    common prefix ─┬─ rest of prompt 1 ─┬─ completion 1
-                   │                    └─ completion 2
-                   └─ rest of prompt 2 and completion 3        (one completion alone goes on in its prompt's segment)
+    common prefix ─┬─ suffix of prompt 1 ─┬─ completion 1
+                   │                      └─ completion 2
+                   └─ suffix of prompt 2 and completion 3      (a prompt's only completion continues its segment)
 
 A token sees the tokens before it in its segment and all segments above, as causal attention over its whole sequence
 would let it. So log-probabilities, and gradients summed where branches meet, are those of single sequences but for
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,15 @@ Ids = NDArray[np.integer[Any]]
 Sequences = Sequence[tuple[Ids, Ids]]  # (prompt ids, completion ids)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens that one or several sequences have in common, or one alone."""
+    """Tokens that several sequences share, or the tokens of one sequence alone."""
 
     tokens: Ids
-    start: int  # position in its sequence of the first token
+    start: int  # position of the first token in its sequence
     depth: int
-    parent: int  # number of the segment above within its level
-    number: int  # of this one within its level
-    place: int = 0  # of the first token in the row
+    index: int  # among the segments of its level
+    parent_index: int  # of the segment above among those of its level; 0 at the root
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Tree:
     """The levels from the root down, and where the B sequences lie in the row."""
 
     levels: list[list[Segment]]  # the segments of one depth stand one after the other in the row
-    prompt_ends: NDArray[np.int64]  # [B] place of each prompt's last token
-    completion_starts: NDArray[np.int64]  # [B] place of each completion's first token; its others follow
+    prompt_ends: NDArray[np.int64]  # [B] row index of each prompt's last token
+    completion_starts: NDArray[np.int64]  # [B] row index of each completion's first token; its others follow
 
     @property
     def ids(self) -> Ids:
@@ -56,58 +55,83 @@ class Tree:
         return np.concatenate([segment.start + np.arange(len(segment.tokens)) for segment in segments])
 
 
-def lengths_of(level: list[Segment]) -> NDArray[np.int64]:
-    """[R] tokens of each segment."""
+class TokenPlace(NamedTuple):
+    """A token of the tree: which one of a segment."""
+
+    segment: Segment
+    offset: int
+
+
+def lengths_of(level: Sequence[Segment]) -> NDArray[np.int64]:
+    """Count the tokens of each segment, [R]."""
     return np.array([len(segment.tokens) for segment in level], dtype=np.int64)
 
 
 def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
     """Lay sequences out as a tree; completions are not empty.
 
-    share_prefix: what all prompts begin with is a separate segment. share_prompts: so is the rest of a prompt that
+    share_prefix: the common prefix of all prompts is a segment. share_prompts: so is the suffix of a prompt that
     several completions follow. With neither, each sequence is a segment: packed, nothing shared.
     """
     levels: list[list[Segment]] = [[], [], []]
 
-    def add(tokens: Ids, above: Segment | None) -> Segment:
-        depth, parent, start = 0, 0, 0
-        if above is not None:
-            depth, parent, start = above.depth + 1, above.number, above.start + len(above.tokens)
-        levels[depth].append(Segment(tokens, start, depth, parent, len(levels[depth])))
-        return levels[depth][-1]
+    def add_segment(tokens: Ids, parent: Segment | None) -> Segment:
+        depth = parent_index = start = 0
+        if parent is not None:
+            depth, parent_index, start = parent.depth + 1, parent.index, parent.start + len(parent.tokens)
+        segment = Segment(tokens, start, depth, len(levels[depth]), parent_index)
+        levels[depth].append(segment)
+        return segment
 
-    names = [prompt.tobytes() for prompt, _ in sequences]
-    distinct = {name: prompt for name, (prompt, _) in zip(names, sequences, strict=True)}
-    followers = Counter(names)
-    prefix = common_prefix(list(distinct.values())) if share_prefix else 0
-    root = add(sequences[0][0][:prefix], None) if prefix else None
-    shared: dict[bytes, Segment] = {}
-    ends, starts = [], []
-    for name, (prompt, completion) in zip(names, sequences, strict=True):
-        rest = prompt[prefix:]
-        if share_prompts and followers[name] > 1 and len(rest):
-            if name not in shared:
-                shared[name] = add(rest, root)
-            ends.append((shared[name], len(rest) - 1))
-            starts.append((add(completion, shared[name]), 0))
+    prompt_keys = [prompt.tobytes() for prompt, _ in sequences]
+    completion_counts = Counter(prompt_keys)
+    prefix_length = 0
+    root = None
+    if share_prefix:
+        distinct_prompts = dict(zip(prompt_keys, [prompt for prompt, _ in sequences], strict=True))
+        prefix_length = common_prefix_length(list(distinct_prompts.values()))
+    if prefix_length:
+        root = add_segment(sequences[0][0][:prefix_length], None)
+    prompt_segments: dict[bytes, Segment] = {}
+    prompt_ends: list[TokenPlace] = []
+    completion_starts: list[TokenPlace] = []
+    for key, (prompt, completion) in zip(prompt_keys, sequences, strict=True):
+        suffix = prompt[prefix_length:]
+        if share_prompts and completion_counts[key] > 1 and len(suffix):
+            if key not in prompt_segments:
+                prompt_segments[key] = add_segment(suffix, root)
+            prompt_ends.append(TokenPlace(prompt_segments[key], len(suffix) - 1))
+            completion_starts.append(TokenPlace(add_segment(completion, prompt_segments[key]), 0))
+            continue
+        segment = add_segment(np.concatenate([suffix, completion]), root)
+        completion_starts.append(TokenPlace(segment, len(suffix)))
+        if len(suffix):
+            prompt_ends.append(TokenPlace(segment, len(suffix) - 1))
         else:
-            segment = add(np.concatenate([rest, completion]), root)
-            assert root is not None or len(rest), "a prompt is empty"
-            ends.append((segment, len(rest) - 1) if root is None or len(rest) else (root, prefix - 1))
-            starts.append((segment, len(rest)))
-    place = 0
-    for segment in chain.from_iterable(levels):
-        segment.place = place
-        place += len(segment.tokens)
-    places = [np.array([each.place + offset for each, offset in spots], dtype=np.int64) for spots in (ends, starts)]
-    return Tree([level for level in levels if level], *places)
+            assert root is not None, "a prompt is empty"
+            prompt_ends.append(TokenPlace(root, prefix_length - 1))
+    return Tree(
+        [level for level in levels if level], row_indices(levels, prompt_ends), row_indices(levels, completion_starts)
+    )
 
 
-def common_prefix(rows: Sequence[Ids]) -> int:
+def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace]) -> NDArray[np.int64]:
+    """Return the index of each token in the row of all segments, level after level."""
+    segment_starts = []
+    level_start = 0
+    for level in levels:
+        lengths = lengths_of(level)
+        segment_starts.append(level_start + np.cumsum(lengths) - lengths)
+        level_start += int(lengths.sum())
+    return np.array([segment_starts[segment.depth][segment.index] + offset for segment, offset in places], np.int64)
+
+
+def common_prefix_length(rows: Sequence[Ids]) -> int:
     """Count the tokens that all rows begin with; of a single row, all of them."""
     length = min(map(len, rows))
     for row in rows[1:]:
-        length = min(length, int(np.argmin(np.append(row[:length] == rows[0][:length], False))))
+        is_equal = row[:length] == rows[0][:length]
+        length = min(length, int(np.argmin(np.append(is_equal, False))))
     return length
 
 
@@ -118,34 +142,38 @@ FLOPS_OF_A_COPY = 16  # operations that take as long as moving one number, rough
 FLOPS_OF_A_LEVEL = 10_000_000  # starting its dozen operations on a CPU
 
 
+class Layout(NamedTuple):
+    """How sequences are laid out for a forward pass."""
+
+    cost: float  # operations of a layer, roughly
+    tree: Tree | None  # None: sequences are padded
+
+
 def tree_cost(tree: Tree, weights: int, attention: int) -> float:
-    """About how many operations a forward pass over a tree takes."""
-    total, above = 2.0 * weights * len(tree.ids), 0
+    """Estimate the operations of a forward pass over a tree."""
+    total, width_above = 2.0 * weights * len(tree.ids), 0
     for level in tree.levels:
         width = int(lengths_of(level).max())
-        pairs = len(level) * width * (above + width if above else width / 2)
-        moved = len(level) * (2 * above + 4 * width)
-        total += 4 * attention * pairs + FLOPS_OF_A_COPY * attention * moved + FLOPS_OF_A_LEVEL
-        above += width
+        pairs = len(level) * width * (width_above + width if width_above else width / 2)
+        copied = len(level) * (2 * width_above + 4 * width)
+        total += 4 * attention * pairs + FLOPS_OF_A_COPY * attention * copied + FLOPS_OF_A_LEVEL
+        width_above += width
     return total
 
 
 def padded_cost(sequences: Sequences, weights: int, attention: int) -> float:
-    """The same for sequences padded to the longest."""
+    """Estimate the operations of a forward pass over sequences padded to the longest."""
     width = max(len(prompt) + len(completion) for prompt, completion in sequences)
     return (2.0 * weights + 4 * attention * width / 2) * width * len(sequences)
 
 
-def cheapest_layout(sequences: Sequences, weights: int, attention: int) -> tuple[float, Tree | None]:
-    """About how many operations the cheapest layout takes, and its tree, None where sequences are padded.
-
-    A function of the sequences and the model's shape alone.
-    """
-    trees = [
-        build_tree(sequences, share_prefix=prefix, share_prompts=prompts)
-        for prefix in (True, False)
-        for prompts in (True, False)
-    ]
-    padded = padded_cost(sequences, weights, attention), None
-    layouts = [padded, *((tree_cost(tree, weights, attention), tree) for tree in trees)]
-    return min(layouts, key=lambda layout: layout[0])
+def cheapest_layout(sequences: Sequences, weights: int, attention: int) -> Layout:
+    """Choose the cheapest layout, a function of the sequences and the model's shape alone."""
+    cheapest = Layout(padded_cost(sequences, weights, attention), None)
+    for share_prefix in (True, False):
+        for share_prompts in (True, False):
+            tree = build_tree(sequences, share_prefix=share_prefix, share_prompts=share_prompts)
+            layout = Layout(tree_cost(tree, weights, attention), tree)
+            if layout.cost < cheapest.cost:
+                cheapest = layout
+    return cheapest

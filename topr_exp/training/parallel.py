@@ -3,7 +3,7 @@
 `ddp`: every process holds all weights; gradients are summed once an update.
 `fsdp`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2 gathers
 a block's weights when it computes and sums the gradients by parts.
-`hsdp`: the same within each machine, so that weights are gathered over its own links; between machines go sums alone.
+`hsdp`: the same within each machine, so that weights are gathered over its links; between machines go sums alone.
 
 All sum over processes, where torch would average: the trainer has divided by the global batch's number of examples.
 """
@@ -19,21 +19,22 @@ from torch import Tensor, nn
 
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.training.logprobs import Inputs, TokenScores, score_tokens
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import TokenScores, score_tokens
 from topr_exp.types import TOPRError
 
-LARGE = 1_000_000_000  # weights; in float32 with gradient and AdamW's state they take 16 GB
+MIN_SHARDED_WEIGHTS = 1_000_000_000  # in float32 with gradient and AdamW's state they take 16 GB
 
 
 class ScoringModule(nn.Module):
-    """`score_tokens` of a model as the forward pass of a module, since torch's wrappers wrap that."""
+    """`score_tokens` of a model as the forward pass of a module, which torch's wrappers wrap."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, inputs: Inputs | None, options: dict[str, Any]) -> TokenScores | None:
-        """The scores, a tuple, in which the wrappers find tensors; none without inputs."""
+        """Score the inputs, as a tuple in which the wrappers find tensors; None without inputs."""
         return None if inputs is None else score_tokens(self.model, inputs, **options)
 
 
@@ -44,7 +45,7 @@ class SingleProcess:
         self.model = model
 
     def score(self, inputs: Inputs, **options: Any) -> TokenScores:
-        """`score_tokens` of the model; every process has to call it as often as the others."""
+        """Call `score_tokens` of the model; every process has to call it as often as the others."""
         return score_tokens(self.model, inputs, **options)
 
     def sum_gradients(self) -> None:
@@ -56,7 +57,7 @@ class SingleProcess:
 
     @contextlib.contextmanager
     def gathered_weights(self) -> Iterator[None]:
-        """While the block runs, all weights are on this process: it may compute what the others don't."""
+        """Hold all weights on this process while the block runs: it may compute what the others don't."""
         yield
 
 
@@ -67,9 +68,12 @@ class DDP(SingleProcess):
     """
 
     def sum_gradients(self) -> None:
-        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
-        for work in [torch.distributed.all_reduce(gradient, async_op=True) for gradient in gradients]:
-            work.wait()
+        reductions = []
+        for weight in self.model.parameters():
+            if weight.grad is not None:
+                reductions.append(torch.distributed.all_reduce(weight.grad, async_op=True))
+        for reduction in reductions:
+            reduction.wait()
 
 
 class FSDP(SingleProcess):
@@ -80,34 +84,13 @@ class FSDP(SingleProcess):
     multiply by float32 weights, here by rounded ones, as its matrices do in both.)
     """
 
-    def __init__(self, policy: Policy, by_machine: bool = False) -> None:
+    def __init__(self, policy: Policy, *, by_machine: bool = False) -> None:
         """by_machine: each machine has all parts."""
-        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-
-        if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
-            raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
-        self.policy, model = policy, policy.model
-        super().__init__(model)
-        # A copy whose weights have shapes and no numbers, which `gathered_weights` puts in.
-        empty = {id(one): nn.Parameter(one.to("meta"), requires_grad=one.requires_grad) for one in model.parameters()}
-        self.whole = copy.deepcopy(model, empty)
-        self.shapes = dict(self.whole.named_parameters(remove_duplicate=False))
-        mesh = device_mesh(model.device.type, by_machine)
-        kinds = set(model._no_split_modules or ())
-        blocks = [module for module in model.modules() if type(module).__name__ in kinds]
-        if not blocks:
-            raise TOPRError(f"cluster.parallel=fsdp: {type(model).__name__} does not name its blocks; set ddp")
-        compute = None if policy.full_precision else policy.compute
-        # Inputs stay as they are: what goes from block to block is float32 under autocast.
-        precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
-        for block in blocks:
-            fully_shard(block, mesh=mesh, mp_policy=precision)
-        # Embeddings, last norm and output layer stay together: the first and the last may be one tensor.
-        root: Any = fully_shard(ScoringModule(model), mesh=mesh)
-        self.root = root
-        for part in (self.root, *blocks):
-            part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        super().__init__(policy.model)
+        self.policy = policy
+        self.unsharded_model = without_numbers(policy.model)  # whose weights `gathered_weights` puts in
+        self.empty_weights = dict(self.unsharded_model.named_parameters(remove_duplicate=False))
+        self.root: Any = shard(policy, device_mesh(policy.device.type, by_machine=by_machine))
         with torch.no_grad():
             self.root(None, {})  # FSDP wants to see the root before any block
         self.root.reshard()
@@ -121,31 +104,65 @@ class FSDP(SingleProcess):
 
     @contextlib.contextmanager
     def gathered_weights(self) -> Iterator[None]:
-        """In float32: the policy's model is another one meanwhile, since FSDP would gather blocks as they compute."""
-        self.root.reshard()  # after a pass without gradients it may still be whole
+        """Replace the policy's model by an unsharded one in float32, since FSDP would gather blocks as they compute."""
+        self.root.reshard()  # after a pass without gradients it may still be gathered
         gathered = {}  # a weight with two names once
         for weight in self.model.parameters():
             # As the weight: autocast keeps what it casts only of weights that are trained.
             gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=weight.requires_grad)
-        named = self.model.named_parameters(remove_duplicate=False)
-        self.whole.load_state_dict({name: gathered[weight] for name, weight in named}, strict=False, assign=True)
-        self.policy.model = self.whole
+        named_weights = self.model.named_parameters(remove_duplicate=False)
+        state = {name: gathered[weight] for name, weight in named_weights}
+        self.unsharded_model.load_state_dict(state, strict=False, assign=True)
+        self.policy.model = self.unsharded_model
         try:
             yield
         finally:
             self.policy.model = self.model
-            self.whole.load_state_dict(self.shapes, strict=False, assign=True)
+            self.unsharded_model.load_state_dict(self.empty_weights, strict=False, assign=True)
 
 
-def device_mesh(device: str, by_machine: bool) -> Any:
-    """The processes in one row, or in a row for each machine."""
+def without_numbers(model: Any) -> Any:
+    """Copy a model with weights that have shapes and no numbers."""
+    empty_weights = {}
+    for weight in model.parameters():
+        empty_weights[id(weight)] = nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
+    return copy.deepcopy(model, empty_weights)
+
+
+def shard(policy: Policy, mesh: Any) -> Any:
+    """Shard a policy's model in place; returns the module that scores with it. TOPRError where FSDP does not fit."""
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    model = policy.model
+    if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+        raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
+    block_classes = set(model._no_split_modules or ())
+    blocks = [module for module in model.modules() if type(module).__name__ in block_classes]
+    if not blocks:
+        raise TOPRError(f"cluster.parallel=fsdp: {type(model).__name__} does not name its blocks; set ddp")
+    compute_dtype = None if policy.full_precision else policy.compute
+    # Inputs stay as they are: states between blocks are float32 under autocast.
+    precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=precision)
+    # Embeddings, last norm and output layer stay together: the first and the last may be one tensor.
+    root: Any = fully_shard(ScoringModule(model), mesh=mesh)
+    for module in (root, *blocks):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+    return root
+
+
+def device_mesh(device: str, *, by_machine: bool) -> Any:
+    """Arrange the processes in one row, or in a row for each machine."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    size = distributed.world_size()
+    process_count = distributed.world_size()
     if not by_machine:
-        return init_device_mesh(device, (size,))
-    local = int(os.environ["LOCAL_WORLD_SIZE"])
-    return init_device_mesh(device, (size // local, local), mesh_dim_names=("machines", "processes"))
+        return init_device_mesh(device, (process_count,))
+    per_machine = int(os.environ["LOCAL_WORLD_SIZE"])
+    shape = (process_count // per_machine, per_machine)
+    return init_device_mesh(device, shape, mesh_dim_names=("machines", "processes"))
 
 
 def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
@@ -156,5 +173,7 @@ def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
     if distributed.world_size() == 1:
         return SingleProcess(policy.model)
     if kind is None:
-        kind = "fsdp" if policy.model.num_parameters() >= LARGE else "ddp"
-    return DDP(policy.model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")
+        kind = "fsdp" if policy.model.num_parameters() >= MIN_SHARDED_WEIGHTS else "ddp"
+    if kind == "ddp":
+        return DDP(policy.model)
+    return FSDP(policy, by_machine=kind == "hsdp")

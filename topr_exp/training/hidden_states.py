@@ -1,0 +1,140 @@
+"""Forward pass over prompts with completions: the hidden states that predict the completions' tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from topr_exp.models.loading import refuse_scaled_logits
+from topr_exp.training.packing import Sequences, Tree
+from topr_exp.training.tree_attention import layout_for, padded_levels, row_width
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """B sequences (prompt, then completion) to score; masks follow from lengths, not from tokens."""
+
+    sequences: Sequences
+    device: torch.device
+    # Of each sequence, if the sampler kept them: ids of all tokens that could be drawn, and how many for each token.
+    drawable_tokens: Sequence[Sequence[NDArray[np.int32]]] = ()
+
+    def __post_init__(self) -> None:
+        assert all(len(prompt) and len(completion) for prompt, completion in self.sequences)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[B] tokens of each completion."""
+        return np.array([len(completion) for _, completion in self.sequences], dtype=np.int64)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts of all sequences."""
+        return sum(len(prompt) for prompt, _ in self.sequences)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return self.prompt_tokens + int(self.lengths.sum())
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """[B, T] bool, True at completion tokens; padding stands on the right."""
+        return self.tensor(np.arange(self.lengths.max()) < self.lengths[:, None])
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """[N] the tokens of all completions, one after the other."""
+        tokens = np.concatenate([completion for _, completion in self.sequences])
+        return self.tensor(tokens.astype(np.int64))
+
+    @cached_property
+    def drawable_columns(self) -> list[NDArray[np.int64]]:
+        """`drawable_tokens` of all completions, one after the other: ids and counts; empty where they are unknown."""
+        return [np.concatenate(values).astype(np.int64) for values in zip(*self.drawable_tokens, strict=True)]
+
+    def mask_undrawable(self, logits: Tensor, start: int) -> Tensor:
+        """Set logits [n, V] of the tokens from `start` on to −∞ for what could not be drawn, where that is known."""
+        if not self.drawable_columns:
+            return logits
+        ids, counts = self.drawable_columns
+        end = start + len(logits)
+        first_id, last_id = counts[:start].sum(), counts[:end].sum()
+        rows = np.repeat(np.arange(len(logits)), counts[start:end])
+        mask = torch.full_like(logits, -torch.inf)
+        mask[torch.from_numpy(rows), torch.from_numpy(ids[first_id:last_id])] = 0
+        return logits + mask
+
+    def tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """Tokens as a model takes them."""
+
+    ids: NDArray[np.int64]  # [rows, width]
+    predictors: NDArray[np.int64]  # [N] index in the flattened ids of the token before each completion token
+    options: dict[str, Any] = field(default_factory=dict)  # further arguments of the forward pass
+
+
+def predicting_states(model: Any, inputs: Inputs) -> Tensor:
+    """Compute the last hidden states from which the completions' tokens are predicted, [N, H], in their order.
+
+    Sequences are laid out as a tree where that is exact and costs less than padding; the choice changes values by
+    rounding only. Refuses models whose logits are more than a linear map of these states.
+    """
+    refuse_scaled_logits(model)
+    tree = layout_for(model, inputs.sequences).tree
+    model_input = padded_input(inputs) if tree is None else packed_input(tree, inputs, model.dtype)
+    ids = inputs.tensor(model_input.ids)
+    hidden: Tensor = model.base_model(input_ids=ids, use_cache=False, **model_input.options).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, inputs.tensor(model_input.predictors))
+
+
+def padded_input(inputs: Inputs) -> ModelInput:
+    """Pad the sequences on the right.
+
+    Causal attention never looks back from a sequence to the padding behind it, so no mask is needed.
+    """
+    longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
+    width = row_width(longest, inputs.device)
+    ids = np.zeros((len(inputs.sequences), width), dtype=np.int64)
+    for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
+        row[: len(prompt)] = prompt
+        row[len(prompt) : len(prompt) + len(completion)] = completion
+    prompt_lengths = np.array([len(prompt) for prompt, _ in inputs.sequences])
+    completion_starts = width * np.arange(len(ids)) + prompt_lengths
+    return ModelInput(ids, predictors(completion_starts - 1, completion_starts, inputs.lengths))
+
+
+def packed_input(tree: Tree, inputs: Inputs, dtype: torch.dtype) -> ModelInput:
+    """Put a tree's tokens into one row, with the tree for the attention function.
+
+    dtype: of attention, unless autocast sets it.
+    """
+    if torch.is_autocast_enabled(inputs.device.type):
+        dtype = torch.get_autocast_dtype(inputs.device.type)
+    options = {
+        "position_ids": inputs.tensor(tree.positions[None]),
+        # A mask of four dimensions is passed on unread; without one, transformers would build its own.
+        "attention_mask": torch.ones((1, 1, 1, 1), dtype=torch.bool, device=inputs.device),
+        "tree": padded_levels(tree, inputs.device, dtype),
+    }
+    ids = tree.ids.astype(np.int64)[None]
+    return ModelInput(ids, predictors(tree.prompt_ends, tree.completion_starts, inputs.lengths), options)
+
+
+def predictors(
+    prompt_ends: NDArray[np.int64], completion_starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the index of the token before each completion token, [N]: the prompt's end for a completion's first."""
+    token_starts = np.cumsum(lengths) - lengths  # of each completion among the tokens of all
+    indices = np.repeat(completion_starts - 1 - token_starts, lengths) + np.arange(lengths.sum())
+    indices[token_starts] = prompt_ends
+    return indices

@@ -1,0 +1,50 @@
+"""Products of matrices near float32's accuracy on tensor cores.
+
+A float32 matrix is the sum of two in bfloat16, and of the four products of such halves three are summed in float32; the
+product of the two low halves is 2^-16 of the whole.
+"""
+
+import torch
+from torch import Tensor
+
+# A matrix as a sum: (matrix,), or the (high, low) bfloat16 halves of a float32 one.
+Parts = tuple[Tensor, ...]
+
+
+def has_tensor_cores(weight: Tensor) -> bool:
+    """True where products of bfloat16 matrices are many times as fast as those of float32 ones."""
+    return weight.is_cuda
+
+
+def split(matrix: Tensor) -> Parts:
+    """Split a float32 matrix into the sum of two in bfloat16, up to 2^-16 of each value."""
+    high = matrix.to(torch.bfloat16)
+    return high, (matrix - high).to(torch.bfloat16)
+
+
+def transpose(parts: Parts) -> Parts:
+    return tuple(part.T for part in parts)
+
+
+def product(lhs: Parts, rhs: Parts) -> Tensor:
+    """Compute lhs @ rhs, summed in float32 (float64 for float64)."""
+    dtype = torch.promote_types(lhs[0].dtype, torch.float32)
+    total = torch.zeros((len(lhs[0]), rhs[0].shape[1]), dtype=dtype, device=lhs[0].device)
+    add_product(total, lhs, rhs)
+    return total
+
+
+def add_product(total: Tensor, lhs: Parts, rhs: Parts) -> None:
+    """Add lhs @ rhs to `total` in place, without the product of two low halves; the smallest products first."""
+    for i in reversed(range(len(lhs))):
+        for j in reversed(range(len(rhs))):
+            if i + j < 2:
+                add_matrix_product(total, lhs[i], rhs[j])
+
+
+def add_matrix_product(total: Tensor, lhs: Tensor, rhs: Tensor) -> None:
+    """Add the product of two matrices of one dtype to a float32 matrix (float64 for float64) in place."""
+    if lhs.is_cuda and lhs.dtype is not total.dtype:
+        torch.addmm(total, lhs, rhs, out_dtype=total.dtype, out=total)
+    else:
+        total.addmm_(lhs.to(total.dtype), rhs.to(total.dtype))  # of bfloat16: exact products, as on tensor cores
