@@ -167,7 +167,8 @@ def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path
 # ---- exit statuses, with one line for an error
 
 
-START = "import sys; from topr_exp.runtime.exit_status import exit_status, say, warn; "
+START = "import sys; from topr_exp.runtime.exit_status import exit_status; "
+START += "from topr_exp.runtime.terminal import warn; "
 
 
 def opening(number: int) -> OSError:

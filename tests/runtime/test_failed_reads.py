@@ -13,8 +13,7 @@ from tests.conftest import refused
 from topr_exp.models.loading import damage, has_chat_template, linear_layers, setting, weights_fingerprint
 from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Evaluations, Metrics
-from topr_exp.runtime.checksums import _digest as known_digest_of_files
-from topr_exp.runtime.checksums import find_damage, write_checksums
+from topr_exp.runtime.checksums import _digest_of_version, find_damage, write_checksums
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.json_files import read_lines, read_object, write_json
 from topr_exp.store import Store
@@ -94,7 +93,7 @@ class Reads:
             patch.setattr(os, "listdir", self.counted(os.listdir))
             patch.setattr(os, "scandir", self.counted(os.scandir))
             patch.setattr("topr_exp.store.table._verified", {})
-            known_digest_of_files.cache_clear()
+            _digest_of_version.cache_clear()
             try:
                 return repr(read(self.folder))
             except TOPRError as error:

@@ -99,10 +99,11 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(tmp_path: Path) ->
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
         (info / "RECORD").write_text(f"{module}/__init__.py,,\n")
     (site / "torch" / "version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
-    include, cuda, torch_version, vllm, failure = vllm_requirements.probe(str(tmp_path / "venv" / "bin" / "python"))
+    installation, failure = vllm_requirements.probe(str(tmp_path / "venv" / "bin" / "python"))
     assert failure is None
-    assert (cuda, torch_version, vllm) == ("13.0", "2.14.0+cu130", "0.33.1")
-    assert include
+    assert installation is not None
+    assert installation[1:] == ("13.0", "2.14.0+cu130", "0.33.1")
+    assert installation.include
 
 
 def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

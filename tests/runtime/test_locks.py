@@ -30,7 +30,7 @@ def test_a_lock_is_one_process_s_until_it_is_given_back(tmp_path: Path) -> None:
     assert locks.living_owner(path) is None
     with take(path):
         assert locks.acquire(path) == locks.living_owner(path) == here
-        assert (here.is_here(), here.has_open(path), str(here)) == (True, True, f"{here.host}:{here.pid}")
+        assert (here.is_on_this_host(), here.has_open(path), str(here)) == (True, True, f"{here.host}:{here.pid}")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         locks.acquire(tmp_path / "gone" / "x.claim")
@@ -118,7 +118,7 @@ def test_another_user_s_lock(ordinary_user: Path, readable: bool) -> None:
     owner = Owner(os.uname().nodename, os.getpid()) if readable else Owner("", 0)
     assert locks.living_owner(path) == locks.acquire(path) == owner
     os.close(lock._descriptor)
-    locks._held.discard(lock._descriptor)
+    locks._held_descriptors.discard(lock._descriptor)
     if readable:
         with take(path):
             assert locks.living_owner(path) == Owner(os.uname().nodename, os.getpid())
@@ -132,7 +132,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(locks, "_warned", set())
+    monkeypatch.setattr(locks, "_warned_devices", set())
     path = tmp_path / "x.claim"
     with take(path), take(path):
         assert locks.living_owner(path) is None

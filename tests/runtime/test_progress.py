@@ -34,16 +34,16 @@ def test_the_time_left_goes_by_the_pace_of_this_attempt(clock: Clock) -> None:
     resumed = sampling(10, done=6)
     clock.now += 8
     resumed.update(2)
-    assert resumed.left() == 8
+    assert resumed.seconds_left() == 8
 
 
 def test_what_the_store_has_is_no_part_of_the_pace(clock: Clock) -> None:
     shared = sampling(40)
     shared.update(20, 0, "from the store")
     clock.now += 10
-    assert shared.left() is None
+    assert shared.seconds_left() is None
     shared.update(10, 500)
-    assert shared.left() == 10
+    assert shared.seconds_left() == 10
 
 
 def test_what_other_processes_make_meanwhile_is_part_of_the_pace(clock: Clock) -> None:
@@ -51,7 +51,7 @@ def test_what_other_processes_make_meanwhile_is_part_of_the_pace(clock: Clock) -
     clock.now += 10
     shared.update(10, 500)
     shared.update(10, 0, "from the store")
-    assert shared.left() == 10
+    assert shared.seconds_left() == 10
 
 
 def test_tokens_within_a_shard_move_the_time_left(clock: Clock) -> None:
@@ -60,7 +60,7 @@ def test_tokens_within_a_shard_move_the_time_left(clock: Clock) -> None:
     shards.update(10, 500)
     clock.now += 5
     shards.advance(250)
-    assert shards.left() == pytest.approx(25)  # 15 of 40 completions in 15 seconds
+    assert shards.seconds_left() == pytest.approx(25)  # 15 of 40 completions in 15 seconds
     assert "250 tokens under way, 50 tokens/s" in shards.line()
     shards.update(10, 500)
     assert "under way" not in shards.line()
@@ -73,7 +73,7 @@ def test_waiting_is_no_part_of_the_pace(clock: Clock) -> None:
         assert shards.line() == "sampling     0/20 completions, the sampler starts"
     clock.now += 10
     shards.update(10, 500)
-    assert shards.left() == 10
+    assert shards.seconds_left() == 10
 
 
 def test_a_rate_of_prompts_and_completions_names_both(clock: Clock) -> None:

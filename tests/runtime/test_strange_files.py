@@ -22,7 +22,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.checksums import find_damage
 from topr_exp.runtime.files import open_own_file
 from topr_exp.runtime.json_files import read_lines
-from topr_exp.runtime.terminal import Lasting
+from topr_exp.runtime.terminal import LastingStream
 from topr_exp.sampling.engine import Engine
 from topr_exp.store import Store
 from topr_exp.store.shards import examine, read_rows
@@ -192,4 +192,4 @@ def test_our_own_files_are_opened_as_before(tmp_path: Path) -> None:
         with open(path, mode, opener=open_own_file) as file:
             file.write(content[-1])
         assert path.read_text() == content
-    assert Lasting.log is None
+    assert LastingStream.log is None

@@ -160,7 +160,7 @@ class Watcher:
 
 def test_progress_counts_each_token_of_a_shard_as_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = Watcher()
-    monkeypatch.setattr(progress, "watcher", watcher)
+    monkeypatch.setattr(progress, "_watcher", watcher)
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_NOTES", 0.0)
     rollouts = generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path))
     lengths = [len(part) for part in rollouts.tokens]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from topr_exp.runs.run_files import LAUNCH
 from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, write_text
-from topr_exp.runtime.terminal import Lasting, warn
+from topr_exp.runtime.terminal import LastingStream, warn
 from topr_exp.types import TOPRError
 
 ERROR = "error.txt"
@@ -37,12 +37,12 @@ def clear(path: Path) -> None:
 def keep_log(folder: Path) -> None:
     """Keep what a command prints from now on in the run's folder, too, where that is not where it goes."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(raw, Lasting):
+    if isinstance(raw, LastingStream):
         try:
             log = io.FileIO(folder / LOG, "a", opener=open_own_file)
             if not os.path.samestat(os.fstat(log.fileno()), os.fstat(raw.fileno())):
                 log.write(f"==== {timestamp()}, process {os.getpid()}\n".encode())
-                Lasting.log = log
+                LastingStream.append_to(log)
         except OSError as error:
             warn(f"{folder / LOG} can't be written ({error.strerror}): what this run prints is not kept")
 

@@ -86,8 +86,8 @@ class RunFolder:
             self.save_state()
             held.enter_context(guard_writes(self.path, self.refuse_if_taken_over))
             self.evaluations.drop_damaged()
+            held.enter_context(progress.watched_by(self))
             self._lock = held.pop_all()
-        progress.watcher = self
 
     def _describe(self) -> None:
         """Write down what will run and with what, where that is not there, and read how far earlier attempts got.
@@ -115,7 +115,6 @@ class RunFolder:
             )
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        progress.watcher = None
         self._bus_errors.__exit__(None, None, None)
         with self._lock:
             if error is not None and not self._is_marked_finished():
@@ -306,7 +305,7 @@ class RunFolder:
 
     def note_progress(self, progress: Progress) -> None:
         """Write down how far a stage is."""
-        left = progress.left()
+        left = progress.seconds_left()
         noted = {"done": progress.done, "total": progress.total, "unit": progress.unit}
         self._save_progress(noted if left is None else {**noted, "seconds_left": round(left, 1)})
 

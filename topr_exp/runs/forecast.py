@@ -30,9 +30,9 @@ class Pace:
 
     def plus(self, progress: Progress) -> "Pace":
         """The pace of these units and those of `progress`, unless these are all found in the store."""
-        if progress.done == progress.first:
+        if progress.done == progress.done_before:
             return self
-        return Pace(self.units + progress.made, self.seconds + progress.seconds)
+        return Pace(self.units + progress.units_made, self.seconds + progress.seconds)
 
 
 class Forecast:
@@ -73,7 +73,7 @@ class Forecast:
 
         total = sum(seconds_of(step.kind, step.units, step.cost) for step in self.steps)
         for progress in under_way:
-            own = progress.left()
+            own = progress.seconds_left()
             missing = progress.total - progress.done
             total += seconds_of(progress.kind, missing, self.costs.get(progress.kind, 0.0)) if own is None else own
         return total

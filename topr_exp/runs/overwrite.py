@@ -7,7 +7,7 @@ from typing import Any
 
 from topr_exp.runs.run_lock import CLAIM, lock_run_folder
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import disk_errors, sync_folder
+from topr_exp.runtime.files import disk_errors, sync
 from topr_exp.runtime.terminal import say
 
 REPLACED = "replaced"  # beside runs: what `overwrite` moved aside
@@ -30,6 +30,6 @@ def move_aside(folder: Path) -> None:
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
         for changed in (target.parent, folder.parent):
-            sync_folder(changed)
+            sync(changed)
         (target / CLAIM).unlink(missing_ok=True)
     say(f"overwrite=true: what was in {folder} is now in {target}; without overwrite=true the command goes on")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync_folder, write_text
+from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync, write_text
 from topr_exp.runtime.json_files import as_number, read_lines
 from topr_exp.runtime.terminal import warn
 
@@ -50,7 +50,7 @@ class Metrics:
     def make_durable(self) -> None:
         """Have every line on the disk before this returns."""
         with disk_errors(f"write {self.path}"):
-            sync_folder(self.path)
+            sync(self.path)
 
     def of_iteration(self, iteration: int) -> list[Record]:
         """The records of an iteration's updates."""

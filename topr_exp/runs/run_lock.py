@@ -21,7 +21,7 @@ def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.
     with disk_errors(f"write in {path}"):
         path.mkdir(parents=True, exist_ok=True)
         while not isinstance(lock := locks.acquire(path / name), locks.Lock):
-            if lock.is_here() or time.monotonic() > began + LOST_NODE_SECONDS:
+            if lock.is_on_this_host() or time.monotonic() > began + LOST_NODE_SECONDS:
                 raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
             if not told:
                 warn(f"waiting for process {lock}, which has {path}")

@@ -1,4 +1,4 @@
-"""SIGBUS: a mapped file that becomes shorter, or whose disk fails, while it is read ends the process with one line.
+"""SIGBUS as one line: a mapped file that is cut short, or whose disk fails, while it is read.
 
 The kernel sends it in the middle of whatever reads the memory, which can't go on. Python's own signal handlers run
 after that, so never: the handler here is the C library's, called by ctypes. (faulthandler prints a traceback instead,
@@ -16,8 +16,9 @@ from pathlib import Path
 from topr_exp.types import TOPRError
 
 MAPS = Path("/proc/self/maps")
-WITH_ADDRESS = 4  # SA_SIGINFO: the handler gets a siginfo_t
-ADDRESS_OFFSET = 16  # of si_addr in siginfo_t
+MAP_COLUMNS = ("range", "rights", "offset", "device", "inode", "path")
+SA_SIGINFO = 4  # the handler gets a siginfo_t
+SI_ADDR_OFFSET = 16  # in siginfo_t
 HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 EXIT_STATUS = 1
 
@@ -39,27 +40,27 @@ class SignalAction(ctypes.Structure):
 
 @contextlib.contextmanager
 def one_line_for_bus_errors(report: Report = lambda error: False) -> Iterator[None]:
-    """While the block runs, SIGBUS prints one line, calls `report` (of nested blocks, the innermost first) and exits.
+    """During the block, SIGBUS calls `report` (the innermost first), prints one line and exits with status 1.
 
-    The exit status is 1. Afterwards SIGBUS is handled as before.
+    Afterwards SIGBUS is handled as before.
     """
     if sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
         yield
         return
-    action, before = SignalAction(flags=WITH_ADDRESS), SignalAction()
-    action.handler = ctypes.cast(_HANDLER, ctypes.c_void_p).value
+    action = SignalAction(handler=ctypes.cast(_HANDLER, ctypes.c_void_p).value, flags=SA_SIGINFO)
+    previous_action = SignalAction()
     library = ctypes.CDLL(None)
-    library.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(before))
+    library.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(previous_action))
     _reports.append(report)
     try:
         yield
     finally:
         _reports.remove(report)
-        library.sigaction(signal.SIGBUS, ctypes.byref(before), None)
+        library.sigaction(signal.SIGBUS, ctypes.byref(previous_action), None)
 
 
 def describe(address: int) -> TOPRError:
-    """The error of memory at `address` that can't be read, with the file that is mapped there."""
+    """Return the error of memory at `address` that can't be read, with the file that is mapped there."""
     path = mapped_file(address)
     if path is None:
         return TOPRError("memory can't be read (SIGBUS): the machine's is defective, or there is no room for a mapping")
@@ -67,20 +68,24 @@ def describe(address: int) -> TOPRError:
 
 
 def mapped_file(address: int) -> str | None:
-    """The path of the file that is mapped at an address; None where none is."""
-    with contextlib.suppress(OSError):
-        for line in MAPS.read_text(errors="replace").splitlines():
-            fields = line.split(maxsplit=5)  # range, rights, offset, device, inode, path
-            start, _, end = fields[0].partition("-")
-            if int(start, 16) <= address < int(end, 16):
-                return fields[5] if len(fields) == 6 and fields[5].startswith("/") else None
+    """Return the path of the file that is mapped at an address; None for none."""
+    try:
+        lines = MAPS.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        columns = line.split(maxsplit=len(MAP_COLUMNS) - 1)
+        start, _, end = columns[0].partition("-")
+        if int(start, 16) <= address < int(end, 16):
+            has_path = len(columns) == len(MAP_COLUMNS) and columns[-1].startswith("/")
+            return columns[-1] if has_path else None
     return None
 
 
 def _handle(number: int, information: int, context: int) -> None:
     """End the process; whatever this raises, since to return is to read the same memory again."""
     try:
-        error = describe(ctypes.c_void_p.from_address(information + ADDRESS_OFFSET).value or 0)
+        error = describe(ctypes.c_void_p.from_address(information + SI_ADDR_OFFSET).value or 0)
         printed_elsewhere = False
         for report in reversed(_reports):
             with contextlib.suppress(Exception):

@@ -1,4 +1,7 @@
-"""SHA-256 checksums: of files, and lists of them beside a folder's files."""
+"""SHA-256 checksums of files, and the lists of them that folders of weights and finished runs carry.
+
+A list holds its own checksum under its own name, so that lost entries are found as well.
+"""
 
 import functools
 import hashlib
@@ -11,76 +14,81 @@ from topr_exp.runtime.files import disk_errors, open_regular
 from topr_exp.runtime.json_files import read_object, write_json
 
 CHECKSUMS = "checksums.json"
+ABSENCES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a regular file."""
+    """Return the SHA-256 of a regular file; OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached_digest(path: Path) -> str:
-    """SHA-256 of a file, which this process reads once while its size and time stay."""
+    """Return the SHA-256 of a file, read once per process while its size and modification time stay; OSError."""
     status = path.stat()
-    return _digest(path, status.st_size, status.st_mtime_ns)
+    return _digest_of_version(path, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache
-def _digest(path: Path, size: int, changed: int) -> str:
+def _digest_of_version(path: Path, size: int, modified_ns: int) -> str:
     return file_digest(path)
 
 
-def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> None:
-    """Write the checksums of the files in a folder beside them, those that are `known` as given."""
-    checksums = dict(known or {})
+def write_checksums(folder: Path, known_digests: Mapping[str, str] | None = None) -> None:
+    """Write the checksums of a folder's files into it, without reading those whose digests are known."""
+    checksums = dict(known_digests or {})
     for path in folder.iterdir():
         if path.is_file() and path.name not in checksums:
             checksums[path.name] = file_digest(path)
     write_checksum_list(folder / CHECKSUMS, checksums)
 
 
-def write_checksum_list(path: Path, checksums: Mapping[str, str]) -> None:
-    """Write a list of checksums, with its own under its own name."""
-    write_json(path, {**checksums, path.name: _sha256_of_list(checksums)})
+def find_damage(folder: Path, known_digests: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
+    """Describe the first file of a folder that differs from its checksum; None for none.
 
-
-def read_checksum_list(path: Path) -> dict[str, Any] | None:
-    """The checksums of a list by file; None where it is not whole, or names what lies outside of its folder."""
-    checksums = read_object(path)[0]
-    if checksums.pop(path.name, None) != _sha256_of_list(checksums):
-        return None
-    names = [PurePosixPath(name) for name in checksums]
-    outside = any(name.is_absolute() or ".." in name.parts for name in names)
-    return None if outside else checksums
-
-
-def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
-    """The first file of a folder (of a part of its names) that is not as its checksums or `known` ones say; or None.
-
-    A file that is there and can't be read is a TOPRError: whether it is damaged is not known.
+    part: of the sorted file names, to check. TOPRError for a file that exists and can't be read, damaged or not.
     """
     checksums = read_checksum_list(folder / CHECKSUMS)
     if checksums is None:
         return f"{CHECKSUMS} is no whole list of checksums"
-    listed = {name: checksums[name] for name in sorted(checksums)[part]}
-    return next(list_damage(folder, listed, known), None)
+    names = sorted(checksums)[part]
+    faults = list_damage(folder, {name: checksums[name] for name in names}, known_digests)
+    return next(faults, None)
 
 
-def list_damage(folder: Path, checksums: Mapping[str, Any], known: Mapping[str, str] | None = None) -> Iterator[str]:
-    """What is wrong with each file that is not as its checksum says, in words; known: SHA-256 of files read before.
-
-    TOPRError for a file that is there and can't be read.
-    """
+def list_damage(
+    folder: Path, checksums: Mapping[str, Any], known_digests: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Describe each file that differs from its checksum; TOPRError for a file that exists and can't be read."""
+    known_digests = known_digests or {}
     for name in sorted(checksums):
-        with disk_errors(f"read {folder / name}"):
+        path = folder / name
+        with disk_errors(f"read {path}"):
             try:
-                digest = (known or {}).get(name) or file_digest(folder / name)
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                digest = known_digests.get(name) or file_digest(path)
+            except ABSENCES as error:
                 yield f"{name}: {error.strerror or error}"
                 continue
         if digest != checksums[name]:
             yield f"{name} has another checksum"
 
 
-def _sha256_of_list(checksums: Mapping[str, Any]) -> str:
+def write_checksum_list(path: Path, checksums: Mapping[str, str]) -> None:
+    """Write checksums by file name, and the list's own under its own name."""
+    write_json(path, {**checksums, path.name: _digest_of_list(checksums)})
+
+
+def read_checksum_list(path: Path) -> dict[str, Any] | None:
+    """Return checksums by file name; None for a list that is incomplete or names files outside its folder."""
+    checksums, _ = read_object(path)
+    if checksums.pop(path.name, None) != _digest_of_list(checksums):
+        return None
+    for name in checksums:
+        relative_path = PurePosixPath(name)
+        if relative_path.is_absolute() or ".." in relative_path.parts:
+            return None
+    return checksums
+
+
+def _digest_of_list(checksums: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()

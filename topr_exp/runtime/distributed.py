@@ -1,7 +1,7 @@
-"""The processes of a run, one a GPU: which of them this one is, and what all of them have to agree on.
+"""Rank, world size and collectives of a run's processes; one process per GPU.
 
 Every process runs the same program; process 0 alone writes the run's folder and talks to the user. The variables that
-torchrun sets say who a process is. Without them a run is one process, and nothing here imports torch.
+torchrun sets say which rank a process has. Without them a run is one process, and nothing here imports torch.
 """
 
 import contextlib
@@ -16,21 +16,25 @@ from topr_exp.types import ConfigError, Tensor, TOPRError
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Longer than any stage lets a process wait for the others: who ends early is noticed by those who started it.
+# Longer than any stage lets a process wait for the others; whoever started the processes notices one that ends early.
 TIMEOUT = datetime.timedelta(hours=2)
+RUNS_PER_GPU = "TOPR_RUNS_PER_GPU"  # set by the launcher of a sweep
+PEER_ERRORS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
 
-_rank, _size = 0, 1
+_rank, _world_size = 0, 1
 
 
-def launched_processes() -> int:
-    """The number of processes of this run, by the environment."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+class PeerGone(TOPRError):
+    """Another process of the run ended; its error, not this one, says why."""
+
+
+# ---- the process group
 
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Be one of the processes of a run while the block runs; ConfigError where one would have no GPU to itself."""
-    global _rank, _size
+    """Join the processes of a run during the block; ConfigError for a process without a GPU to itself."""
+    global _rank, _world_size
     if launched_processes() == 1:
         yield
         return
@@ -40,46 +44,17 @@ def process_group(device: str) -> Iterator[None]:
     if on_gpu:
         take_gpu(int(os.environ.get("LOCAL_RANK", "0")))
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
-    _rank, _size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    _rank, _world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     try:
         yield
         torch.distributed.destroy_process_group()  # after an error it could wait for processes that are gone
     finally:
-        _rank, _size = 0, 1
+        _rank, _world_size = 0, 1
 
 
-def take_gpu(local_rank: int) -> None:
-    """Leave one GPU for this process to see, so that what it starts computes there too."""
-    import torch
-
-    names = visible_gpus()
-    if len(names) == 1 and os.environ.get("SLURM_LOCALID") == str(local_rank):
-        return  # Slurm chose one for each task
-    if local_rank >= len(names):
-        raise ConfigError(f"process {local_rank + 1} of this machine has no GPU to itself: torch sees {len(names)}")
-    os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]
-    if torch.cuda.device_count() != 1:  # without NVML torch has asked the driver, which looks at the variable once
-        raise TOPRError(
-            f"process {local_rank + 1} of this machine can't leave the other GPUs alone: NVML is missing; "
-            "start each process with CUDA_VISIBLE_DEVICES set to its own"
-        )
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return visible.split(",")
-    import torch
-
-    return [str(number) for number in range(torch.cuda.device_count())]
-
-
-RUNS_PER_GPU = "TOPR_RUNS_PER_GPU"  # set by the launcher of a sweep
-
-
-def runs_per_gpu() -> int:
-    """How many runs of a sweep share this process's GPU at a time."""
-    return int(os.environ.get(RUNS_PER_GPU, "1"))
+def launched_processes() -> int:
+    """Return the number of processes of this run, as the environment has it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
@@ -87,7 +62,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    return _size
+    return _world_size
 
 
 def is_main_process() -> bool:
@@ -96,53 +71,89 @@ def is_main_process() -> bool:
 
 
 def main_process_only(function: Callable[P, None]) -> Callable[P, None]:
-    """A function that the other processes of a run may call too: in them it does nothing."""
+    """Make a function do nothing on other ranks than 0, so that all may call it."""
 
     @functools.wraps(function)
-    def call(*arguments: P.args, **named: P.kwargs) -> None:
+    def call_on_main_process(*args: P.args, **kwargs: P.kwargs) -> None:
         if is_main_process():
-            function(*arguments, **named)
+            function(*args, **kwargs)
 
-    return call
+    return call_on_main_process
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Return an error; PeerGone in place of one that only says that another process is gone."""
+    process_count = launched_processes()
+    if process_count == 1 or not isinstance(error, RuntimeError):
+        return error
+    message = str(error)
+    if any(text in message for text in PEER_ERRORS):
+        return PeerGone(f"process {os.environ['RANK']} of {process_count} stopped because another one of the run ended")
+    return error
+
+
+# ---- GPUs
+
+
+def take_gpu(local_rank: int) -> None:
+    """Leave one GPU visible to this process, so that its children compute there too."""
+    import torch
+
+    gpu_names = visible_gpus()
+    if len(gpu_names) == 1 and os.environ.get("SLURM_LOCALID") == str(local_rank):
+        return  # Slurm chose one for each task
+    if local_rank >= len(gpu_names):
+        raise ConfigError(f"process {local_rank + 1} of this machine has no GPU to itself: torch sees {len(gpu_names)}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu_names[local_rank]
+    if torch.cuda.device_count() != 1:  # without NVML torch has asked the driver, which looks at the variable once
+        raise TOPRError(
+            f"process {local_rank + 1} of this machine can't leave the other GPUs alone: NVML is missing; "
+            "start each process with CUDA_VISIBLE_DEVICES set to its own"
+        )
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible_devices:
+        return visible_devices.split(",")
+    import torch
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def runs_per_gpu() -> int:
+    """Return how many runs of a sweep share this process's GPU at a time."""
+    return int(os.environ.get(RUNS_PER_GPU, "1"))
+
+
+# ---- collectives
 
 
 def all_gather(value: T) -> list[T]:
     """Gather `value` of every process, by rank; any picklable value, tensors on the CPU only."""
-    if _size == 1:
+    if _world_size == 1:
         return [value]
     from torch import distributed
 
-    values: list[Any] = [None] * _size
+    values: list[Any] = [None] * _world_size
     distributed.all_gather_object(values, value)
     return values
 
 
 def all_reduce_sum_(values: Tensor) -> None:
     """Replace a tensor by its sum over all processes."""
-    if _size > 1:
+    if _world_size > 1:
         from torch import distributed
 
         distributed.all_reduce(values)
 
 
 def broadcast(value: T) -> T:
-    """Broadcast `value` of rank 0."""
+    """Return `value` of rank 0."""
     return all_gather(value)[0]
 
 
 def barrier() -> None:
-    """Go on once every process got here: what process 0 wrote before is there for all."""
+    """Wait until every process got here; then all see what process 0 wrote before."""
     all_gather(None)
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """The error, or in its place a plain line where it only says that another process is gone."""
-    text = str(error)
-    gone = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
-    if (size := launched_processes()) > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):
-        return PeerGone(f"process {os.environ['RANK']} of {size} stopped because another one of the run ended")
-    return error
-
-
-class PeerGone(TOPRError):
-    """Another process of the run ended; its error, not this one, says why."""

@@ -1,4 +1,4 @@
-"""Output and exit of every command: control characters escaped, an error as one line, no traceback."""
+"""Exit status of a command: an error is one line and a status, never a traceback, unless it is a bug."""
 
 import errno
 import os
@@ -9,22 +9,22 @@ from typing import NoReturn
 
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.runtime.terminal import FULL, Output, discard, open_console, print_error, printable
+from topr_exp.runtime.terminal import DISK_FULL, Output, discard, open_console, print_error, printable
 from topr_exp.types import ConfigError, TOPRError
 
-FAILING = {errno.EIO, errno.ESTALE, errno.ENOLCK}  # disks and network file systems
-USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, *FULL, *FAILING}  # for the user to mend
+DISK_FAILING = {errno.EIO, errno.ESTALE, errno.ENOLCK}  # also of network file systems
+FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 
 
 class CommandParser(ArgumentParser):
-    """A command line whose errors, which show what was given (names of files), are `printable`."""
+    """A command line whose errors, which quote names of files, are `printable`."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message, keep=""))
 
 
 def command_parser(module: str, doc: str | None) -> CommandParser:
-    """A parser for `python -m MODULE` whose help is the module's docstring."""
+    """Return a parser for `python -m MODULE` whose help is the module's docstring."""
     summary, _, details = (doc or "").partition("\n\n")
     return CommandParser(prog=f"python -m {module}", description=summary.split(": ", 1)[-1], epilog=details)
 
@@ -32,10 +32,10 @@ def command_parser(module: str, doc: str | None) -> CommandParser:
 def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
     """Run `command`; return its status, 2 for a mistake in the settings, 1 for another error, 128 + N after signal N.
 
-    resumes: the same command continues where it was stopped, and the message after Ctrl-C says so. Such a command goes
-    on where nobody reads its output any more (| head, a closed terminal); another one ends with status 1.
+    resumes: the same command continues where it stopped; the line after Ctrl-C says so, and the command goes on when
+    nobody reads its output any more (| head, a closed terminal). Others then end with status 1.
     """
-    open_console(goes_on=resumes)
+    open_console(lasting=resumes)
     try:
         with one_line_for_bus_errors():
             status = command()
@@ -58,12 +58,26 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         discard(sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in USERS or (error.filename is None and error.errno not in FULL | FAILING):
+        line = describe_os_error(error)
+        if line is None:
             raise
         if error.filename is None and isinstance(sys.stdout, Output):  # it may be standard output's file
             discard(sys.stdout.fileno())
-        what = "cannot write" if error.errno in FULL else "cannot read or write a file"
-        if error.filename is not None:
-            what = f"cannot open {error.filename!s:.300}"
-        print_error(f"{what}: {os.strerror(error.errno).lower()}")
+        print_error(line)
         return 1
+
+
+def describe_os_error(error: OSError) -> str | None:
+    """Describe an error that the user can mend, in one line; None for a bug."""
+    number = error.errno
+    if number is None:
+        return None
+    if error.filename is not None and number in FORBIDDEN | DISK_FULL | DISK_FAILING:
+        action = f"cannot open {error.filename!s:.300}"
+    elif number in DISK_FULL:
+        action = "cannot write"
+    elif number in DISK_FAILING:
+        action = "cannot read or write a file"
+    else:
+        return None
+    return f"{action}: {os.strerror(number).lower()}"

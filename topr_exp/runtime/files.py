@@ -1,8 +1,4 @@
-"""Files and folders written whole or not at all, checksums, JSON, and the one-line errors of a disk that refuses.
-
-A folder of weights (a checkpoint, a trained model) carries `checksums.json`: the SHA-256 of each of its files by name,
-and under its own name that of the list, so that a list that lost entries is found as well.
-"""
+"""Files and folders that are replaced whole or not at all, opened safely, with one-line errors of a failing disk."""
 
 import errno
 import importlib.util
@@ -20,46 +16,49 @@ from safetensors import SafetensorError
 
 from topr_exp.types import TOPRError
 
-TEMPORARY = ".tmp"  # ends the name of every file that may be deleted at any time
-OS_ERROR = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
+TEMPORARY = ".tmp"  # suffix of files and folders that may be deleted at any time
+RUST_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
-_guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing below it, by raising
+_write_guards: dict[Path, Callable[[], None]] = {}  # by the folder below which they forbid writes, by raising
+
+
+# ---- errors
 
 
 @contextmanager
-def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
-    """Turn an OSError of the block, or a Rust library's, into a TOPRError "cannot <doing>: <reason><note>"."""
+def disk_errors(action: str, note: Callable[[], str] = str) -> Iterator[None]:
+    """Turn an OSError of the block, or of a Rust library, into a TOPRError "cannot <action>: <reason><note>"."""
     try:
         yield
     except Exception as error:
-        if (reason := disk_reason(error)) is None:
+        reason = disk_reason(error)
+        if reason is None:
             raise
-        raise TOPRError(f"cannot {doing}: {reason}{note()}") from error
+        raise TOPRError(f"cannot {action}: {reason}{note()}") from error
 
 
 def disk_reason(error: Exception) -> str | None:
-    """Why a disk refused, where that is what an exception says; tokenizers raises a bare Exception for it."""
+    """Return the disk's reason for an error; None for other errors. (tokenizers raises bare Exceptions.)"""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    of_rust = OS_ERROR.search(str(error))
-    if of_rust is not None and type(error) in (Exception, SafetensorError):
-        return os.strerror(int(of_rust[1]))
+    rust_error = RUST_OS_ERROR.search(str(error))
+    if rust_error is not None and type(error) in (Exception, SafetensorError):
+        return os.strerror(int(rust_error[1]))
     return str(error) if isinstance(error, SafetensorError) else None
 
 
-def unique_name() -> str:
-    return os.urandom(6).hex()
+# ---- reading
 
 
 def open_own_file(path: Path | str, flags: int) -> int:
-    """Descriptor of a file that only this project's processes write; an `opener` for `open`.
+    """Open a file that only this project's processes write; an `opener` for `open`.
 
-    OSError where the name leads to another file (a symbolic or hard link, in a folder that somebody else packed) or to
-    no regular file: a FIFO would block, a device may do anything.
+    OSError for a symbolic or hard link, which may lead out of a folder that a stranger packed, and for anything but a
+    regular file: a FIFO would block, a device may do anything.
     """
     safe_flags = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, safe_flags, 0o666)  # less what the umask takes away
+        descriptor = os.open(path, safe_flags, 0o666)  # less the umask
     except OSError as error:
         if os.path.islink(path):
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
@@ -80,7 +79,7 @@ def open_own_file(path: Path | str, flags: int) -> int:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[io.BufferedReader]:
-    """A file to read, through links too; OSError at once for a FIFO or a device, which would block or never end."""
+    """Open a file to read, also through links; OSError for a FIFO or a device, which would block or never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         refuse_irregular(path, descriptor)
@@ -93,31 +92,41 @@ def refuse_irregular(path: Path | str, descriptor: int) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """What a regular file holds; OSError as `open_regular`."""
+    """Return the content of a regular file; OSError."""
     with open_regular(path) as file:
         return file.read()
 
 
-def find_module_file(module: str) -> Path | None:
-    """Find the file of a module without importing it; None where it has none."""
-    spec = importlib.util.find_spec(module)
-    return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
-
-
 def list_files(folder: Path, *patterns: str) -> list[Path]:
-    """The entries of a folder whose names match one of some patterns, by name; OSError. (`glob` leaves errors out.)"""
-    return sorted(path for path in folder.iterdir() if any(path.match(pattern) for pattern in patterns))
+    """Return the entries of a folder that match one of the patterns, sorted by name; OSError, which `glob` hides."""
+
+    def matches(path: Path) -> bool:
+        return any(path.match(pattern) for pattern in patterns)
+
+    return sorted(filter(matches, folder.iterdir()))
+
+
+def find_module_file(module: str) -> Path | None:
+    """Return the source file of a module, without importing it; None where there is none."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin)
+    return path if path.is_file() else None
+
+
+# ---- atomic writes
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there whole or not at all when the block ends, also after a power cut.
+    """Open a file that replaces `path` when the block ends without an error; it survives a power cut whole or absent.
 
-    FileNotFoundError means that somebody swept the temporary file: the file was made by another.
+    FileNotFoundError: another process finished this file and removed the temporary one.
     """
-    temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
+    temporary = temporary_path(path)
     try:
-        # Not tempfile: its mode 0600 would lock a group's other members out of a shared store.
+        # Not tempfile: its mode 0600 would lock other members of a group out of a shared store.
         with open(temporary, "xb") as file:
             yield file
             file.flush()
@@ -128,12 +137,41 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, or what a file holds."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Make a temporary folder that replaces `path` when the block ends without an error; TOPRError.
+
+    Its files get the folder's permissions.
+    """
+    temporary = temporary_path(path)
+    with disk_errors(f"write {path}"):
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            file_mode = temporary.stat().st_mode & 0o666
+            for entry in [*temporary.rglob("*"), temporary]:
+                if entry.is_file():
+                    entry.chmod(file_mode)
+                sync(entry)
+            check_guards(path)
+            if path.exists():
+                shutil.rmtree(path)
+            temporary.rename(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        sync(path.parent)
+
+
+def temporary_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.urandom(6).hex()}{TEMPORARY}")
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the renames in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -141,51 +179,32 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: memoryview | bytes) -> None:
-    """Write a file as `atomic_file` does."""
+    """Replace the file `path` by `data`, atomically; OSError."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file `path` by `text`, atomically; TOPRError (one line) when the disk refuses."""
+    """Replace the file `path` by `text`, atomically; TOPRError."""
     with disk_errors(f"write {path}"):
         write_bytes(path, text.encode())
 
 
 @contextmanager
 def guard_writes(folder: Path, check: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, call `check` before any file or folder is put into place below `folder`."""
-    _guards[folder] = check
+    """During the block, call `check` before a file or folder is put into place below `folder`; it forbids by raising.
+
+    It is called last, since flushing may have taken long.
+    """
+    _write_guards[folder] = check
     try:
         yield
     finally:
-        del _guards[folder]
+        del _write_guards[folder]
 
 
-def check_guards(path: Path) -> None:  # called last, since flushing may have taken long
-    """Raise what forbids writing below a folder that `path` is in."""
-    for folder, check in list(_guards.items()):
+def check_guards(path: Path) -> None:
+    """Call the guards of the folders that contain `path`."""
+    for folder, check in list(_write_guards.items()):
         if path.is_relative_to(folder):
             check()
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path` (replacing it) when the block ends; its files get the folder's rights."""
-    temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
-    with disk_errors(f"write {path}"):
-        temporary.mkdir(parents=True)
-        try:
-            yield temporary
-            rights = temporary.stat().st_mode & 0o666
-            for entry in [*temporary.rglob("*"), temporary]:
-                if entry.is_file():
-                    entry.chmod(rights)
-                sync_folder(entry)  # opening and fsync work alike on files and folders
-            check_guards(path)
-            if path.exists():
-                shutil.rmtree(path)
-            temporary.rename(path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-        sync_folder(path.parent)

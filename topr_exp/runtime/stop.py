@@ -1,7 +1,8 @@
-"""Stop signals of a run: what is finished is kept, and the same command goes on from there.
+"""Stop signals of a run: finished work is kept, and the same command resumes it.
 
 SIGTERM (preemption, cancel), SIGUSR1 and SIGUSR2 (time limit), SIGINT (Ctrl-C) and SIGHUP (closed terminal) set a flag.
-Within `immediate`, where nothing is lost, they raise Interrupted at once; training asks after each update, and saves.
+Within `immediate`, where nothing is lost, they raise Interrupted at once; training checks the flag after each update,
+and saves.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal
 
 
 class Interrupted(BaseException):
-    """A run was asked to stop, and stopped where it can go on. A BaseException: no `except Exception` swallows it."""
+    """A stop signal ended a run where it can resume. A BaseException, so that no `except Exception` swallows it."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)
@@ -27,40 +28,43 @@ class Interrupted(BaseException):
 
 
 class StopFlag:
-    """The first stop signal that came to a run; made in `run` and handed down."""
+    """The first stop signal that came to a run; made once per run and passed down."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
-        self._immediate = False
+        self._raises_at_once = False
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals while the block runs; outside the main thread, where Python forbids it, do nothing."""
+        """Handle the signals during the block; outside the main thread, where Python forbids it, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        nohup = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS if number not in nohup}
+        previous_handlers = {}
+        for number in SIGNALS:
+            ignored_by_nohup = number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+            if not ignored_by_nohup:
+                previous_handlers[number] = signal.signal(number, self._handle)
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
     @contextlib.contextmanager
     def immediate(self) -> Iterator[None]:
-        """Raise Interrupted as soon as a signal comes within the block, or came before it."""
-        outside, self._immediate = self._immediate, True
+        """Raise Interrupted as soon as a signal comes during the block, or if one came before it."""
+        outer_value, self._raises_at_once = self._raises_at_once, True
         try:
             self.check()
             yield
         finally:
-            self._immediate = outside
+            self._raises_at_once = outer_value
 
     @contextlib.contextmanager
     def leaving_together(self) -> Iterator[None]:
         """As `immediate`; in training all processes leave the block, which has no collectives, before all raise."""
-        if self._immediate:
+        if self._raises_at_once:
             yield
             return
         with contextlib.suppress(Interrupted), self.immediate():
@@ -69,11 +73,11 @@ class StopFlag:
         self.check()
 
     def share(self) -> bool:
-        """Tell all processes of the run of a signal that came to any, at the same point on each; True if one did."""
-        came = max(distributed.all_gather(self._signal or 0))
-        if came:  # a signal that comes meanwhile is of the next time: all processes answer alike
-            self._signal = self._signal or came
-        return came != 0
+        """Exchange signals among the processes of the run, at the same point on each; return True if any had one."""
+        number = max(distributed.all_gather(self._signal or 0))
+        if number and self._signal is None:  # one that comes meanwhile counts next time: all processes answer alike
+            self._signal = number
+        return number != 0
 
     def requested(self) -> bool:
         """True once a signal came to this process, or was shared."""
@@ -85,8 +89,13 @@ class StopFlag:
             raise Interrupted(self._signal)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        first, again = self._signal is None, number == signal.SIGINT == self._signal
-        self._signal = self._signal or number
-        # Once only, so that a second signal can't break off the cleaning up; but a second Ctrl-C waits for no update.
-        if (first and self._immediate) or (again and not self._immediate):
+        """Set the flag; raise at most once, so that a second signal can't break off the cleaning up.
+
+        But a second Ctrl-C does not wait for the end of an update.
+        """
+        is_first = self._signal is None
+        is_second_ctrl_c = number == signal.SIGINT == self._signal
+        if self._signal is None:
+            self._signal = number
+        if (is_first and self._raises_at_once) or (is_second_ctrl_c and not self._raises_at_once):
             raise Interrupted(number)

@@ -1,4 +1,4 @@
-"""Terminal output: lines for the user, with control characters escaped."""
+"""Terminal output: lines for the user, once per run, and streams that escape control characters and outlive readers."""
 
 import contextlib
 import errno
@@ -10,48 +10,65 @@ from typing import Any, ClassVar
 
 from topr_exp.runtime import distributed
 
-FULL = {errno.ENOSPC, errno.EDQUOT}
-# What a terminal obeys or shows in another order or not at all: control characters, direction marks and other unseen
-# format characters (but not the two joiners, which words and emoji have), separators of lines, halves of characters.
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+READER_GONE = {errno.EPIPE, errno.EIO}
+# Characters that a terminal obeys, or shows in another order or not at all: control characters, direction marks and
+# other invisible format characters (but not the two joiners, which words and emoji use), line separators, surrogates.
 CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f\ud800-\udfff]"
 )
-# Progress bars go back to the beginning of a line, or up, and clear it.
-CURSOR = re.compile(r"(\r|\x1b\[\d*[AK])")
+# Progress bars return to the beginning of a line, or move up, and clear it.
+CURSOR_MOVE = re.compile(r"(\r|\x1b\[\d*[AK])")
+
+
+# ---- lines for the user
+
+
+def say(text: str = "") -> None:
+    """Print a line at once, also into a pipe, and once for all processes of a run."""
+    if distributed.is_main_process():
+        print(printable(text), flush=True)
+
+
+def warn(text: str, *, of_any_process: bool = False) -> None:
+    """Print a warning to standard error, once for all processes of a run, or from any of them."""
+    if of_any_process or distributed.is_main_process():
+        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def print_error(error: object) -> None:
     print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
-def say(text: str = "") -> None:
-    """A line for the user, at once also when piped; once for all processes of a run."""
-    if distributed.is_main_process():
-        print(printable(text), flush=True)
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Escape the control characters of a text, except those in `keep`."""
 
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        if character in keep:
+            return character
+        return character.encode("unicode_escape").decode()
 
-def warn(text: str, *, of_any_process: bool = False) -> None:
-    """A line that must not be lost among results; once for all processes of a run, or from whichever process has it."""
-    if of_any_process or distributed.is_main_process():
-        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+    return CONTROL.sub(escape, text)
 
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def printable(text: str, keep: str = "\n\t") -> str:
-    """Text from a file as a terminal may show it: the characters of CONTROL but those of `keep` are escaped."""
-    return CONTROL.sub(lambda match: match[0] if match[0] in keep else escaped(match[0]), text)
+def readable_size(byte_count: int) -> str:
+    """Format a number of bytes for people, such as 2.7 MB."""
+    if byte_count >= 1e9:
+        return f"{byte_count / 1e9:,.1f} GB"
+    return f"{byte_count / 1e6:,.1f} MB"
 
 
-def escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+# ---- streams
 
 
 class Output(io.TextIOWrapper):
-    """Standard output, all of it `printable`."""
+    """Standard output with control characters escaped."""
 
     def write(self, text: str) -> int:
         super().write(printable(text))
@@ -59,19 +76,21 @@ class Output(io.TextIOWrapper):
 
 
 class ErrorOutput(io.TextIOWrapper):
-    """Standard error, `printable` but for the cursor's moves of progress bars."""
+    """Standard error with control characters escaped, except the cursor moves of progress bars."""
 
     def write(self, text: str) -> int:
-        parts = CURSOR.split(text)
-        parts[::2] = map(printable, parts[::2])  # every second one is a move
-        super().write("".join(parts))
+        pieces = []
+        for index, piece in enumerate(CURSOR_MOVE.split(text)):
+            is_cursor_move = index % 2 == 1
+            pieces.append(piece if is_cursor_move else printable(piece))
+        super().write("".join(pieces))
         return len(text)
 
 
-class Lasting(io.FileIO):
-    """A stream that goes on into nothing once its reader or terminal is gone; what is written is kept in `log`, too.
+class LastingStream(io.FileIO):
+    """Stream that discards output once its reader or terminal is gone, or its disk is full; a run goes on.
 
-    What finds no room in its file is lost: the runs go on.
+    It also appends to the run's log, once there is one.
     """
 
     log: ClassVar[io.FileIO | None] = None
@@ -83,30 +102,40 @@ class Lasting(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno in (errno.EPIPE, errno.EIO):
+            if error.errno in READER_GONE:
                 discard(self.fileno())
-            elif error.errno not in FULL:
+            elif error.errno not in DISK_FULL:
                 raise
             return len(data)
 
+    @classmethod
+    def append_to(cls, log: io.FileIO) -> None:
+        """Also append output to a log from now on."""
+        cls.log = log
+
 
 def discard(descriptor: int) -> None:
-    """Have what is written to a descriptor go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    """Discard writes to a descriptor from now on."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
 
 
-def open_console(*, goes_on: bool) -> None:
-    """Put such streams in the place of standard output and error, unless a test has put others there."""
-    for name, kind in (("stdout", Output), ("stderr", ErrorOutput)):
-        stream = getattr(sys, name)
-        if stream is not None and stream is getattr(sys, f"__{name}__"):
-            raw = (Lasting if goes_on else io.FileIO)(stream.fileno(), "w", closefd=False)
-            how = {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
-            setattr(sys, name, kind(io.BufferedWriter(raw), **how))
+def open_console(*, lasting: bool) -> None:
+    """Replace standard output and error by escaping streams, unless a test has replaced them already.
+
+    lasting: go on without output when its reader is gone.
+    """
+    if sys.stdout is not None and sys.stdout is sys.__stdout__:
+        sys.stdout = Output(_binary_stream(sys.stdout, lasting), **_text_options(sys.stdout))
+    if sys.stderr is not None and sys.stderr is sys.__stderr__:
+        sys.stderr = ErrorOutput(_binary_stream(sys.stderr, lasting), **_text_options(sys.stderr))
 
 
-def readable_size(count: int) -> str:
-    """A number of bytes for people to read."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+def _binary_stream(stream: Any, lasting: bool) -> io.BufferedWriter:
+    stream_class = LastingStream if lasting else io.FileIO
+    return io.BufferedWriter(stream_class(stream.fileno(), "w", closefd=False))
+
+
+def _text_options(stream: Any) -> dict[str, Any]:
+    return {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}

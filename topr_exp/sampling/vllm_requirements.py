@@ -1,19 +1,20 @@
-"""Requirements of vLLM beside a GPU; each lack is one line with its remedy."""
+"""Requirements of vLLM beside a GPU, examined in seconds; each lack is one line with its remedy."""
 
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from topr_exp.runtime.machine import c_compiler, driver_version, old_driver
 from topr_exp.types import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_GIB = 1.0
+MIN_SHARED_GIB = 1.0
 TESTED = {"vllm": ("0.30", "0.33"), "torch": ("2.13", "2.14")}  # first and last version that was run or read
 PROBE_SECONDS = 60.0
-# By what lies on the disk: to import vLLM takes 20 seconds, and its engine says itself what it can't import.
+# Reads files only: an import of vLLM takes 20 seconds, and its engine reports what it can't import.
 PROBE = """
 import json, os, sysconfig
 from importlib.metadata import packages_distributions, version
@@ -30,61 +31,100 @@ print(json.dumps([include, built["cuda"], built["__version__"], version(names["v
 """
 
 
-def examine(python: str) -> tuple[dict[str, str], list[str]]:
-    """Look at this machine with the environment that samples: what was found by name, and a line for each lack."""
-    include, cuda, torch, vllm, failure = probe(python)
-    rows = [("vLLM", vllm, failure)]
-    if not failure:
-        built = None if cuda else f"torch {torch} of {python} has no CUDA: install constraints-gpu.txt (docs/gpu.md)"
-        headers = (
-            f"{include} has no Python.h, with which Triton compiles: install python3-dev, or let uv install Python"
-        )
-        rows.append(("torch", f"{torch}, CUDA {cuda}", built))
-        rows.append(("Python.h", include, None if (Path(include) / "Python.h").is_file() else headers))
-    compiler = c_compiler()
-    free = shutil.disk_usage(SHARED_MEMORY).free / 2**30 if SHARED_MEMORY.exists() else 0.0
-    small = f"{SHARED_MEMORY} has {free:.1f} GiB free, {LEAST_SHARED_GIB} are needed: docker run --shm-size=8g"
-    rows += [
-        ("driver", str(driver_version()), old_driver(cuda)),
-        ("C compiler", str(compiler), None if compiler else "no C compiler, with which Triton builds: install gcc"),
-        ("shared memory", f"{free:.1f} GiB free", small if free < LEAST_SHARED_GIB else None),
-    ]
-    return {name: value for name, value, _ in rows}, [lack for *_, lack in rows if lack]
+class Installation(NamedTuple):
+    """The packages of a Python environment with vLLM."""
+
+    include: str  # folder of Python's headers
+    cuda: str | None  # version with which torch was built
+    torch: str
+    vllm: str
 
 
-def probe(python: str) -> tuple[str, str | None, str, str, str | None]:
-    """Headers' folder, CUDA, torch and vLLM of an environment, without an import, and the line that says its lack."""
-    try:
-        done = subprocess.run([python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", None, "", "", f"{python}: {error}"
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return "", None, "", "", f"{python}: {last[:300]}"
-    include, cuda, torch, vllm = json.loads(done.stdout.splitlines()[-1])
-    return include, cuda, torch, vllm, None
+class Requirement(NamedTuple):
+    """A requirement of vLLM as this machine meets it."""
+
+    name: str
+    value: str
+    lack: str | None  # the line for an unmet one
 
 
 def check_gpu_machine(python: str) -> str | None:
-    """Raise ConfigError for the first lack of a machine on whose GPU vLLM is to sample; return what to warn of."""
-    found, lacks = examine(python)
+    """Raise ConfigError for the first unmet requirement of vLLM on a GPU; return a warning for untested versions."""
+    values, lacks = examine(python)
     if lacks:
         raise ConfigError(f"sampler=vllm: {lacks[0]}")
-    return untested(found["vLLM"], found["torch"].partition(",")[0])
+    return untested(values["vLLM"], values["torch"].partition(",")[0])
+
+
+def examine(python: str) -> tuple[dict[str, str], list[str]]:
+    """Return the value of each requirement by name, and a line for each lack; python: that samples with vLLM."""
+    installation, failure = probe(python)
+    requirements = [Requirement("vLLM", installation.vllm if installation is not None else "", failure)]
+    cuda = None
+    if installation is not None:
+        cuda = installation.cuda
+        requirements += [torch_requirement(installation, python), headers_requirement(installation)]
+    compiler = c_compiler()
+    no_compiler = None if compiler else "no C compiler, with which Triton builds: install gcc"
+    requirements += [
+        Requirement("driver", str(driver_version()), old_driver(cuda)),
+        Requirement("C compiler", str(compiler), no_compiler),
+        memory_requirement(),
+    ]
+    values = {requirement.name: requirement.value for requirement in requirements}
+    lacks = [requirement.lack for requirement in requirements if requirement.lack]
+    return values, lacks
+
+
+def torch_requirement(installation: Installation, python: str) -> Requirement:
+    lack = None
+    if not installation.cuda:
+        lack = f"torch {installation.torch} of {python} has no CUDA: install constraints-gpu.txt (docs/gpu.md)"
+    return Requirement("torch", f"{installation.torch}, CUDA {installation.cuda}", lack)
+
+
+def headers_requirement(installation: Installation) -> Requirement:
+    include, lack = installation.include, None
+    if not (Path(include) / "Python.h").is_file():
+        lack = f"{include} has no Python.h, with which Triton compiles: install python3-dev, or let uv install Python"
+    return Requirement("Python.h", include, lack)
+
+
+def memory_requirement() -> Requirement:
+    free = shutil.disk_usage(SHARED_MEMORY).free / 2**30 if SHARED_MEMORY.exists() else 0.0
+    lack = None
+    if free < MIN_SHARED_GIB:
+        lack = f"{SHARED_MEMORY} has {free:.1f} GiB free, {MIN_SHARED_GIB} are needed: docker run --shm-size=8g"
+    return Requirement("shared memory", f"{free:.1f} GiB free", lack)
+
+
+def probe(python: str) -> tuple[Installation | None, str | None]:
+    """Return the installation of an interpreter, without importing it; or None and the line for its lack."""
+    try:
+        process = subprocess.run([python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, f"{python}: {error}"
+    if process.returncode != 0:
+        error_lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
+        return None, f"{python}: {error_lines[-1][:300]}"
+    return Installation(*json.loads(process.stdout.splitlines()[-1])), None
 
 
 def untested(vllm: str, torch: str) -> str | None:
-    """The line on versions outside the tested ranges; None within them."""
-    found = {"vllm": vllm, "torch": torch}
-    if all(minor(TESTED[name][0]) <= minor(version) <= minor(TESTED[name][1]) for name, version in found.items()):
+    """Return the line for versions outside the tested ranges; None within them."""
+    if is_tested("vllm", vllm) and is_tested("torch", torch):
         return None
-    (first, last), (oldest, newest) = TESTED["vllm"], TESTED["torch"]
     return (
-        f"sampler=vllm: vLLM {vllm} with torch {torch} was not tested; tested are vLLM {first} to {last} and torch "
-        f"{oldest} to {newest} (constraints-gpu.txt pins a pair)"
+        f"sampler=vllm: vLLM {vllm} with torch {torch} was not tested; tested are vLLM {' to '.join(TESTED['vllm'])} "
+        f"and torch {' to '.join(TESTED['torch'])} (constraints-gpu.txt pins a pair)"
     )
 
 
+def is_tested(package: str, version: str) -> bool:
+    first, last = TESTED[package]
+    return minor(first) <= minor(version) <= minor(last)
+
+
 def minor(version: str) -> tuple[int, ...]:
-    """Major and minor number of a version."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    """Return the major and minor number of a version."""
+    return tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, sync_folder, write_bytes
+from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, sync, write_bytes
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
@@ -273,7 +273,7 @@ class Table:
             root = self.folder.parent.parent
             if not (root / MARKER).exists() and not foreign_entries(root):  # `prune` removes nothing from any other
                 os.close(open_own_file(root / MARKER, os.O_WRONLY | os.O_CREAT))  # whole at once
-                sync_folder(root)
+                sync(root)
             for path in self.folder.iterdir():
                 if OUR_TEMPORARIES.fullmatch(path.name):
                     path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it

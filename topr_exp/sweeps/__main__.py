@@ -119,7 +119,7 @@ def terminate(claim: Path) -> str:
     """SIGTERM to the process that holds a claim; returns why one is left alone that can't be seen to hold it."""
     process = locks.living_owner(claim)
     with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
-        if process is not None and process.is_here() and process.has_open(claim):
+        if process is not None and process.is_on_this_host() and process.has_open(claim):
             os.kill(process.pid, signal.SIGTERM)
             return ""
     if process is None or locks.living_owner(claim) is None:

@@ -68,7 +68,7 @@ class Child:
 def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...], pipe: connection.Connection) -> None:
     """Do the work and send how it ended: None, or an exception of ours."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    open_console(goes_on=True)
+    open_console(lasting=True)
     ending: BaseException | None = None
 
     def send_bus_error(error: TOPRError) -> bool:

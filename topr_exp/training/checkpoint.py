@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import file_digest, find_damage, write_checksums
-from topr_exp.runtime.files import atomic_folder, disk_errors, list_files, sync_folder
+from topr_exp.runtime.files import atomic_folder, disk_errors, list_files, sync
 from topr_exp.runtime.terminal import warn
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
@@ -104,7 +104,7 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
                     tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
         path = folder / f"part-{index + 1:05d}-of-{parts:05d}.safetensors"
         save_file(tensors, path)
-        sync_folder(path)
+        sync(path)
         written[path.name] = file_digest(path)
     return {name: digest for each in distributed.all_gather(written) for name, digest in each.items()}
 
