@@ -1,7 +1,7 @@
 """Equality of two answers: as text, as exact rational numbers, or by our conventions for lists, names, chains.
 
-The caller compares with `compare_quickly`, which never waits and leaves open (None) what only sympy can decide. The
-workers compare by the same conventions, with a rule for single expressions (`leaf`) that asks sympy.
+The caller compares with `compare_quickly`, which never waits and returns None where only sympy can decide. The workers
+compare by the same conventions, with a rule for single expressions (`LeafRule`) that asks sympy.
 """
 
 import itertools
@@ -16,12 +16,12 @@ from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 Verdict3 = bool | None  # equal, different, not decided
 LeafRule = Callable[[Leaf, Leaf], Verdict3]
 
-MAX_UNORDERED = 12  # items of two unordered collections that are compared each with each
+MAX_UNORDERED = 12  # items of two unordered collections, all pairs of which are compared
 
 
 @dataclass(slots=True)
 class QuickRule:
-    """Compares single expressions without sympy, and remembers which arithmetic took part last."""
+    """Compares single expressions without sympy; `path` names the arithmetic of the last comparison."""
 
     path: str = "string"
 
@@ -48,7 +48,7 @@ class QuickRule:
 
 
 def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
-    """(equal, different or undecided; "string", "rational" or "numeric"): all that can be said without sympy."""
+    """Compare without sympy: (equal, different or undecided; "string", "rational" or "numeric")."""
     if gold.strip() == answer.strip():
         return True, "string"
     try:
@@ -61,10 +61,10 @@ def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
 
 
 def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
-    """Compares two structures; `leaf` compares two single expressions (or two whole relations)."""
+    """Compare two structures; `leaf` compares two single expressions (or two whole relations)."""
     if isinstance(gold, Named) or isinstance(answer, Named):
         return _same_named(gold, answer, leaf)
-    if "=" in {node.kind for node in (gold, answer) if isinstance(node, Group)}:
+    if _is_chain(gold) or _is_chain(answer):
         return _same_chain(gold, answer, leaf)
     if isinstance(gold, Group) and isinstance(answer, Group):
         if gold.kind != answer.kind or len(gold.items) != len(answer.items):
@@ -81,55 +81,81 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
 
 def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `leaf`."""
-    one, other = (node.value if isinstance(node, Named) else node for node in (gold, answer))
+    gold_value = gold.value if isinstance(gold, Named) else gold
+    answer_value = answer.value if isinstance(answer, Named) else answer
     if isinstance(gold, Named) and isinstance(answer, Named):
         if gold.name == answer.name:
-            return same(one, other, leaf)
-        if not any(token.isalpha() for value in (one, other) for token in value.tokens):
+            return same(gold_value, answer_value, leaf)
+        if not any(token.isalpha() for token in (*gold_value.tokens, *answer_value.tokens)):
             return False
-    elif not any(isinstance(node, Leaf) and node.relation for node in (gold, answer)):
-        return same(one, other, leaf)
+    elif not (_is_relation(gold) or _is_relation(answer)):
+        return same(gold_value, answer_value, leaf)
     return leaf(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
+
+
+def _is_relation(node: Node) -> bool:
+    return isinstance(node, Leaf) and node.relation
+
+
+def _is_chain(node: Node) -> bool:
+    return isinstance(node, Group) and node.kind == "="
+
+
+def _chain_items(node: Node) -> tuple[Node, ...]:
+    """The parts of a chain; anything else is a chain of one."""
+    return node.items if isinstance(node, Group) and node.kind == "=" else (node,)
 
 
 def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """A chain whose parts differ equals nothing."""
-    chains = [node.items if isinstance(node, Group) and node.kind == "=" else (node,) for node in (gold, answer)]
-    within = [(part, parts[-1]) for parts in chains for part in parts[:-1]]
-    return _all_same([(chains[0][-1], chains[1][-1]), *within], leaf)
+    gold_items, answer_items = _chain_items(gold), _chain_items(answer)
+    pairs = [(gold_items[-1], answer_items[-1])]
+    for items in (gold_items, answer_items):
+        pairs += [(item, items[-1]) for item in items[:-1]]
+    return _all_same(pairs, leaf)
 
 
 def _all_same(pairs: Iterable[tuple[Node, Node]], leaf: LeafRule) -> Verdict3:
     undecided = False
-    for one, other in pairs:
-        verdict = same(one, other, leaf)
+    for left, right in pairs:
+        verdict = same(left, right, leaf)
         if verdict is False:
             return False
         undecided |= verdict is None
     return None if undecided else True
 
 
-def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Verdict3:
-    """Check that the items can be paired off so that each is equal to its partner."""
-    open_gold: list[Node] = []
-    for one in gold:  # equal as written: no comparison needed
-        match = next((i for i, other in enumerate(answer) if other.tokens == one.tokens), None)
-        if match is None:
-            open_gold.append(one)
-        else:
-            answer.pop(match)
-    if len(open_gold) > MAX_UNORDERED:
+def _same_unordered(gold_items: list[Node], answer_items: list[Node], leaf: LeafRule) -> Verdict3:
+    """Check that the items can be paired off so that the two of each pair are equal."""
+    open_golds, open_answers = _without_equal_texts(gold_items, answer_items)
+    if len(open_golds) > MAX_UNORDERED:
         return False
-    table = [[same(one, other, leaf) for other in answer] for one in open_gold]
-    if not all(any(verdict is not False for verdict in line) for line in (*table, *zip(*table, strict=True))):
+    verdicts: list[list[Verdict3]] = []  # a row for each gold, a column for each answer
+    for gold in open_golds:
+        verdicts.append([same(gold, answer, leaf) for answer in open_answers])
+    rows_and_columns = [*verdicts, *zip(*verdicts, strict=True)]
+    if any(set(line) <= {False} for line in rows_and_columns):
         return False
-    taken: set[int] = set()
-    for row in table:
-        partner = next((i for i, verdict in enumerate(row) if verdict and i not in taken), None)
+    paired_answers: set[int] = set()
+    for row in verdicts:
+        partner = next((index for index, equal in enumerate(row) if equal and index not in paired_answers), None)
         if partner is None:
-            return None if any(None in row for row in table) else False
-        taken.add(partner)
+            is_open = any(None in row for row in verdicts)
+            return None if is_open else False
+        paired_answers.add(partner)
     return True
+
+
+def _without_equal_texts(gold_items: list[Node], answer_items: list[Node]) -> tuple[list[Node], list[Node]]:
+    """Drop the pairs that are written alike."""
+    open_golds, open_answers = [], list(answer_items)
+    for gold in gold_items:
+        texts = [answer.tokens for answer in open_answers]
+        if gold.tokens in texts:
+            open_answers.pop(texts.index(gold.tokens))
+        else:
+            open_golds.append(gold)
+    return open_golds, open_answers
 
 
 MAX_SYMBOLIC_TOKENS = 400
@@ -149,12 +175,13 @@ def parseable(tokens: Tokens) -> bool:
     """
     if not tokens or len(tokens) > MAX_SYMBOLIC_TOKENS:
         return False
-    for before, token in itertools.pairwise(tokens):
-        if number_like(before) and (token == "_" or number_like(token)):
+    for left, right in itertools.pairwise(tokens):
+        if number_like(left) and (right == "_" or number_like(right)):
             return False
-    return all(
-        token in _SIGNS
-        or token in _COMMANDS
-        or (token.isascii() and (token.isalpha() or token[0].isdigit() or token[0] == "."))
-        for token in tokens
-    )
+    return all(_is_admitted(token) for token in tokens)
+
+
+def _is_admitted(token: str) -> bool:
+    if token in _SIGNS or token in _COMMANDS:
+        return True
+    return token.isascii() and (token.isalpha() or token[0].isdigit() or token[0] == ".")

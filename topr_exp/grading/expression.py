@@ -18,11 +18,12 @@ MAX_BITS = 4000
 MAX_EXPONENT = 1000
 
 # ("number", "2.5"), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a),
-# ("^", a, b), ("root", radicand, degree), ("sin", a), ..., of numbers alone also ("mixed", whole, fraction)
+# ("^", a, b), ("root", radicand, degree), ("sin", a), ...; with numbers alone also ("mixed", integer, fraction)
 Tree = tuple[Any, ...]
 
 FUNCTIONS = words(r"\sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \sinh \cosh \tanh \ln")
 _CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
+_RADIANS_PER_DEGREE = ("/", ("constant", "pi"), ("number", "180"))
 _ENDS = words("+ - ) }") | {""}
 _LITERAL = frozenset("+-*/^(){}") | {r"\frac"}
 _REPEATING = re.compile(r"(-?)(\d+)\.(\d*)\\overline\{(\d+)\}", re.ASCII)
@@ -36,8 +37,13 @@ class Unreadable(Exception):
 @lru_cache(maxsize=1 << 12)
 def expression_tree(tokens: Tokens) -> Tree | None:
     """The expression that the tokens spell beyond doubt, None where there is any."""
-    letters = [letter for token in tokens for letter in (token if token.isalpha() and token.isascii() else (token,))]
-    return _parse(letters, literal=False) if len(tokens) <= MAX_TOKENS else None
+    if len(tokens) > MAX_TOKENS:
+        return None
+    letters: list[str] = []
+    for token in tokens:
+        is_product = token.isalpha() and token.isascii()
+        letters += token if is_product else [token]
+    return _parse(letters, literal=False)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -48,20 +54,21 @@ def rational_value(tokens: Tokens) -> Fraction | None:
     try:
         if all(token in _LITERAL or number_like(token) for token in tokens):
             tree = _parse(tokens, literal=True)
-            return None if tree is None else evaluate(tree, lambda kind, *parts: _bounded(_EXACT[kind](*parts)))
-        if found := _REPEATING.fullmatch("".join(tokens)):
-            sign, whole, fixed, period = found.groups()
-            parts = int(whole + fixed + period) - int(whole + fixed), 10 ** len(fixed) * (10 ** len(period) - 1)
-            return _bounded(Fraction(*parts) * (-1 if sign else 1))
-        text = " ".join(tokens)
-        return _bounded(Fraction(text.replace(" ", ""))) if _SCIENTIFIC.fullmatch(text) else None
+            return None if tree is None else evaluate(tree, _exact_value)
+        if repeating := _REPEATING.fullmatch("".join(tokens)):
+            return _repeating_value(*repeating.groups())
+        if _SCIENTIFIC.fullmatch(" ".join(tokens)):
+            return _bounded(Fraction("".join(tokens)))
     except (Unreadable, ZeroDivisionError, RecursionError):
         return None
+    return None
 
 
 def evaluate(tree: Tree, apply: Callable[..., Any]) -> Any:
-    """Fold a tree: `apply` gets a node's kind and the values of its parts, or what a leaf holds."""
-    return apply(tree[0], *(evaluate(part, apply) if isinstance(part, tuple) else part for part in tree[1:]))
+    """Fold a tree: `apply` gets a node's kind and the values of its children, or a leaf's text."""
+    kind, *children = tree
+    values = [evaluate(child, apply) if isinstance(child, tuple) else child for child in children]
+    return apply(kind, *values)
 
 
 def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
@@ -144,12 +151,12 @@ class _Parser:
         slash = integer_like(self._peek(1)) and self._peek(2) == "/" and integer_like(self._peek(3))
         if not slash and self._peek(1) != r"\frac":
             return None
-        whole, part = self._atom(), self._atom()
+        integer, fraction = self._atom(), self._atom()
         if slash:
             self._take("/")
-            part = ("/", part, self._atom())
+            fraction = ("/", fraction, self._atom())
         self._end_term()  # 2\frac{1}{3}^2: nobody can tell
-        return ("mixed", whole, part)
+        return ("mixed", integer, fraction)
 
     def _power(self) -> Tree:
         base = self._atom()
@@ -171,14 +178,14 @@ class _Parser:
             raise Unreadable
         if number_like(token):
             number = ("number", token)
-            return ("*", number, ("/", ("constant", "pi"), ("number", "180"))) if self._accept(r"\circ") else number
+            return ("*", number, _RADIANS_PER_DEGREE) if self._accept(r"\circ") else number
         if token in _CONSTANTS and self._peek() != "_":
             return ("constant", _CONSTANTS[token])
         if (token.isalpha() and token.isascii()) or token in GREEK:
             if not self._accept("_"):
                 return ("name", token)
             self._take("{")
-            subscript = self._next()  # of one token: _{1}, _{n}, _{10}
+            subscript = self._next()  # one token: _{1}, _{n}, _{10}
             if not subscript.isalnum():
                 raise Unreadable
             self._take("}")
@@ -231,19 +238,31 @@ def _bounded(result: Fraction) -> Fraction:
 def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT or (base == 0 and exponent <= 0):
         raise Unreadable
-    times = abs(int(exponent))
-    if (base.numerator.bit_length() + base.denominator.bit_length() - 2) * times > MAX_BITS:
+    base_bits = base.numerator.bit_length() + base.denominator.bit_length() - 2
+    if base_bits * abs(int(exponent)) > MAX_BITS:
         raise Unreadable
     return Fraction(base ** int(exponent))
 
 
-def _exact_mixed(whole: Fraction, part: Fraction) -> Fraction:
-    if part < 0:
+def _exact_mixed(integer: Fraction, fraction: Fraction) -> Fraction:
+    if fraction < 0:
         raise Unreadable
-    return whole + part
+    return integer + fraction
+
+
+def _repeating_value(sign: str, integer: str, fixed: str, period: str) -> Fraction:
+    r"""1.2\overline{34}: integer "1", fixed "2", period "34"."""
+    numerator = int(integer + fixed + period) - int(integer + fixed)
+    denominator = 10 ** len(fixed) * (10 ** len(period) - 1)
+    value = Fraction(numerator, denominator)
+    return _bounded(-value if sign else value)
 
 
 _EXACT: dict[str, Callable[..., Fraction]] = {
     "number": Fraction, "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv,
     "^": _exact_power, "mixed": _exact_mixed,
 }  # fmt: skip
+
+
+def _exact_value(kind: str, *parts: Any) -> Fraction:
+    return _bounded(_EXACT[kind](*parts))

@@ -1,9 +1,8 @@
 """Values of expressions at sample points: they prove that two differ, and show where both are defined.
 
-Floating-point, in microseconds; what may be rounded beyond recognition has no value here.
+Floating-point, in microseconds; a value that may be mostly rounding error counts as undefined.
 """
 
-import itertools
 import math
 import operator
 import random
@@ -18,8 +17,8 @@ Point = Mapping[str, float]  # a value for each name
 
 # Positive, where identities such as sqrt(a b) = sqrt(a) sqrt(b) hold: the first name's value, the step to the next's.
 _POSITIVE_POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
-_SIGNED_POINTS = 64  # the signs of six names are combined in all ways
-_SMALLEST_VALUE, _LARGEST_VALUE = 0.1, 20.0  # of a name, without its sign
+_SIGNED_POINTS = 64  # all combinations of the signs of six names
+_SMALLEST_SIZE, _LARGEST_SIZE = 0.1, 20.0  # absolute values of names
 _RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
 _LARGEST = 1e100
 
@@ -32,51 +31,59 @@ _NUMERIC: dict[str, Callable[..., complex]] = {
 }  # fmt: skip
 
 
-def certainly_different(one: Tokens, other: Tokens) -> bool:
+def certainly_different(left: Tokens, right: Tokens) -> bool:
     """True if the two expressions certainly have different values; False if that is not known."""
-    trees = expression_tree(one), expression_tree(other)
-    if trees[0] is None or trees[1] is None:
+    left_tree, right_tree = expression_tree(left), expression_tree(right)
+    if left_tree is None or right_tree is None:
         return False
-    names = sorted(names_of(trees[0]) | names_of(trees[1]))
-    for start, step in _POSITIVE_POINTS[: 2 if names else 1]:
+    names = sorted(names_of(left_tree) | names_of(right_tree))
+    starts_and_steps = _POSITIVE_POINTS if names else _POSITIVE_POINTS[:1]
+    for start, step in starts_and_steps:
         point = {name: start + step * index for index, name in enumerate(names)}
-        if differ_at(point, trees[0], trees[1]):
+        if differ_at(point, left_tree, right_tree):
             return True
     return False
 
 
-def differ_at(point: Point, one: Tree, other: Tree) -> bool | None:
-    """Whether two expressions differ at a point by more than rounding can do; None where one has no value."""
-    left, right = _Sample(point), _Sample(point)
+def differ_at(point: Point, left: Tree, right: Tree) -> bool | None:
+    """Compare the values at a point; True if they differ by more than rounding, None where one is undefined."""
+    left_sample, right_sample = _Sample(point), _Sample(point)
     try:
-        gap = abs(evaluate(one, left.value) - evaluate(other, right.value))
+        gap = abs(evaluate(left, left_sample.value) - evaluate(right, right_sample.value))
     except (Unreadable, ArithmeticError, TypeError, ValueError, RecursionError):
         return None
-    return gap > _RELATIVE * max(left.largest, right.largest)
+    return gap > _RELATIVE * max(left_sample.largest, right_sample.largest)
 
 
 def signed_points(names: Sequence[str], count: int = _SIGNED_POINTS) -> Iterator[Point]:
-    """Points of all signs and orders of size, the same for the same names; the first are positive in the first name.
+    """Points of all signs and orders of size, the same for the same names.
 
-    Names after the sixth are always positive.
+    Bit i of a point's number is the sign of name i, so the first point is positive; names after the sixth always are.
     """
     draw = random.Random(0)
-    low, high = math.log(_SMALLEST_VALUE), math.log(_LARGEST_VALUE)
+    low, high = math.log(_SMALLEST_SIZE), math.log(_LARGEST_SIZE)
     for number in range(count):
-        sizes = [math.exp(draw.uniform(low, high)) for _ in names]
-        signs = [-1.0 if number >> index & 1 else 1.0 for index in range(len(names))]
-        yield dict(zip(names, itertools.starmap(operator.mul, zip(signs, sizes, strict=True)), strict=True))
+        point: dict[str, float] = {}
+        for index, name in enumerate(names):
+            size = math.exp(draw.uniform(low, high))
+            is_negative = number >> index & 1
+            point[name] = -size if is_negative else size
+        yield point
 
 
 @lru_cache(maxsize=1 << 12)
 def names_of(tree: Tree) -> frozenset[str]:
     if tree[0] == "name":
         return frozenset(tree[1:])
-    return frozenset().union(*(names_of(part) for part in tree[1:] if isinstance(part, tuple)))
+    names = frozenset[str]()
+    for child in tree[1:]:
+        if isinstance(child, tuple):
+            names |= names_of(child)
+    return names
 
 
 class _Sample:
-    """Evaluates at one point and keeps the largest magnitude on the way, on which the rounding error depends."""
+    """Evaluates at one point and keeps the largest magnitude on the way, which scales the rounding error."""
 
     def __init__(self, point: Point) -> None:
         self.point, self.largest = point, 0.0
@@ -107,9 +114,10 @@ class _Sample:
         return abs(value) < 1e-9 * max(1.0, self.largest)
 
     def _power(self, base: complex, exponent: complex) -> complex:
-        real = isinstance(base, float) and base > 0
-        whole = isinstance(exponent, float) and exponent.is_integer()
-        if abs(exponent) > 1000 or self._doubtful(base) or not (real or whole):  # a root of -1 has two values
+        is_positive = isinstance(base, float) and base > 0
+        is_integer = isinstance(exponent, float) and exponent.is_integer()
+        has_one_value = is_positive or is_integer  # a root of -1 has two
+        if abs(exponent) > 1000 or self._doubtful(base) or not has_one_value:
             raise Unreadable
         return base**exponent
 
