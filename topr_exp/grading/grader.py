@@ -1,6 +1,6 @@
-"""Grades completions against their golds, chunk by chunk.
+"""The grader: verdicts on completions against their golds, chunk by chunk.
 
-What text and arithmetic decide is decided here; what needs sympy, or a user's grader, runs in worker processes.
+Text and arithmetic are compared in this process; sympy and users' graders run in worker processes.
 """
 
 import os
@@ -52,12 +52,13 @@ class Outcome:
 
 def cores() -> int:
     """The CPUs that this process may use, its share where the run's other processes on this machine use the same."""
-    allowed, asked = len(os.sched_getaffinity(0)), os.environ.get
+    usable = len(os.sched_getaffinity(0))
     # Where each process is a task of Slurm's, it may have been bound to CPUs that the others don't have.
-    is_task = asked("SLURM_NTASKS") == asked("WORLD_SIZE")
-    if is_task and allowed <= int(asked("SLURM_CPUS_PER_TASK", "0")):
-        return allowed
-    return max(1, allowed // int(asked("LOCAL_WORLD_SIZE", "1")))
+    is_task = os.environ.get("SLURM_NTASKS") == os.environ.get("WORLD_SIZE")
+    if is_task and usable <= int(os.environ.get("SLURM_CPUS_PER_TASK", "0")):
+        return usable
+    processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, usable // processes_here)
 
 
 class Grader(AbstractContextManager["Grader"]):
@@ -81,10 +82,11 @@ class Grader(AbstractContextManager["Grader"]):
         threshold: float = 1.0,
     ) -> None:
         check_name(name)
-        self._own = name not in FORMATS
+        self._is_users = name not in FORMATS
         self.name, self.graded, self.threshold = name, graded, threshold
         self.workers = cores() if workers is None else workers
-        self.deadline = deadline if deadline is not None else OWN_DEADLINE if self._own else DEADLINE
+        default_deadline = OWN_DEADLINE if self._is_users else DEADLINE
+        self.deadline = default_deadline if deadline is None else deadline
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
 
@@ -95,7 +97,8 @@ class Grader(AbstractContextManager["Grader"]):
         """The workers, started now (it takes 1 to 2 seconds) unless they run."""
         with self._lock:
             if self._pool is None or not self._pool.usable:
-                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+                target = self.name if self._is_users else SYMBOLIC
+                self._pool = WorkerPool(target, self.workers, self.deadline)
             return self._pool
 
     def close(self) -> None:
@@ -109,45 +112,85 @@ class Grader(AbstractContextManager["Grader"]):
 
         Identical answers to the same gold are compared once.
         """
-        pairs, number = iter(pairs), 0
+        pairs, count = iter(pairs), 0
         while chunk := list(islice(pairs, CHUNK * self.workers)):
-            yield from self._grade_own(chunk, number) if self._own else self._grade_answers(chunk)
-            number += len(chunk)
+            if self._is_users:
+                yield from self._outcomes_by_user(chunk, first_number=count + 1)
+            else:
+                yield from self._outcomes_by_answer(chunk)
+            count += len(chunk)
 
     def classes(self, answers: Sequence[str | None]) -> list[int]:
-        """Equivalent answers share a number, counted from 0 in order of first appearance; None gets -1.
+        """Number the classes of equivalent answers from 0, in order of first appearance; None gets -1.
 
-        At most MAX_CLASS_COMPARISONS comparisons are symbolic; of answers of a user's own grader, none is.
+        At most MAX_CLASS_COMPARISONS comparisons are symbolic; with a user's grader, none is.
         """
-        budget = 0 if self._own else MAX_CLASS_COMPARISONS
-        representative: dict[str, str] = {}  # of an answer: the most frequent one that equals it
-        for answer, _ in Counter(each for each in answers if each is not None).most_common():
-            others = dict.fromkeys(representative.values())
-            verdicts = {other: compare_quickly(other, answer)[0] for other in others}
-            equal = [other for other in others if verdicts[other]]
-            if not equal and (undecided := [other for other in others if verdicts[other] is None][:budget]):
-                budget -= len(undecided)
-                found = self.start().submit([(other, answer) for other in undecided])
-                equal = [other for other, said in zip(undecided, found, strict=True) if said == ("ok", True)]
-            representative[answer] = equal[0] if equal else answer
-        numbers: dict[str, int] = {}
-        return [-1 if each is None else numbers.setdefault(representative[each], len(numbers)) for each in answers]
+        budget = 0 if self._is_users else MAX_CLASS_COMPARISONS
+        counts = Counter(answer for answer in answers if answer is not None)
+        representatives: dict[str, str] = {}  # answer -> the most frequent answer that equals it
+        for answer, _ in counts.most_common():
+            candidates = list(dict.fromkeys(representatives.values()))
+            equal, undecided = self._equal_candidates(candidates, answer)
+            if not equal and undecided:
+                compared = undecided[:budget]
+                budget -= len(compared)
+                equal = self._symbolically_equal(compared, answer)
+            representatives[answer] = equal[0] if equal else answer
+        class_numbers: dict[str, int] = {}
+        classes: list[int] = []
+        for answer in answers:
+            if answer is None:
+                classes.append(-1)
+            else:
+                classes.append(class_numbers.setdefault(representatives[answer], len(class_numbers)))
+        return classes
 
-    def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
-        pairs = [(gold, self._answer(completion, gold)) for completion, gold in chunk]
-        stated = dict.fromkeys((gold, answer) for gold, answer in pairs if answer is not None)
-        decided = {pair: compare_quickly(*pair) for pair in stated}
-        undecided = [pair for pair, (equal, _) in decided.items() if equal is None]
-        for pair, (status, value) in zip(undecided, self.start().submit(undecided) if undecided else (), strict=True):
-            # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
-            path = {"ok": "symbolic", "error": "raised"}.get(status, status)
-            decided[pair] = (status == "ok" and value is True, path)
-        for gold, answer in pairs:
+    def _equal_candidates(self, candidates: Sequence[str], answer: str) -> tuple[list[str], list[str]]:
+        """The candidates that equal an answer, and those that only sympy can compare with it."""
+        equal, undecided = [], []
+        for candidate in candidates:
+            verdict, _ = compare_quickly(candidate, answer)
+            if verdict:
+                equal.append(candidate)
+            elif verdict is None:
+                undecided.append(candidate)
+        return equal, undecided
+
+    def _symbolically_equal(self, candidates: Sequence[str], answer: str) -> list[str]:
+        if not candidates:
+            return []
+        results = self.start().submit([(candidate, answer) for candidate in candidates])
+        return [candidate for candidate, result in zip(candidates, results, strict=True) if result == ("ok", True)]
+
+    def _outcomes_by_answer(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
+        golds = [gold for _, gold in chunk]
+        answers = [self._answer(completion, gold) for completion, gold in chunk]
+        comparisons = self._compare(golds, answers)
+        for gold, answer in zip(golds, answers, strict=True):
             if answer is None:
                 yield Outcome("invalid", None, "none")
             else:
-                equal, path = decided[gold, answer]
+                equal, path = comparisons[gold, answer]
                 yield Outcome("correct" if equal else "incorrect", answer, path)
+
+    def _compare(self, golds: Sequence[str], answers: Sequence[str | None]) -> dict[tuple[str, str], tuple[bool, str]]:
+        """(gold, answer) -> (equal, what decided); each pair is compared once."""
+        comparisons: dict[tuple[str, str], tuple[bool, str]] = {}
+        undecided: list[tuple[str, str]] = []
+        for gold, answer in dict.fromkeys(zip(golds, answers, strict=True)):
+            if answer is None:
+                continue
+            equal, path = compare_quickly(gold, answer)
+            if equal is None:
+                undecided.append((gold, answer))
+            else:
+                comparisons[gold, answer] = equal, path
+        results = self.start().submit(undecided) if undecided else []
+        for pair, (status, value) in zip(undecided, results, strict=True):
+            # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
+            path = {"ok": "symbolic", "error": "raised"}.get(status, status)
+            comparisons[pair] = status == "ok" and value is True, path
+        return comparisons
 
     def _answer(self, completion: str, gold: str) -> str | None:
         """The answer of a completion; where the gold is one number, without the words that describe a number."""
@@ -156,22 +199,23 @@ class Grader(AbstractContextManager["Grader"]):
             return answer
         return without_words(answer)
 
-    def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
-        for number, (status, value) in enumerate(self.start().submit(chunk), before + 1):
+    def _outcomes_by_user(self, chunk: Sequence[Pair], first_number: int) -> Iterator[Outcome]:
+        results = self.start().submit(chunk)
+        for number, (status, value) in enumerate(results, first_number):
             if status == "error":
                 raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
-            yield self._own_outcome(value, number) if status == "ok" else Outcome("incorrect", None, status)
+            if status == "ok":
+                yield self._outcome_of_value(value, number)
+            else:
+                yield Outcome("incorrect", None, status)
 
-    def _own_outcome(self, value: Any, number: int) -> Outcome:
-        """Of what a user's function returned, as JSON gives it back."""
+    def _outcome_of_value(self, value: Any, number: int) -> Outcome:
+        """The outcome that a user's function returned, as JSON gives it back; number: of the completion."""
         parts = value if isinstance(value, list) else [value]
         verdict, answer, reward = (*parts, None, None, None)[:3]
         if _is_number(verdict) and reward is None:
             verdict, reward = None, verdict
-        judged = verdict in VERDICTS if verdict is not None else reward is not None
-        given = isinstance(answer, str | None) and (reward is None or _is_number(reward)) and len(parts) <= 3
-        mistake = ""
-        if not (judged and given):
+        if len(parts) > 3 or not _is_outcome(verdict, answer, reward):
             mistake = (
                 f"must return one of {', '.join(VERDICTS)}, or a number, or one of these and the answer's text, or a "
                 f"verdict, the answer and a number; got {value!r:.100}"
@@ -182,11 +226,20 @@ class Grader(AbstractContextManager["Grader"]):
             mistake = f"must give a number where data.reward=graded; got {value!r:.100}"
         elif reward is not None and not abs(reward) <= LARGEST_REWARD:  # not-a-number, too
             mistake = f"gave the reward {reward}, which is not finite"
-        if mistake:
-            raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
-        if verdict is None:
-            verdict = "correct" if reward >= self.threshold else "incorrect"
-        return Outcome(verdict, answer, "user", None if reward is None else float(reward))
+        else:
+            if verdict is None:
+                verdict = "correct" if reward >= self.threshold else "incorrect"
+            return Outcome(verdict, answer, "user", None if reward is None else float(reward))
+        raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
+
+
+def _is_outcome(verdict: Any, answer: Any, reward: Any) -> bool:
+    """Check for a verdict or a number, each of its kind."""
+    if verdict is None and reward is None:
+        return False
+    is_verdict = verdict is None or verdict in VERDICTS
+    is_reward = reward is None or _is_number(reward)
+    return is_verdict and is_reward and isinstance(answer, str | None)
 
 
 def _is_number(value: Any) -> bool:
@@ -230,9 +283,8 @@ def _line_of(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{Path(error.filename).name}, line {error.lineno},"
     package = Path(topr_exp.__file__).parent
-    own_lines = []
-    for frame in traceback.extract_tb(error.__traceback__):
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and package not in path.parents and path.parent.name != "importlib":
-            own_lines.append(f"{path.name}, line {frame.lineno},")
-    return own_lines[-1] if own_lines else None
+            return f"{path.name}, line {frame.lineno},"
+    return None

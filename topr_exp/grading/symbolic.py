@@ -1,6 +1,6 @@
 r"""The symbolic comparison, run in a worker: latex2sympy2 turns tokens into sympy, which compares.
 
-The parser reads only what is written here from a list of admitted tokens: no model's text, nothing evaluated as code.
+The parser reads only LaTeX that is written here from a list of admitted tokens, never a model's text.
 """
 
 import operator
@@ -25,11 +25,11 @@ from topr_exp.grading.structure import Leaf, parse
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _MATRIX_NAMES = frozenset(("pmatrix", "vmatrix"))
-_UNEVALUATED = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)  # whose values take seconds
-SAMPLE_POINTS = 16  # of expressions that sympy evaluates
-RELATIVE_ACCURACY = 1e-9  # far above what rounding does to its 15 digits
+_UNEVALUATED = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)  # sympy takes seconds for their values
+SAMPLE_POINTS = 16
+RELATIVE_ACCURACY = 1e-9  # far above the rounding of 15 digits
 
-Signs = tuple[tuple[str, bool], ...]  # of names: is it positive?
+Signs = tuple[tuple[str, bool], ...]  # (name, is it positive?)
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -44,56 +44,59 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     gold_tree, answer_tree = expression_tree(gold.tokens), expression_tree(answer.tokens)
     if gold_tree is not None and answer_tree is not None:
         return _same_trees(gold_tree, answer_tree)
-    one, other = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
-    if one is None or other is None:
+    gold_value, answer_value = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
+    if gold_value is None or answer_value is None:
         return False
-    golds, answers = _relations(one), _relations(other)
-    if golds or answers:  # chains in either direction
-        orders = (answers, answers[::-1]) if len(golds) == len(answers) else ()
-        return any(all(map(_same_relation, golds, order)) for order in orders)
-    if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
-        return _same_expressions(one, other)
-    if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
-        return one.shape == other.shape and all(map(_same_expressions, one, other))
-    return bool(one == other)
+    gold_chain, answer_chain = _relations(gold_value), _relations(answer_value)
+    if gold_chain or answer_chain:
+        return _same_chains(gold_chain, answer_chain) or _same_chains(gold_chain, answer_chain[::-1])
+    if isinstance(gold_value, sympy.Expr) and isinstance(answer_value, sympy.Expr):
+        return _same_expressions(gold_value, answer_value)
+    if isinstance(gold_value, sympy.MatrixBase) and isinstance(answer_value, sympy.MatrixBase):
+        return gold_value.shape == answer_value.shape and all(map(_same_expressions, gold_value, answer_value))
+    return bool(gold_value == answer_value)
 
 
-# ---- two expressions: equal if they are so wherever both are defined and real
+# ---- two expressions are equal if they are equal wherever both are defined and real
 
 
 def _same_trees(gold: Tree, answer: Tree) -> bool:
-    """Compare for real symbols; where that proves nothing, for symbols with the signs at which both have a value.
+    """Compare for real symbols; where that proves nothing, for symbols with signs at which both have a value.
 
-    Different at one sample point of any signs is different.
+    A difference at one sample point, whatever its signs, is a difference.
     """
-    one, other = to_sympy(gold), to_sympy(answer)
-    if sympy.expand(one - other) == 0:
+    gap = to_sympy(gold) - to_sympy(answer)
+    if sympy.expand(gap) == 0:
         return True
     names = sorted(names_of(gold) | names_of(answer))
-    points: list[Point] = []
-    for point in signed_points(names) if names else ():
+    points = signed_points(names) if names else ()
+    first_defined: Point | None = None
+    for point in points:
         differ = differ_at(point, gold, answer)
         if differ:
             return False
-        if differ is not None:
-            points.append(point)
-    if not points:
-        return _is_zero(one - other)
-    signs = _signs(points[0])
-    signed_gap = to_sympy(gold, signs) - to_sympy(answer, signs)
-    return bool(sympy.expand(signed_gap) == 0) or _is_zero(one - other) or _is_zero(signed_gap)
+        if differ is not None and first_defined is None:
+            first_defined = point
+    if first_defined is None:
+        return _is_zero(gap)
+    signs = _signs(first_defined)
+    return _is_zero_for_signs(gap, to_sympy(gold, signs) - to_sympy(answer, signs))
 
 
-def _same_expressions(one: sympy.Expr, other: sympy.Expr) -> bool:
-    """What `_same_trees` does, for what has no tree."""
-    values = _real_values(one, other)
-    if not all(_same_number(value.one, value.other) for value in values):
+def _same_expressions(gold: sympy.Expr, answer: sympy.Expr) -> bool:
+    """Compare as `_same_trees` does, for expressions without a tree."""
+    values = _real_values(gold, answer)
+    if not all(_same_number(value.left, value.right) for value in values):
         return False
     if not values:
-        return _is_zero(one - other)
+        return _is_zero(gold - answer)
     signs = _signs(values[0].point)
-    signed_gap = _with_signs(one, signs) - _with_signs(other, signs)
-    return bool(sympy.expand(signed_gap) == 0) or _is_zero(one - other) or _is_zero(signed_gap)
+    return _is_zero_for_signs(gold - answer, _with_signs(gold, signs) - _with_signs(answer, signs))
+
+
+def _is_zero_for_signs(gap: sympy.Expr, signed_gap: sympy.Expr) -> bool:
+    """Prove that a difference is 0 for real symbols or for signed ones; the cheapest proof first."""
+    return bool(sympy.expand(signed_gap) == 0) or _is_zero(gap) or _is_zero(signed_gap)
 
 
 def _is_zero(gap: sympy.Expr) -> bool:
@@ -112,20 +115,21 @@ class _RealValues(NamedTuple):
     """The values of two expressions at a sample point, to 15 digits."""
 
     point: Point
-    one: sympy.Number
-    other: sympy.Number
+    left: sympy.Number
+    right: sympy.Number
 
 
-def _real_values(one: sympy.Expr, other: sympy.Expr) -> list[_RealValues]:
+def _real_values(left: sympy.Expr, right: sympy.Expr) -> list[_RealValues]:
     """Values of both where both are real; none without symbols, or where they would take seconds."""
-    names = sorted(symbol.name for symbol in one.free_symbols | other.free_symbols)
-    if not names or one.has(*_UNEVALUATED) or other.has(*_UNEVALUATED):
+    names = sorted(symbol.name for symbol in left.free_symbols | right.free_symbols)
+    if not names or left.has(*_UNEVALUATED) or right.has(*_UNEVALUATED):
         return []
-    values = [
-        _RealValues(point, _value_at(point, one), _value_at(point, other))
-        for point in signed_points(names, SAMPLE_POINTS)
-    ]
-    return [value for value in values if _is_real(value.one) and _is_real(value.other)]
+    values: list[_RealValues] = []
+    for point in signed_points(names, SAMPLE_POINTS):
+        left_value, right_value = _value_at(point, left), _value_at(point, right)
+        if _is_real(left_value) and _is_real(right_value):
+            values.append(_RealValues(point, left_value, right_value))
+    return values
 
 
 def _value_at(point: Point, expression: sympy.Expr) -> sympy.Expr:
@@ -137,9 +141,9 @@ def _is_real(value: sympy.Expr) -> bool:
     return bool(value.is_Number and value.is_finite)
 
 
-def _same_number(one: sympy.Number, other: sympy.Number) -> bool:
-    """Compare two values, which rounding may have changed."""
-    return bool(abs(one - other) <= RELATIVE_ACCURACY * max(abs(one), abs(other)))
+def _same_number(left: sympy.Number, right: sympy.Number) -> bool:
+    """Compare two rounded values."""
+    return bool(abs(left - right) <= RELATIVE_ACCURACY * max(abs(left), abs(right)))
 
 
 def _with_signs(expression: sympy.Expr, signs: Signs) -> sympy.Expr:
@@ -148,7 +152,7 @@ def _with_signs(expression: sympy.Expr, signs: Signs) -> sympy.Expr:
 
 
 def _signed_symbol(name: str, signs: Mapping[str, bool]) -> sympy.Expr:
-    """A positive symbol or its negative; one of any sign where `signs` has none of it."""
+    """A positive symbol or its negative; a real symbol where `signs` does not hold its name."""
     if name not in signs:
         return sympy.Symbol(name.lstrip("\\"), real=True)
     size = sympy.Symbol(name.lstrip("\\"), positive=True)
@@ -159,32 +163,48 @@ def _signed_symbol(name: str, signs: Mapping[str, bool]) -> sympy.Expr:
 
 
 def _relations(expression: Any) -> list[Relational]:
-    """The members of a chain such as a < b < c; none for anything else than relations."""
-    members = getattr(expression, "_unsorted_args", None) if isinstance(expression, sympy.And) else [expression]
-    return members if members and all(isinstance(member, Relational) for member in members) else []
+    """The relations of a chain such as a < b < c, or of one relation; none for anything else."""
+    members = [expression]
+    if isinstance(expression, sympy.And):
+        members = getattr(expression, "_unsorted_args", None) or []
+    return members if all(isinstance(member, Relational) for member in members) else []
+
+
+def _same_chains(golds: list[Relational], answers: list[Relational]) -> bool:
+    return len(golds) == len(answers) and all(map(_same_relation, golds, answers))
 
 
 def _same_relation(gold: Relational, answer: Relational) -> bool:
     """Compare two relations up to constant factors; x^2 = -1 and x^2 = -4 are not equal."""
-    one, other = (each.reversed if isinstance(each, sympy.Ge | sympy.Gt) else each for each in (gold, answer))
-    if type(one) is not type(other):
+    gold, answer = _with_larger_side_right(gold), _with_larger_side_right(answer)
+    if type(gold) is not type(answer):
         return False
     try:
-        left, right = ((side.lhs - side.rhs).doit() for side in (one, other))
-        if isinstance(one, sympy.Eq):
-            left, right = (sympy.fraction(sympy.together(side))[0] for side in (left, right))
-        ratio = _constant_ratio(left, right)
+        ratio = _constant_ratio(_difference_of_sides(gold), _difference_of_sides(answer))
     except Exception:  # sets, tuples and matrices have no difference
-        return bool(one == other)
+        return bool(gold == answer)
     if ratio is None or not (ratio.is_finite and ratio.is_real) or ratio == 0:
         return False
-    return bool(ratio > 0) or isinstance(one, sympy.Eq | sympy.Ne)
+    return bool(ratio > 0) or isinstance(gold, sympy.Eq | sympy.Ne)
+
+
+def _with_larger_side_right(relation: Relational) -> Relational:
+    return relation.reversed if isinstance(relation, sympy.Ge | sympy.Gt) else relation
+
+
+def _difference_of_sides(relation: Relational) -> sympy.Expr:
+    """Left minus right; of an equation only the numerator."""
+    difference = (relation.lhs - relation.rhs).doit()
+    if not isinstance(relation, sympy.Eq):
+        return difference
+    numerator, _ = sympy.fraction(sympy.together(difference))
+    return numerator
 
 
 def _constant_ratio(left: sympy.Expr, right: sympy.Expr) -> sympy.Expr | None:
     """The number left / right, wherever both are defined and real; None where it is no number."""
     values = _real_values(left, right)
-    if not all(_same_number(value.one * values[0].other, value.other * values[0].one) for value in values):
+    if not all(_same_number(value.left * values[0].right, value.right * values[0].left) for value in values):
         return None
     ratio = sympy.simplify(left / right)
     if not ratio.is_number and values:
@@ -194,38 +214,42 @@ def _constant_ratio(left: sympy.Expr, right: sympy.Expr) -> sympy.Expr | None:
 
 def to_latex(tokens: Tokens) -> str:
     r"""LaTeX for the parser: decimals as exact fractions, letters one by one, `i` as the imaginary unit."""
-    imaginary = "i" in "".join(t for t in tokens if t.isalpha()) and not ({r"\sum", r"\prod"} & set(tokens))
-    out: list[str] = []
-    for at, token in enumerate(tokens):
-        if token[0] == "." or "." in token:
-            whole, _, decimals = token.partition(".")
-            out.append(rf"\frac{{{int(whole + decimals)}}}{{{10 ** len(decimals)}}}")
+    i_is_index = r"\sum" in tokens or r"\prod" in tokens
+    latex: list[str] = []
+    for index, token in enumerate(tokens):
+        command = tokens[index - 2] if index >= 2 else ""  # its argument would be this token
+        following = tokens[index + 1] if index + 1 < len(tokens) else ""
+        if "." in token:
+            integer, _, decimals = token.partition(".")
+            latex.append(rf"\frac{{{int(integer + decimals)}}}{{{10 ** len(decimals)}}}")
         elif token == "*":
-            out.append(r"\cdot ")
+            latex.append(r"\cdot ")
+        elif token in _MATRIX_NAMES and command in (r"\begin", r"\end"):
+            latex.append(token)
         elif token.isalpha():
-            matrix = token in _MATRIX_NAMES and tokens[at - 2 : at - 1] in ((r"\begin",), (r"\end",))
-            subscript = tokens[at - 2 : at - 1] == ("_",)
-            out.append(
-                token if matrix else " ".join("I" if c == "i" and imaginary and not subscript else c for c in token)
-            )
+            letters = " ".join(token)
+            if not i_is_index and command != "_":
+                letters = letters.replace("i", "I")
+            latex.append(letters)
         else:
-            spaced = token[0] == "\\" and token[-1].isalpha() and tokens[at + 1 : at + 2] != ("{",)
-            out.append(token + " " if spaced else token)
-    return "".join(out)
+            is_word = token[0] == "\\" and token[-1].isalpha()
+            latex.append(token + " " if is_word and following != "{" else token)
+    return "".join(latex)
 
 
 @lru_cache(maxsize=256)
 def to_sympy(tree: Tree, signs: Signs = ()) -> Any:
     """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
-    kind, *parts = (to_sympy(part, signs) if isinstance(part, tuple) else part for part in tree)
+    kind, *children = tree
+    operands = [to_sympy(child, signs) if isinstance(child, tuple) else child for child in children]
     match kind:
         case "number":
-            return sympy.Rational(*Fraction(parts[0]).as_integer_ratio())
+            return sympy.Rational(*Fraction(operands[0]).as_integer_ratio())
         case "name":
-            return _signed_symbol(parts[0], dict(signs))
-        case "root" if parts[1].is_odd and parts[0].is_negative:
-            return -sympy.root(-parts[0], parts[1])
-    return _OPERATORS[kind](*parts)
+            return _signed_symbol(operands[0], dict(signs))
+        case "root" if operands[1].is_odd and operands[0].is_negative:
+            return -sympy.root(-operands[0], operands[1])
+    return _OPERATORS[kind](*operands)
 
 
 _OPERATORS: dict[str, Any] = {
@@ -236,7 +260,7 @@ _OPERATORS: dict[str, Any] = {
 
 
 class _Parser(_Latex2Sympy):
-    """latex2sympy2's converter, whose own `parse_number` hands every literal to sympify, which evaluates it as code."""
+    """latex2sympy2's converter without its `parse_number`, whose sympify evaluates literals as code."""
 
     def parse_number(self, text: str) -> sympy.Integer:
         digits = text.replace(",", "")
@@ -251,13 +275,15 @@ def latex_to_sympy(tokens: Tokens) -> Any:
     if any(token.isalpha() and len(token) > 4 for token in tokens if token not in _MATRIX_NAMES):
         return None  # a word, not a product of letters
     try:
-        found = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION).parse(to_latex(tokens))
-        return found.as_explicit() if isinstance(found, sympy.MatrixExpr) else found  # 2 times a matrix
+        expression = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION).parse(to_latex(tokens))
+        if isinstance(expression, sympy.MatrixExpr):  # 2 times a matrix
+            return expression.as_explicit()
+        return expression
     except Exception:  # the parser raises bare Exceptions of many kinds; each means that it cannot read the tokens
         return None
 
 
-MOST_GENERATORS = 24  # of polynomials that workers compute with: symbols, roots, functions
+MOST_GENERATORS = 24  # symbols, roots and functions of the polynomials that workers compute with
 WARM_UP = (
     (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
     (r"x^2+2x+1", r"(x+1)^2"),
@@ -276,7 +302,7 @@ WARM_UP = (
 
 
 def prepare() -> None:
-    """Warms this process up and then takes from it what turns text into code; for a worker process only.
+    """Warm this process up, then remove the functions that turn text into code; for a worker process only.
 
     The first answer of a shape costs the parser 40-180 ms, a second one about 2 ms; sympy imports much when first used.
     """
@@ -287,7 +313,7 @@ def prepare() -> None:
     sympy.utilities.lambdify.lambdify = refuse
     # Terms of infinite sums without text, and without numpy and scipy, which lambdify imports.
     sympy.core.evalf.lambdify = lambda symbol, term: lambda value: term.subs(symbol, value)
-    for generators in range(1, MOST_GENERATORS + 1):  # whose arithmetic sympy writes as text and compiles, once each
+    for generators in range(1, MOST_GENERATORS + 1):  # sympy writes their arithmetic as text and compiles it, once each
         PolyRing(sympy.symbols(f"x:{generators}"), sympy.ZZ)
     for gold, answer in WARM_UP:
         equal(gold, answer)
