@@ -38,40 +38,48 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    started, number, counts = time.monotonic(), 0, Counter[str]()
+    start_time = time.monotonic()
+    line_count = 0
+    counts = Counter[str]()
     with Grader(options.format, threshold=options.threshold) as grader:
         for lines in _lines():
-            rows = [_row(line, place) for place, line in enumerate(lines, number + 1) if line.strip()]
-            number += len(lines)
-            outcomes = grader.grade((row["completion"], as_text(row["gold"])) for row in rows if "completion" in row)
+            rows = [_row(line, number) for number, line in enumerate(lines, line_count + 1) if line.strip()]
+            line_count += len(lines)
+            _add_verdicts(rows, grader)
             for row in rows:
-                if "completion" not in row:
-                    counts["malformed"] += 1
-                else:
-                    outcome = next(outcomes)
-                    counts[outcome.verdict] += 1
-                    row |= {"verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path}
-                    row |= {} if outcome.reward is None else {"reward": outcome.reward}
+                counts[row.get("verdict", "malformed")] += 1
                 print(json.dumps(row))
             sys.stdout.flush()
     verdicts = ", ".join(f"{counts[name]} {name}" for name in (*VERDICTS, "malformed"))
-    print(f"{verdicts}; {number / (time.monotonic() - started):,.0f} lines a second", file=sys.stderr)
+    lines_per_second = line_count / (time.monotonic() - start_time)
+    print(f"{verdicts}; {lines_per_second:,.0f} lines a second", file=sys.stderr)
     return 1 if counts["malformed"] else 0
 
 
+def _add_verdicts(rows: list[dict[str, Any]], grader: Grader) -> None:
+    """Grade the rows that are well-formed, in place."""
+    well_formed = [row for row in rows if "completion" in row]
+    pairs = [(row["completion"], as_text(row["gold"])) for row in well_formed]
+    for row, outcome in zip(well_formed, grader.grade(pairs), strict=True):
+        row |= {"verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path}
+        if outcome.reward is not None:
+            row["reward"] = outcome.reward
+
+
 def _lines() -> Iterator[list[bytes]]:
-    """The lines of standard input that have come, without waiting for more; of the last one, what is there."""
-    begun: list[bytes] = []
+    """The complete lines of standard input that have come, without waiting for more; at its end the last line."""
+    line_start: list[bytes] = []  # pieces of a line whose end has not come
     try:
         while data := sys.stdin.buffer.read1(READ_BYTES):  # type: ignore[union-attr]
-            *lines, rest = data.split(b"\n")
+            *lines, unfinished_line = data.split(b"\n")
             if lines:
-                yield [b"".join([*begun, lines[0]]), *lines[1:]]
-                begun = []
-            begun.append(rest)
+                lines[0] = b"".join([*line_start, lines[0]])
+                yield lines
+                line_start = []
+            line_start.append(unfinished_line)
     except OSError as error:
         raise TOPRError(f"the input can't be read: {error.strerror}") from error
-    yield [b"".join(begun)]
+    yield [b"".join(line_start)]
 
 
 def _row(line: bytes, number: int) -> dict[str, Any]:

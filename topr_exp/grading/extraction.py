@@ -1,10 +1,11 @@
-r"""Finds the final answer in a completion: in the last balanced \boxed{...}, or after the last "the answer is".
+r"""Extraction of the final answer of a completion: the last balanced \boxed{...}, or after the last "the answer is".
 
-Takes time linear in the text and judges nothing; `None`: the completion states no answer, which is graded as invalid.
+Takes time linear in the text and judges nothing. None: the completion states no answer; it is graded as invalid.
 """
 
 import re
 from collections import deque
+from typing import NamedTuple
 
 from topr_exp.grading.surroundings import (
     END_OF_ANSWER,
@@ -53,7 +54,7 @@ _THOUGHT_END = "</think>"
 
 
 def extract(completion: str, format: str) -> str | None:
-    r"""The final answer that a completion states, as it was written; None where it states none.
+    r"""The final answer that a completion states, as written; None where it states none.
 
     `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final answer is
     X."), "lenient" (the last \boxed{...}, "####", "answer is" or "answer:", else the last number) or "verdict"
@@ -80,7 +81,9 @@ def extract(completion: str, format: str) -> str | None:
     if format != "verdict":
         return _without_clause(statement)
     words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
-    return words.pop() if len(words) == 1 and words <= {"correct", "incorrect"} else None
+    if words in ({"correct"}, {"incorrect"}):
+        return words.pop()
+    return None
 
 
 def why_invalid(completion: str, format: str) -> str:
@@ -97,11 +100,13 @@ def why_invalid(completion: str, format: str) -> str:
     start = _BOX if format == "math" else _PHRASES[format]
     if format == "lenient" or start.search(_after_thought(completion)) is None:
         return f"it has no {mark}"
-    return f"nothing that can be read follows {mark}" if format != "math" else f"its {mark} is empty or not closed"
+    if format == "math":
+        return f"its {mark} is empty or not closed"
+    return f"nothing that can be read follows {mark}"
 
 
 def _lenient_answer(completion: str) -> str | None:
-    """What the last mark of an answer states, or else the last number of the text; None without a number."""
+    """The statement after the last mark of an answer, else the last number of the text; None without a number."""
     text = _own_text(completion, _LENIENT_MARK)
     if text is None:
         text = _own_text(completion, NUMBER_IN_TEXT)
@@ -124,23 +129,26 @@ def _lenient_answer(completion: str) -> str | None:
 def tagged(completion: str) -> str | None:
     """Extract the last closed <answer>...</answer>, without white space around it; None where it is empty.
 
-    What does not count in `extract` does not count here.
+    Text that `extract` ignores is ignored here, too.
     """
     text = _own_text(completion, _TAG)
     if text is None:
         return None
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(end, 0))
-    return text[start + len("<answer>") : end].strip() or None if start >= 0 else None
+    if start < 0:
+        return None
+    content = text[start + len("<answer>") : end].strip()
+    return content or None
 
 
 def _own_text(completion: str, start: re.Pattern[str]) -> str | None:
     """A completion without its thoughts, and without what follows its first answer; None without one."""
     text = _after_thought(completion)
-    first = start.search(text)
-    if first is None:
+    first_start = start.search(text)
+    if first_start is None:
         return None
-    end = END_OF_ANSWER.search(text, first.end())
+    end = END_OF_ANSWER.search(text, first_start.end())
     return text if end is None else text[: end.start()]
 
 
@@ -157,22 +165,31 @@ def last_boxed(text: str) -> str | None:
     boxes = _boxes(text)
     if not boxes:
         return None
-    parts = [boxes[-1]]
+    joined = [boxes[-1]]
     for box in reversed(boxes[:-1]):
-        gap = text[box[1] : parts[-1][0]]
+        gap = text[box.end : joined[0].start]
         if len(gap) > _JOINT_CHARS or not _JOINT.fullmatch(gap):
             break
-        parts.append(box)
-    contents = [text[inner_start:inner_end].strip() for _, _, inner_start, inner_end in reversed(parts)]
-    if len({"".join(content.split()) for content in contents}) == 1:
+        joined.insert(0, box)
+    contents = [text[box.content].strip() for box in joined]
+    different_contents = {"".join(content.split()) for content in contents}
+    if len(different_contents) == 1:
         contents = contents[:1]
     return ", ".join(content for content in contents if content) or None
 
 
-def _boxes(text: str) -> list[tuple[int, int, int, int]]:
-    """(start, end, start and end of the content) of the outermost balanced boxes, in order; one pass over braces."""
+class _Box(NamedTuple):
+    r"""The position of a \boxed{...}."""
+
+    start: int
+    end: int
+    content: slice
+
+
+def _boxes(text: str) -> list[_Box]:
+    """The outermost balanced boxes, in order; one pass over braces."""
     openings: dict[int, int] = {}  # position of the opening brace -> start of the command
-    boxes: list[tuple[int, int, int, int]] = []
+    boxes: list[_Box] = []
     for match in deque(_BOX.finditer(text), MAX_BOXES):
         brace = match.end()
         while brace < len(text) and text[brace].isspace():
@@ -181,7 +198,7 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
             openings[brace] = match.start()
         elif (bare := _BARE.match(text, brace)) and (content := bare.group().rstrip(".,;: ")):
             end = brace + len(content)
-            boxes.append((match.start(), end, brace, end))
+            boxes.append(_Box(match.start(), end, slice(brace, end)))
     stack: list[int] = []
     for match in _BRACES.finditer(text):
         if match.group() == "{":
@@ -189,17 +206,17 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
         elif match.group() == "}" and stack:
             brace = stack.pop()
             if brace in openings:
-                boxes.append((openings[brace], match.end(), brace + 1, match.start()))
-    boxes.sort()
-    outermost: list[tuple[int, int, int, int]] = []
+                boxes.append(_Box(openings[brace], match.end(), slice(brace + 1, match.start())))
+    boxes.sort(key=lambda box: (box.start, box.end))
+    outermost: list[_Box] = []
     for box in boxes:
-        if not outermost or box[0] >= outermost[-1][1]:
+        if not outermost or box.start >= outermost[-1].end:
             outermost.append(box)
     return outermost
 
 
 def _after_phrase(text: str, phrase: re.Pattern[str]) -> tuple[str | None, int]:
-    """What the last completed phrase states (a box, a displayed formula or the rest of the sentence), and its start.
+    """The statement after the last completed phrase (a box, a displayed formula or a sentence's end), and its start.
 
     (None, -1) where no phrase is completed.
     """
@@ -216,18 +233,23 @@ def _without_clause(statement: str) -> str:
     """The value before a clause that explains it, such as "42, which is 6 times 7" or "42 (i.e. 42.0)"."""
     for clause in _CLAUSE.finditer(statement, 0, MAX_STATEMENT):
         value = statement[: clause.start()].rstrip(" ,;:*_-–—")
-        if value.count("{") == value.count("}") and any(char.isalnum() for char in value):
+        if value.count("{") == value.count("}") and _says_something(value):
             return value
     return statement
 
 
-def _statement(rest: str) -> str | None:
+def _statement(text: str) -> str | None:
+    """The statement at the start of a text: a displayed formula or a sentence; None where it says nothing."""
     for opening, closing in _DISPLAYS:
-        if rest.startswith(opening) and (end := rest.find(closing, len(opening))) >= 0:
-            rest = rest[len(opening) : end].replace("\n", " ")
+        if text.startswith(opening) and (end := text.find(closing, len(opening))) >= 0:
+            text = text[len(opening) : end].replace("\n", " ")
             break
-    stop = _SENTENCE_END.search(rest)
-    sentence = rest[: stop.start()] if stop else rest
+    stop = _SENTENCE_END.search(text)
+    sentence = text if stop is None else text[: stop.start()]
     boxed = last_boxed(sentence)
-    answer = without_punctuation(boxed if boxed is not None else sentence)
-    return answer if any(char.isalnum() for char in answer) else None
+    answer = without_punctuation(sentence if boxed is None else boxed)
+    return answer if _says_something(answer) else None
+
+
+def _says_something(text: str) -> bool:
+    return any(character.isalnum() for character in text)

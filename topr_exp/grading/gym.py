@@ -18,10 +18,10 @@ def prepare() -> None:
 
 
 def grade(completion: str, gold: str) -> tuple[str, str | None, float]:
-    """The verdict on what the last <answer>...</answer> holds, that, and the task's score of it in [0, 1].
+    """Grade the last <answer>...</answer>: the verdict, the answer and the task's score in [0, 1].
 
-    gold: the problem as JSON, with `task`, `options` of the task, `answer` and `metadata`. Correct is what the task
-    scores 1; all else, also what its scorer fails on, is incorrect. Without an answer: invalid, which scores 0.
+    gold: the problem as JSON, with `task`, `options` of the task, `answer` and `metadata`. A score of 1 is correct,
+    anything else incorrect, also where the task's scorer fails. Without an answer: invalid, which scores 0.
     """
     answer = tagged(completion)
     if answer is None:
@@ -34,14 +34,18 @@ def score(answer: str, entry: Mapping[str, Any]) -> float:
     """A task's score of an answer, in [0, 1]."""
     task, metadata = entry["task"], entry["metadata"]
     if task in ("countdown", "puzzle24"):  # the library's scorers parse these answers by evaluating them
-        found, target = value_and_numbers(answer), metadata["target"] if task == "countdown" else 24
-        return float(found is not None and found[0] == target and sorted(found[1]) == sorted(metadata["numbers"]))
+        arithmetic = value_and_numbers(answer)
+        if arithmetic is None:
+            return 0.0
+        value, numbers = arithmetic
+        target = metadata["target"] if task == "countdown" else 24
+        return float(value == target and sorted(numbers) == sorted(metadata["numbers"]))
     scorer = task_of(task, json.dumps(entry["options"]))
     try:
         return float(scorer.score_answer(answer, entry))
     except (MemoryError, RecursionError):
         raise  # they end the worker
-    except Exception:  # of the library, on a text that it did not expect; a gold on which it fails is told before a run
+    except Exception:  # the library's, on a text that it did not expect; golds are tried before a run
         return 0.0
 
 
@@ -65,4 +69,6 @@ def value_and_numbers(text: str) -> tuple[Fraction, list[int]] | None:
     if not _ARITHMETIC.fullmatch(text) or _NO_ARITHMETIC.search(text):
         return None
     value = rational_value(tuple(re.findall(r"\d+|\S", text)))
-    return None if value is None else (value, [int(number) for number in re.findall(r"\d+", text)])
+    if value is None:
+        return None
+    return value, [int(number) for number in re.findall(r"\d+", text)]

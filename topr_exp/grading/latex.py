@@ -33,6 +33,7 @@ _DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}])")
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\[ ,;:!]|[ ~]|\{\\[ ,;:!]\})\d{3})+(?![\d])")
 _COMMA_GROUPS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*(?:\\!)?\s*)(?=\d{3}(?!\d))")
 _FIRST_GROUP = re.compile(r"[1-9]\d{0,2}", re.ASCII)
+_FURTHER_GROUP = re.compile(r"\d{3}(\.\d+)?")
 _TEXT = re.compile(
     r"\\(text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|math(?:rm|bf|it|sf|tt|normal|cal|bb)|operatorname\*?)\s*"
     r"\{([^{}]{0,400})\}"
@@ -100,11 +101,15 @@ def tokenize(text: str) -> Tokens:
         text = _DOUBLED.sub(r"\\", text)
     text = _COMMA_GROUPS.sub("", text)
     text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\D", "", match.group()), text)
-    before, *rest = _TEXT.split(text)
-    tokens = _plain(before)
-    for command, content, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+    tokens: list[str] = []
+    end = 0
+    for match in _TEXT.finditer(text):
+        tokens += _plain(text[end : match.start()])
+        command, content = match.groups()
         value = next((token for token in reversed(tokens) if token != " "), "")
-        tokens += _text_tokens(command, content, value) + _plain(after)
+        tokens += _text_tokens(command, content, value)
+        end = match.end()
+    tokens += _plain(text[end:])
     return tuple(_merge_letters(_Canonical(_join_thousands(tokens)).until(" ", 0)))
 
 
@@ -120,33 +125,38 @@ def integer_like(token: str) -> bool:
 
 def _plain(text: str) -> list[str]:
     """Tokens with spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
-    out: list[str] = []
+    tokens: list[str] = []
     for lexeme in _LEXEME.findall(text):
-        token = " " if lexeme.isspace() or lexeme in _DROPPED else _SYNONYMS.get(lexeme, lexeme)
-        if token:
-            out.append("\\" + token if token in _FUNCTIONS else token)
-    return out
+        if lexeme.isspace() or lexeme in _DROPPED:
+            tokens.append(" ")
+            continue
+        token = _SYNONYMS.get(lexeme, lexeme)
+        if token in _FUNCTIONS:
+            tokens.append("\\" + token)
+        elif token:
+            tokens.append(token)
+    return tokens
 
 
 def _text_tokens(command: str, content: str, value: str) -> list[str]:
     r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token.
 
-    value: the token before it, behind which \text{m} is a unit.
+    value: the token before it; behind a value \text{m} is a unit.
     """
     word = content.strip()
     if command == "mathbb":
-        return [r"\mathbb", "{", *([word] if word else []), "}"]
+        return [r"\mathbb", "{", word, "}"] if word else [r"\mathbb", "{", "}"]
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
         return [_SYNONYMS.get("\\" + word, "\\" + word)]
     stripped = word.strip(" ,")
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
-    after_value = bool(value) and (number_like(value) or value in ("}", r"\pi", r"\circ"))
-    if after_value and command != "mathbb" and _SHORT_UNIT.fullmatch(word):
+    follows_value = bool(value) and (number_like(value) or value in ("}", r"\pi", r"\circ"))
+    if follows_value and _SHORT_UNIT.fullmatch(word):
         return ['"' + word]
-    listed = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
-    if (command.startswith("math") and "\\" in word) or not _WORDY.search(listed):
-        return [" ", *_plain(listed), " "]
+    items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
+    if (command.startswith("math") and "\\" in word) or not _WORDY.search(items):
+        return [" ", *_plain(items), " "]
     if quantity := _QUANTITY.fullmatch(word):
         return [*_plain(quantity.group(1)), '"' + quantity.group(2)]
     return ['"' + " ".join(word.split())]
@@ -154,39 +164,56 @@ def _text_tokens(command: str, content: str, value: str) -> list[str]:
 
 def _join_thousands(tokens: list[str]) -> list[str]:
     """1 , 234 , 567 without spaces is one number, unless it stands inside brackets; then all spaces go."""
-    out: list[str] = []
-    depth = i = 0
-    while i < len(tokens):
-        token = tokens[i]
+    joined: list[str] = []
+    depth = start = 0
+    while start < len(tokens):
+        token = tokens[start]
         depth += (token in _OPEN) - (token in _CLOSE)
-        end = i + 1
-        if depth <= 0 and _FIRST_GROUP.fullmatch(token) and not (out and out[-1][-1] == "."):
-            while end + 1 < len(tokens) and tokens[end] == "," and re.fullmatch(r"\d{3}(\.\d+)?", tokens[end + 1]):
-                end += 2
-            if tokens[end : end + 1] == [","] and end + 1 < len(tokens) and number_like(tokens[end + 1]):
-                end = i + 1  # 1,234,5 is a list
-        out.append(token if end == i + 1 else "".join(part for part in tokens[i:end] if part != ","))
-        i = end
-    return [token for token in out if token != " "]
+        follows_point = bool(joined) and joined[-1][-1] == "."
+        end = start + 1
+        if depth <= 0 and not follows_point:
+            end = _end_of_groups(tokens, start)
+        joined.append("".join(tokens[start:end:2]))
+        start = end
+    return [token for token in joined if token != " "]
+
+
+def _end_of_groups(tokens: list[str], start: int) -> int:
+    """The end of a number that is written in groups of three digits, else of its first token alone."""
+    if not _FIRST_GROUP.fullmatch(tokens[start]):
+        return start + 1
+    end = start + 1
+    while _comma_before(tokens, end) and _FURTHER_GROUP.fullmatch(tokens[end + 1]):
+        end += 2
+    is_list = _comma_before(tokens, end) and number_like(tokens[end + 1])  # 1,234,5
+    return start + 1 if is_list else end
+
+
+def _comma_before(tokens: list[str], index: int) -> bool:
+    """Check for a comma at an index and a token behind it."""
+    return index + 1 < len(tokens) and tokens[index] == ","
 
 
 def _merge_letters(tokens: list[str]) -> list[str]:
-    out: list[str] = []
+    """Letters side by side as one token; separators at the end are dropped."""
+    merged: list[str] = []
     for are_letters, run in groupby(tokens, lambda token: token.isalpha() and token.isascii()):
-        parts = list(run)
-        out += ["".join(parts)] if are_letters else parts
-    while out and out[-1] in (".", ",", ":"):
-        out.pop()
-    return out
+        if are_letters:
+            merged.append("".join(run))
+        else:
+            merged += run
+    while merged and merged[-1] in (".", ",", ":"):
+        merged.pop()
+    return merged
 
 
 class _Canonical:
-    """Puts every argument into braces and drops those that group nothing: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
+    """Puts every argument into braces and drops braces without effect: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens, self.at = tokens, 0
 
-    def _one(self, depth: int) -> list[str]:
+    def _item(self, depth: int) -> list[str]:
         """The next token with its arguments."""
         if depth > MAX_DEPTH:
             raise TooComplex
@@ -199,21 +226,24 @@ class _Canonical:
             name = self._argument(depth + 1, False)
             if name == ["array"] and self._peek() == "{":
                 self._argument(depth + 1, False)  # the columns' alignment
-            # All matrices are a pmatrix here: which brackets surround one is a matter of taste.
-            return [token, "{", *(["pmatrix"] if name and name[0] in _MATRICES else name), "}"]
+            if name and name[0] in _MATRICES:
+                name = ["pmatrix"]  # a matrix's brackets are a matter of taste
+            return [token, "{", *name, "}"]
         if token in ("^", "_"):
             argument = self._argument(depth + 1, False)
             if token == "^" and (argument == [r"\circ"] or set(argument) == {"'"}):
                 return argument
             return [token, "{", *argument, "}"]
         if token in _ARGUMENTS:
-            out = [token]
+            command = [token]
             if token == r"\sqrt" and self._peek() == "[":
                 self.at += 1
-                out += ["[", *self.until("]", depth + 1), "]"]
+                command += ["[", *self.until("]", depth + 1), "]"]
             for _ in range(_ARGUMENTS[token]):
-                out += ["{", *self._argument(depth + 1, True), "}"]
-            return ["\\end", "{", "pmatrix", "}"] if token == r"\end" and out[2] in _MATRICES else out
+                command += ["{", *self._argument(depth + 1, True), "}"]
+            if token == r"\end" and command[2] in _MATRICES:
+                return [r"\end", "{", "pmatrix", "}"]
+            return command
         return [token]
 
     def _peek(self) -> str | None:
@@ -221,15 +251,19 @@ class _Canonical:
 
     def until(self, closing: str, depth: int) -> list[str]:
         """The tokens up to a closing bracket (" " for none), or the end; parentheses come in pairs."""
-        out: list[str] = []
-        level = 1
+        content: list[str] = []
+        open_brackets = 1
         while self.at < len(self.tokens):
-            level += (closing == ")" and self.tokens[self.at] == "(") - (self.tokens[self.at] == closing)
-            if level == 0:
+            token = self.tokens[self.at]
+            if closing == ")" and token == "(":
+                open_brackets += 1
+            elif token == closing:
+                open_brackets -= 1
+            if open_brackets == 0:
                 break
-            out += self._one(depth)
+            content += self._item(depth)
         self.at += 1
-        return out
+        return content
 
     def _argument(self, depth: int, one_digit: bool) -> list[str]:
         """One TeX argument; \\frac and \\sqrt take one digit of a longer number, a power takes all of it."""
@@ -245,4 +279,4 @@ class _Canonical:
         if token == "-" and not one_digit:  # x^-1
             self.at += 1
             return ["-", *self._argument(depth + 1, one_digit)]
-        return self._one(depth)
+        return self._item(depth)

@@ -1,7 +1,7 @@
 """The caller's side of the grading processes (worker.py): tasks in, answers out, whatever becomes of a worker.
 
-Nothing is forked from the caller, who may run threads and torch, and no thread is started: who submits tasks waits for
-the answers. Not pebble's ProcessPool: a worker that dies idle, or before its task is noted, breaks the whole pool.
+Nothing is forked from the caller, who may run threads and torch, and no thread is started: `submit` waits for the
+answers. Not pebble's ProcessPool: a worker that dies idle, or before its task is noted, breaks the whole pool.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topr_exp.types import TOPRError
 
@@ -28,14 +28,14 @@ Arguments = tuple[str, ...]
 
 
 class _Worker:
-    """A process that grades, and what it sent so far of its next line."""
+    """A grading process and the beginning of the line that it is sending."""
 
     def __init__(self, channel: Connection) -> None:
         self.channel, self.pid = channel, 0
         self._received = bytearray()
 
     def receive(self) -> Any:
-        """Read what is there; the value of a line once that is whole, before it None. EOFError, OSError, ValueError."""
+        """Read what has come; the line's value once it is complete, else None. EOFError, OSError, ValueError."""
         received = os.read(self.channel.fileno(), MOST_RECEIVED)
         if not received:
             raise EOFError
@@ -48,11 +48,18 @@ class _Worker:
         return json.loads(line)
 
 
+class _Assignment(NamedTuple):
+    """A task that a worker has begun."""
+
+    task_index: int
+    due: float  # monotonic seconds
+
+
 class WorkerPool:
     """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
 
-    A worker without an answer `deadline` seconds after it began a task is killed: "timeout". One that ends by itself
-    (memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a forked child.
+    A worker without an answer `deadline` seconds after it began a task is killed: "timeout". A worker that ends by
+    itself (memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a forked child.
     """
 
     def __init__(self, target: str, workers: int, deadline: float) -> None:
@@ -70,16 +77,18 @@ class WorkerPool:
     def submit(self, tasks: Sequence[Arguments]) -> list[Answer]:
         """The answers to all tasks, in their order.
 
-        What was cut off is tried once more at the end, alone in a fresh worker: something else may have stopped the
-        first, or it had grown. An exception (a signal's, or TOPRError where the processes fail) ends the pool.
+        A task that was cut off is tried once more at the end, alone in a fresh worker: its first worker may have grown,
+        or have been stopped from outside. An exception (a signal's, or TOPRError where the processes fail) ends the
+        pool.
         """
         with self._at_work:
             if self.closed:
                 raise TOPRError("the grading pool is closed")
             try:
                 answers = self._run(tasks)
-                for index in [index for index, answer in answers.items() if answer[0] in CUT_OFF]:
-                    self._replace(-1)  # the one that `_run` takes first
+                cut_off = [index for index, (status, _) in answers.items() if status in CUT_OFF]
+                for index in cut_off:
+                    self._replace(-1)  # `_run` takes the last worker first
                     answers[index] = self._run([tasks[index]])[0]
             except BaseException:
                 self._end()
@@ -106,44 +115,53 @@ class WorkerPool:
             self._server.wait()
 
     def _run(self, tasks: Sequence[Arguments]) -> dict[int, Answer]:
-        """The answers by the tasks' numbers. A worker has one at a time."""
-        left, answers, idle = [*range(len(tasks))][::-1], dict[int, Answer](), [*range(len(self._workers))]
-        busy: dict[int, tuple[int, float]] = {}  # a worker's place -> its task's number, and when it is due
+        """The answers by the tasks' indices. A worker has one task at a time."""
+        answers: dict[int, Answer] = {}
+        waiting = list(reversed(range(len(tasks))))
+        idle = list(range(len(self._workers)))
+        busy: dict[int, _Assignment] = {}  # by the worker's index
         while True:
-            while idle and left:
-                if self._workers[place := idle.pop()].channel.poll(0):  # unasked: it ended while it was idle
-                    self._replace(place)
-                with contextlib.suppress(OSError):  # where it ended just now, its channel says so
-                    self._workers[place].channel.send_bytes(json.dumps(tasks[left[-1]]).encode())
-                busy[place] = left.pop(), time.monotonic() + self._deadline
+            while idle and waiting:
+                slot, task_index = idle.pop(), waiting.pop()
+                busy[slot] = self._assign(slot, task_index, tasks[task_index])
             if not busy:
                 return answers
-            wait_for = min(due for _, due in busy.values()) - time.monotonic()
-            ready = wait([self._workers[place].channel for place in busy], max(0.0, wait_for))
-            for place, (number, due) in [*busy.items()]:
-                worker = self._workers[place]
+            seconds = min(assignment.due for assignment in busy.values()) - time.monotonic()
+            ready = wait([self._workers[slot].channel for slot in busy], max(0.0, seconds))
+            for slot, assignment in list(busy.items()):
+                worker = self._workers[slot]
                 answer = answer_of(worker) if worker.channel in ready else None
-                if answer is None and time.monotonic() < due:
-                    continue
-                answers[number] = answer if answer is not None else ("timeout", None)
-                if answers[number][0] in CUT_OFF:
-                    self._replace(place)
-                del busy[place]
-                idle.append(place)
+                if answer is None:
+                    if time.monotonic() < assignment.due:
+                        continue
+                    answer = "timeout", None
+                answers[assignment.task_index] = answer
+                if answer[0] in CUT_OFF:
+                    self._replace(slot)
+                del busy[slot]
+                idle.append(slot)
 
-    def _replace(self, place: int) -> None:
-        old = self._workers[place]
-        old.channel.close()
-        self._workers[place] = self._new_worker(old.pid)
+    def _assign(self, slot: int, task_index: int, task: Arguments) -> _Assignment:
+        """Send a task to an idle worker."""
+        if self._workers[slot].channel.poll(0):  # unasked: it ended while it was idle
+            self._replace(slot)
+        with contextlib.suppress(OSError):  # where it ended just now, its channel says so
+            self._workers[slot].channel.send_bytes(json.dumps(task).encode())
+        return _Assignment(task_index, due=time.monotonic() + self._deadline)
 
-    def _new_worker(self, replaced: int | None = None) -> _Worker:
-        ours, theirs = Pipe()
+    def _replace(self, slot: int) -> None:
+        worker = self._workers[slot]
+        worker.channel.close()
+        self._workers[slot] = self._new_worker(replaced_pid=worker.pid)
+
+    def _new_worker(self, replaced_pid: int | None = None) -> _Worker:
+        channel, channel_of_worker = Pipe()
         try:
-            with theirs:
-                self._control.send_bytes(json.dumps(replaced).encode())
-                send_handle(self._control, theirs.fileno(), self._server.pid)
-            worker = _Worker(ours)
-            limit_sending(ours, self._deadline)
+            with channel_of_worker:
+                self._control.send_bytes(json.dumps(replaced_pid).encode())
+                send_handle(self._control, channel_of_worker.fileno(), self._server.pid)
+            worker = _Worker(channel)
+            limit_sending(channel, self._deadline)
             while not worker.pid:
                 worker.pid = worker.receive() or 0  # its first line
             return worker
@@ -152,7 +170,7 @@ class WorkerPool:
 
 
 def answer_of(worker: _Worker) -> Answer | None:
-    """A worker's answer, None while a part of it is missing; "died" for what is none."""
+    """A worker's answer, None while it is incomplete; "died" where the line is no answer."""
     try:
         answer = worker.receive()
     except (EOFError, OSError, ValueError, RecursionError):
@@ -164,27 +182,29 @@ def answer_of(worker: _Worker) -> Answer | None:
 
 
 def limit_sending(channel: Connection, seconds: float) -> None:
-    """Have a send fail after so long that nobody read what was sent before: a worker may be stopped."""
+    """Make a send time out: a stopped worker reads nothing."""
     with socket.socket(fileno=os.dup(channel.fileno())) as end:
-        whole = int(seconds)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, int(1e6 * (seconds - whole))))
+        full_seconds = int(seconds)
+        microseconds = int(1e6 * (seconds - full_seconds))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", full_seconds, microseconds))
 
 
 def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:
-    """A fresh interpreter with this one's import path; it inherits one socket and no other descriptor."""
-    ours, theirs = Pipe()
-    paths = [os.path.abspath(path) for path in (*sys.path, str(Path(__file__).resolve().parents[2]))]
+    """Start an interpreter with this one's import path; it inherits one socket and no other descriptor."""
+    control, control_of_server = Pipe()
+    repository = str(Path(__file__).resolve().parents[2])
+    paths = [os.path.abspath(path) for path in (*sys.path, repository)]
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
-        f"from topr_exp.grading.worker import serve; serve({theirs.fileno()}, {os.getpid()}, {target!r})"
+        f"from topr_exp.grading.worker import serve; serve({control_of_server.fileno()}, {os.getpid()}, {target!r})"
     )
-    with theirs:
+    with control_of_server:
         server = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[control_of_server.fileno()],
             start_new_session=True,  # Ctrl-C is the caller's to handle
             env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's order of terms depends on it
         )
-    return server, ours
+    return server, control

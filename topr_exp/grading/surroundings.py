@@ -1,6 +1,6 @@
-"""What a chat model writes around an answer: following turns, end markers, markup, quotes, emoji, words and units.
+"""Text around an answer that does not change it: following turns, end markers, markup, quotes, emoji, words, units.
 
-None of it changes the answer. All takes time linear in the text.
+Every function takes time linear in the text.
 """
 
 import re
@@ -36,14 +36,23 @@ _AFTER_ANSWER = " \t\r\n*_~,;:" + _QUOTES
 
 def without_markup(text: str) -> str:
     """The text without tags, Markdown, emoji and invisible characters, and with nothing before its first word."""
-    text = _EMOJI.sub(" ", _INVISIBLE.sub("", text))
-    text = _LINE_BREAK.sub("\n", _CALCULATION.sub("", text))
-    closed = set(_CLOSING_TAG.findall(text))  # a tag without its closing one may be mathematics: a<b>c
-    text = _TAG.sub(lambda tag: "" if tag[1] in closed else tag[0], text)
+    text = _INVISIBLE.sub("", text)
+    text = _EMOJI.sub(" ", text)
+    text = _CALCULATION.sub("", text)
+    text = _LINE_BREAK.sub("\n", text)
+    text = _without_tags(text)
     text = _MARKED.sub(r"\2", text)
-    text = _HIGHLIGHTED.sub(r"\1", text).lstrip(_BEFORE_ANSWER)
+    text = _HIGHLIGHTED.sub(r"\1", text)
+    text = text.lstrip(_BEFORE_ANSWER)
     text = _SINGLE_QUOTED.sub(r"\1", text)
-    return _CURRENCY.sub("", text, count=1) if _CURRENCY.match(text) else text
+    currency = _CURRENCY.match(text)
+    return text if currency is None else text[currency.end() :]
+
+
+def _without_tags(text: str) -> str:
+    """Drop tags that are closed somewhere; a tag without its closing one may be mathematics: a<b>c."""
+    closed_names = set(_CLOSING_TAG.findall(text))
+    return _TAG.sub(lambda tag: "" if tag[1] in closed_names else tag[0], text)
 
 
 def without_punctuation(answer: str) -> str:
@@ -83,15 +92,17 @@ def begins_with_number(text: str) -> bool:
 def without_words(answer: str) -> str:
     """The number before words that only describe it: 60 of "60 clips in April and May", 42 of "42 km/h".
 
-    The answer as it is where the words hold a number or a letter, or an "or", a "not" or the like; and where they are
-    a plain unit, which the comparison understands.
+    The answer stays as it is where the words hold a number, a letter, "or", "not" or the like, and where they are a
+    plain unit, which the comparison understands.
     """
     number = _LEADING_NUMBER.match(answer)
     if number is None:
         return answer
     words = answer[number.end() :]
-    describes = _WORDS.fullmatch(words) is not None and _DECISIVE.search(words) is None
-    return number.group().strip() if describes and _SEPARATOR.search(words) else answer
+    only_describe = _WORDS.fullmatch(words) is not None and _DECISIVE.search(words) is None
+    if only_describe and _SEPARATOR.search(words):
+        return number.group().strip()
+    return answer
 
 
 def last_number(text: str) -> str | None:

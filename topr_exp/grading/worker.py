@@ -1,7 +1,7 @@
-"""The processes that grade: a small server, which imports and warms all once, and the workers that it forks.
+"""Grading processes: a server that imports and warms everything once, and the sandboxed workers that it forks.
 
-A worker runs one function on one task after the other, under limits on what it may use and do. A lost one is replaced
-by the server in milliseconds. All of them end when the caller closes the socket or is gone.
+A worker runs one function on one task after the other, under limits on what it may use and do. The server replaces a
+lost worker in milliseconds. All of them end when the caller closes the socket or ends.
 """
 
 import contextlib
@@ -21,8 +21,10 @@ from multiprocessing.reduction import recv_handle
 from numbers import Real
 from typing import Any, NoReturn
 
-PACKAGE = "topr_exp."  # functions of the package, whose modules come with warm caches (`prepare`)
-CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
+PACKAGE = "topr_exp."  # the package's own modules have a `prepare` that warms their caches
+CALLER_CHECK_SECONDS = (
+    0.5  # a caller that was killed with -9, but whose socket a forked child holds, is noticed so soon
+)
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
 _OPEN_FILES = 24
@@ -35,7 +37,7 @@ Task = Callable[..., Any]
 
 
 def serve(descriptor: int, caller: int, target: str) -> None:
-    """Load `target` ("package.module:function"), then fork workers on request, until the caller is gone.
+    """Load `target` ("package.module:function"), then fork workers on request until the caller ends.
 
     The kernel then ends the workers.
     """
@@ -67,9 +69,9 @@ def serve(descriptor: int, caller: int, target: str) -> None:
 
 
 def relay_errors(control: int) -> None:
-    """Have a process of its own write into the file that standard error is: a worker may write to none, but to a pipe.
+    """Redirect standard error through a pipe to a process that appends it to the file: workers may not write to files.
 
-    It ends with the last of those who write. control: the caller's socket, which it must not keep open.
+    That process ends when the last writer ends. control: the caller's socket, which it must not keep open.
     """
     errors = sys.stderr.fileno()
     reader, writer = os.pipe()
@@ -89,7 +91,7 @@ def relay_errors(control: int) -> None:
 
 
 def _work(channel: Connection, server: int, task: Task) -> NoReturn:
-    """Say that this worker is ready; then answer one task after the other."""
+    """Report readiness, then answer one task after the other."""
     try:
         # The kernel kills this process when the server ends, whatever ends it.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -110,16 +112,17 @@ def _work(channel: Connection, server: int, task: Task) -> NoReturn:
 def _limit() -> None:
     with open("/proc/self/statm") as statm:
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
-    for what, amount in (
+    for kind, amount in (
         (resource.RLIMIT_AS, mapped + MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_NPROC, 0),  # root is exempt: there the seal refuses processes
         (resource.RLIMIT_CORE, 0),
     ):
-        _, hard = resource.getrlimit(what)
-        amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-        resource.setrlimit(what, (amount, amount))
+        _, hard_limit = resource.getrlimit(kind)
+        if hard_limit != resource.RLIM_INFINITY:
+            amount = min(amount, hard_limit)
+        resource.setrlimit(kind, (amount, amount))
 
 
 def _answer(channel: Connection, task: Task) -> None:
@@ -135,11 +138,16 @@ def _answer(channel: Connection, task: Task) -> None:
 
 
 def _send(channel: Connection, value: Any) -> None:
-    """Send a line of JSON. The caller reads what is there and waits for no more: a worker may stop in the middle."""
-    text = json.dumps(value, default=lambda other: float(other) if isinstance(other, Real) else repr(other))
-    data = memoryview(text.encode() + b"\n")
+    """Send a line of JSON. The caller does not wait for the line's end: a worker may stop in the middle."""
+    data = memoryview(json.dumps(value, default=_as_json).encode() + b"\n")
     while data:
-        data = data[os.write(channel.fileno(), data) :]
+        sent_bytes = os.write(channel.fileno(), data)
+        data = data[sent_bytes:]
+
+
+def _as_json(value: Any) -> float | str:
+    """Numbers such as numpy's and Fraction as floats; anything else as its repr."""
+    return float(value) if isinstance(value, Real) else repr(value)
 
 
 # ---- the seal
@@ -148,21 +156,21 @@ _REFUSED = (
     *("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "pty.", "signal.", "urllib.", "http.", "ftplib."),
     "sqlite3.",  # it opens files below Python
 )
-LITERAL = "<unknown>"  # what ast.parse names its text
+LITERAL = "<unknown>"  # the file name that ast.parse gives its text
 _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 
 
 def _seal() -> None:
-    """From here on this process compiles no source text, opens no file for writing and starts no process.
+    """Refuse from here on to compile source text, to open files for writing and to start processes.
 
-    latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); the admitted tokens reach none, and
-    this makes sure of it. A user's grader may read text as a literal (ast.literal_eval), not run it.
+    latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); the admitted tokens reach none of
+    them, and this makes sure of it. A user's grader may read text as a literal (ast.literal_eval), not run it.
     """
-    sys.dont_write_bytecode = True  # what a grader imports late
+    sys.dont_write_bytecode = True  # for late imports of a grader
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if (what := refused(event, arguments)) is not None:
-            raise RuntimeError(f"a grading worker {what}")
+        if (refusal := refused(event, arguments)) is not None:
+            raise RuntimeError(f"a grading worker {refusal}")
 
     sys.addaudithook(refuse)
 
@@ -171,11 +179,14 @@ def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
     """Name the action that a sealed worker refuses, if this audit event is one."""
     if event == "compile":
         name = arguments[1] if len(arguments) > 1 else None
-        harmless = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))
-        return None if harmless else "executes no text"
+        is_source_file = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))
+        return None if is_source_file else "executes no text"
     if event == "exec":
         return "executes no text" if arguments[0].co_filename == LITERAL else None
     if event == "open":
         flags = arguments[2] if isinstance(arguments[2], int) else 0
-        return "writes no file" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) else None
-    return f"does not call {event}" if event.startswith(_REFUSED) and event not in _ALLOWED else None
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        return "writes no file" if writes else None
+    if event.startswith(_REFUSED) and event not in _ALLOWED:
+        return f"does not call {event}"
+    return None
