@@ -138,11 +138,11 @@ class Grader(AbstractContextManager["Grader"]):
             representatives[answer] = equal[0] if equal else answer
         class_numbers: dict[str, int] = {}
         classes: list[int] = []
-        for answer in answers:
-            if answer is None:
+        for stated in answers:
+            if stated is None:
                 classes.append(-1)
             else:
-                classes.append(class_numbers.setdefault(representatives[answer], len(class_numbers)))
+                classes.append(class_numbers.setdefault(representatives[stated], len(class_numbers)))
         return classes
 
     def _equal_candidates(self, candidates: Sequence[str], answer: str) -> tuple[list[str], list[str]]:
