@@ -31,17 +31,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from topr_exp.algorithms.policy_gradient import Tapered
-from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.store import Ragged
-from topr_exp.training.examples import Examples
+from topr_exp.sampling.completions import Completions
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
+from topr_exp.types import CORRECT, INCORRECT, Problem
 
 TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
 
@@ -201,14 +199,14 @@ class Ours:
             "sample": pa.array(np.arange(count) % case.samples, pa.int16()),
         })  # fmt: skip
         prompts = [prompt for prompt, _ in self.sequences[:: case.samples]]
-        rollouts = Rollouts("", columns, prompts, [0, count], 0)
-        mu = Ragged(log_probabilities(self.policy, rollouts, range(count), case.micro)["logp"])
+        problems = [Problem(str(index), "", "") for index in range(len(prompts))]
+        completions = Completions(problems, prompts, columns)
+        mu_logp = log_probabilities(self.policy, completions, range(count), case.micro)["logp"]
         chosen = ComposeConfig(pairs_per_problem=16)
-        candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
+        verdicts = pa.array(np.where(np.arange(count) % 3 == 0, CORRECT, INCORRECT), pa.int8())
+        scored = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
         options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-        self.examples = Examples(
-            build_training_set(candidates, "pm1", chosen, "examples", **options), rollouts, mu, None
-        )
+        self.examples = build_training_set(scored, "pm1", chosen, "examples", **options)
         adamw = case.optimizer == "adamw"
         config = OptimConfig(
             name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,

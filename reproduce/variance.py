@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from topr_exp.config.settings import Config
     from topr_exp.data.problems import Problem
     from topr_exp.models.policy import Policy
-    from topr_exp.sampling.rollouts import Rollouts
+    from topr_exp.sampling.completions import Completions
 
 EXAMPLES = 1000  # of the training completions, for each run
 BLOCK = 32  # gradients held at a time
@@ -41,18 +41,18 @@ def settings_of(folder: Path) -> Config:
     return load(OmegaConf.create(json.loads((folder / "config.json").read_text(encoding="utf-8"))["resolved"]))
 
 
-def completions(config: Config, policy: Policy, problems: Sequence[Problem], place: Path) -> Rollouts:
+def completions(config: Config, policy: Policy, problems: Sequence[Problem], place: Path) -> Completions:
     """The completions of these problems that lie at `place`, a table of a store."""
     from topr_exp.data.prompts import build_prompter, tokenize_prompts
-    from topr_exp.sampling.rollouts import Rollouts
+    from topr_exp.sampling.completions import Completions
     from topr_exp.store import Store
 
     questions = tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
     columns = Store(place.parent.parent).open(place).read()
-    return Rollouts(str(place), columns, questions.prompts, [0, len(columns)], 0)
+    return Completions(questions.problems, questions.prompts, columns)
 
 
-def log_likelihoods(policy: Policy, rollouts: Rollouts, rows: Sequence[int], batch_size: int) -> list[float]:
+def log_likelihoods(policy: Policy, rollouts: Completions, rows: Sequence[int], batch_size: int) -> list[float]:
     """log π(y | x) of some completions."""
     from topr_exp.training.logprobs import log_probabilities
 
@@ -78,7 +78,7 @@ def distance(folder: Path) -> float:
     rollouts = completions(config, policy, load_problems(config.data).test, place)
     policies = (policy, load_policy(config.reference, config.cluster.device))
     size = config.optim.score_batch_size
-    totals = [np.array(log_likelihoods(each, rollouts, range(rollouts.rows), size)) for each in policies]
+    totals = [np.array(log_likelihoods(each, rollouts, range(len(rollouts)), size)) for each in policies]
     return float(np.mean(totals[0] - totals[1]))
 
 
@@ -122,7 +122,7 @@ def of_run(folder: Path, seed: int, part: float = 1.0) -> dict[str, tuple[float,
     rollouts = completions(config, policy, load_problems(config.data).train, store.root / sources["rollouts"])
     verdicts = store.open(store.root / sources["verdicts"]).read(["verdict"])["verdict"].to_numpy()
 
-    some = np.random.default_rng(seed).permutation(rollouts.rows)[:EXAMPLES]
+    some = np.random.default_rng(seed).permutation(len(rollouts))[:EXAMPLES]
     logs = [log_likelihoods(each, rollouts, some.tolist(), config.optim.score_batch_size)
             for each in (policy, start)]  # fmt: skip
     factors = coefficients(np.array(logs[0]) - np.array(logs[1]), verdicts[some] == "correct")

@@ -362,7 +362,7 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
 
 def rate(sampler: Any, policy: Any, questions: Any, n: int, folder: Path) -> dict[str, float]:
     """How long an engine takes to start, and how many tokens a second it then samples in several shards."""
-    from topr_exp.sampling.rollouts import generate_rollouts
+    from topr_exp.sampling.generation import sample_completions
     from topr_exp.store import Store
 
     began = time.monotonic()
@@ -370,9 +370,13 @@ def rate(sampler: Any, policy: Any, questions: Any, n: int, folder: Path) -> dic
     sampler.sample(policy, [prompt.tolist() for prompt in questions.prompts[:2]], 1, (0,), questions.stop)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as store, Utilization() as watch:
-        rollouts = generate_rollouts(sampler, policy, questions, n, 0, Store(Path(store)))
+        rollouts = sample_completions(sampler, policy, questions, n, seed=0, store=Store(Path(store)))
     seconds = time.monotonic() - started
-    found = {"s of the engine's start": round(started - began, 1), "tokens/s": round(rollouts.sampled / seconds, 1)}
+    assert rollouts.stored is not None
+    found = {
+        "s of the engine's start": round(started - began, 1),
+        "tokens/s": round(rollouts.stored.tokens_sampled / seconds, 1),
+    }
     if (busy := watch.share()) is not None:
         found["% of the time that the GPU idles"] = round(100 - busy, 1)
     return found

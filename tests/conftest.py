@@ -104,21 +104,38 @@ def make_model(vocabulary: int, seed: int = 0, **changes: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval()
 
 
-def make_rollouts(problem: Any, prompts: Any, name: str = "", bounds: list[int] | None = None, **columns: Any) -> Any:
-    """Completions of these problems, by row, with these columns; `finish` is "stop" where it is not given."""
+def make_completions(
+    problem: Any, prompts: Any = None, name: str | None = None, bounds: list[int] | None = None, **columns: Any
+) -> Any:
+    """Completions of these problems, by row, with these columns; `finish` is "stop" where it is not given.
+
+    name: of the table of a store in which they are said to lie, in shards with these bounds.
+    """
     import numpy as np
     import pyarrow as pa
 
-    from topr_exp.sampling.rollouts import Rollouts
+    from topr_exp.sampling.completions import Completions, StoredTables
+    from topr_exp.types import Problem
 
-    kinds = {"tokens": pa.list_(pa.int32()), "text": pa.string(), "finish": pa.string()}
+    kinds = {"tokens": pa.list_(pa.int32()), "text": pa.string(), "verdict": pa.int8(), "class": pa.int32()}
+    kinds |= {"answer": pa.string(), "path": pa.string(), "mu_logp": pa.list_(pa.float32())}
     rows = np.asarray(problem)
+    prompts = [[0]] * (int(rows.max()) + 1) if prompts is None else prompts
+    problems = columns.pop("problems", None) or [Problem(f"p{i}", "?", "1") for i in range(len(prompts))]
     sample = [int((rows[:i] == rows[i]).sum()) for i in range(len(rows))]
     table = {"problem": pa.array(rows, pa.int32()), "sample": pa.array(sample, pa.int16())}
     given = {"finish": ["stop"] * len(rows)} | columns
-    table |= {each: pa.array(values, kinds[each]) for each, values in given.items()}
+    table |= {each: pa.array(values, kinds.get(each)) for each, values in given.items()}
     ids = [np.array(prompt, np.int32) for prompt in prompts]
-    return Rollouts(name, pa.table(table), ids, bounds or [0, len(rows)], 0)
+    stored = None if name is None else StoredTables(name, bounds or [0, len(rows)], ())
+    return Completions(problems, ids, pa.table(table), stored)
+
+
+def make_graded(problem: Any, is_correct: Any, **columns: Any) -> Any:
+    """Completions that are correct or incorrect."""
+    import numpy as np
+
+    return make_completions(problem, verdict=np.where(is_correct, 0, 1), **columns)
 
 
 @pytest.fixture

@@ -165,12 +165,12 @@ def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp.evaluation.evaluation import show_completions
+    from topr_exp.evaluation.showcase import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.cut_off import warn_of_tested
     from topr_exp.runs.task_set import TaskSet
-    from topr_exp.sampling.rollouts import open_sampler
+    from topr_exp.sampling.generation import open_sampler
     from topr_exp.store import Store
     from topr_exp.verifier.figures import evaluation_table
 
@@ -200,11 +200,11 @@ def evaluate_model(config: Config) -> None:
             )
             if slow := slow_precision(policy.device.type, policy.precision):
                 say(f"note    {slow}")
-            evaluation = tasks.evaluate(sampler, policy, test, store)
-        figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
-        show_completions(folder, "test", 0, evaluation.rollouts, evaluation.verdicts, test.problems)
+            answers = tasks.evaluate(sampler, policy, test, store)
+        figures = {**tasks.figures(answers, store, folder, 0), "too_long": test.too_long}
+        show_completions(folder, "test", 0, answers)
         store.check_unchanged()
-        warn_of_tested(evaluation.rollouts.truncated, config.sampler.max_new_tokens)
+        warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)

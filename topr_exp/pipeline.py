@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 
-from topr_exp.composition.candidates import CompletionPool, build_candidates, merge_sources
+from topr_exp.composition.merging import merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, show_completions
-from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
+from topr_exp.evaluation.journal import EvaluatingJournal
+from topr_exp.evaluation.showcase import show_completions
+from topr_exp.evaluation.summary import summarise_evaluation
+from topr_exp.grading.verdicts import grade_by_log, grade_completions, open_grader
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results
 from topr_exp.runs.cut_off import warn_of_sampled, warn_of_tested
@@ -36,13 +38,13 @@ from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.generation import open_sampler, sample_completions
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
-from topr_exp.sampling.rollouts import Completions, generate_rollouts, open_sampler
 from topr_exp.sampling.sampler import Sampler, seed_of
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.asynchronous import AsyncRounds
-from topr_exp.training.examples import Examples
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.rounds import Rounds
 from topr_exp.training.trainer import Trainer, train_offline
@@ -73,7 +75,7 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        options = {"beside_training": config.schedule.in_rounds, "keeps": "kept" in config.algo.needs}
+        options = {"beside_training": config.schedule.in_rounds, "keeps_drawable": "kept" in config.algo.needs}
         with open_sampler(config.sampler, scratch, trust, **options) as sampler:
             sampler.time_stages_with(folder.nested_stage)
             return Experiment(config, folder, sampler, stop).run()
@@ -153,7 +155,7 @@ class Experiment:
         samples = imported is None or config.compose.mix is not None
         sizes = Sizes(
             sampled=problems * config.data.n if samples else 0,
-            imported=imported.rollouts.rows if imported is not None else 0,
+            imported=len(imported) if imported is not None else 0,
             examples=config.compose.n_examples,
             completions_per_example=2 if unit_of(config.algo.needs) == "pairs" else 1,
             scored=config.mu == "scored",
@@ -192,24 +194,25 @@ class Experiment:
     def evaluate_iteration(self, iteration: int) -> dict[str, Any]:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
-            evaluation = self.evaluate(self.policies.trained, self.test, self.store(iteration))
-            drawn = evaluation.rollouts, evaluation.verdicts, self.test.problems
-            show_completions(self.folder.path, "test", iteration, *drawn)
-            warn_of_tested(evaluation.rollouts.truncated, self.config.sampler.max_new_tokens)
+            store = self.store(iteration)
+            answers = self.evaluate(self.policies.trained, self.test, store)
+            show_completions(self.folder.path, "test", iteration, answers)
+            warn_of_tested(answers.is_truncated, self.config.sampler.max_new_tokens)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
-                part = evaluation.figures(self.config.evaluation.problems)
+                subset = summarise_evaluation(answers, self.config.evaluation.problems)
                 self.check_sources()
-                self.folder.evaluations.add({"iteration": iteration, "subset": True, **part})
-            figures = self.tasks.figures(evaluation, self.folder.path, iteration)
+                self.folder.evaluations.add({"iteration": iteration, "subset": True, **subset})
+            figures = self.tasks.figures(answers, store, self.folder.path, iteration)
             self.check_sources()
             self.folder.evaluations.add({"iteration": iteration, **figures})
         return figures
 
-    def evaluate(self, policy: Policy, questions: TokenizedProblems, store: Store) -> Evaluation:
+    def evaluate(self, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
         """Sample and grade answers to test problems."""
-        evaluation = self.tasks.evaluate(self.sampler, policy, questions, store)
-        self.folder.add_across_ranks("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
-        return evaluation
+        answers = self.tasks.evaluate(self.sampler, policy, questions, store)
+        assert answers.stored is not None
+        self.folder.add_across_ranks("tokens_sampled_to_evaluate", answers.stored.tokens_sampled)
+        return answers
 
     def evaluate_update(self, iteration: int, trainer: Trainer, step: int, samples: int) -> None:
         """Evaluate the policy in training on some test problems: a point of the run's curve."""
@@ -218,19 +221,19 @@ class Experiment:
         questions = dataclasses.replace(whole, problems=whole.problems[:count], prompts=whole.prompts[:count])
         with self.folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
             now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
-            evaluation = self.evaluate(dataclasses.replace(trainer.policy, fingerprint=now), questions, self.own)
+            answers = self.evaluate(dataclasses.replace(trainer.policy, fingerprint=now), questions, self.own)
             self.release_sampler()
-            place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
-            figures = evaluation.figures()
+            point = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
+            figures = summarise_evaluation(answers)
             self.check_sources()
-            self.folder.evaluations.add({**place, **figures})
+            self.folder.evaluations.add({**point, **figures})
 
     def journal(self, iteration: int, trainer: Trainer) -> EvaluatingJournal:
         """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
         evaluate = partial(self.evaluate_update, iteration, trainer)
         check = self.check_sources
         journal = EvaluatingJournal(self.folder, self.config.evaluation.every, evaluate, self.stop, check)
-        journal.go_on(trainer.step, trainer.samples)
+        journal.resume(trainer.step, trainer.samples)
         return journal
 
     def train_iteration(self, iteration: int) -> None:
@@ -246,61 +249,70 @@ class Experiment:
         """Train on completions that the policy drew before its first update, on ones made elsewhere, or on both."""
         store = self.store(iteration - 1)
         with self.folder.stage("sampling"):
-            parts = self.completions(store, iteration)
+            sources = self.sample_sources(store, iteration)
             self.release_sampler()
         with self.folder.stage("grading"):
-            verdicts = [self.verdicts(part, store) for part in parts]
-        with self.folder.stage("composition"):
-            pool = merge_sources(parts, verdicts)
-            training_set = self.training_set_of(pool, iteration)
-            if note := training_set.description["note"]:
-                warn(note)
+            sources = [self.grade(source, store) for source in sources]
         with self.folder.stage("scoring"):
-            examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
-            gap = self.measure_mismatch(parts[0], examples, store)
+            mu_is_start = self.policies.mu_is_start(sources)
+            scored, reference = self.policies.score(sources, store)
+            gap = self.measure_mismatch(scored[0], store)
             if gap is not None:
                 say(describe_mismatch(gap))
-            if self.config.mu == "sampler" and parts[0] is not self.imported:  # of a log the header says it
-                say(f"{'log μ':<11} {distance(parts[0], self.policies.trained, self.config.optim.score_batch_size)}")
-            self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, gap)
+            if self.config.mu == "sampler" and self.samples:  # of a log the header says it
+                gap_text = distance(scored[0], self.policies.trained, self.config.optim.score_batch_size)
+                say(f"{'log μ':<11} {gap_text}")
+        with self.folder.stage("composition"):
+            training_set = self.training_set_of(merge_sources(scored), iteration)
+            if note := training_set.description["note"]:
+                warn(note)
+            self.folder.save_training_set(iteration, training_set, scored, store.root, gap)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)
             journal, every = self.journal(iteration, trainer), self.config.checkpoint.every_seconds
-            ours = self.policies.mu_is_start(parts)
-            train_offline(trainer, examples, journal, self.config.seed, iteration, every, ours)
-            drawn = pool.rollouts, pool.verdicts, pool.problems
-            show_completions(self.folder.path, "train", iteration, *drawn, training_set.examples)
+            train_offline(trainer, training_set, journal, self.config.seed, iteration, every, mu_is_start)
+            completions = training_set.completions
+            show_completions(self.folder.path, "train", iteration, completions, training_set.examples)
         return trainer
 
-    def completions(self, store: Store, iteration: int) -> list[Completions]:
+    @property
+    def samples(self) -> bool:
+        """True unless all completions that are trained on are imported."""
+        return self.imported is None or self.config.compose.mix is not None
+
+    def sample_sources(self, store: Store, iteration: int) -> list[Completions]:
         """Completions to train on; imported ones replace sampled ones, or follow them where `compose.mix` has both."""
-        if self.imported is not None and self.config.compose.mix is None:
-            return [self.imported]
-        n, seed = self.config.data.n, self.config.sampler.seed
-        if iteration > 1:  # the policy was trained on what the earlier numbers drew
-            seed = seed_of(seed, iteration)
-        rollouts = generate_rollouts(self.sampler, self.policies.trained, self.train, n, seed, store)
-        self.folder.add_across_ranks("tokens_sampled", rollouts.sampled)
-        sampled = Completions(rollouts, self.train)
-        return [sampled] if self.imported is None else [sampled, self.imported]
+        sources = []
+        if self.samples:
+            seed = self.config.sampler.seed
+            if iteration > 1:  # the policy was trained on completions of the earlier seeds
+                seed = seed_of(seed, iteration)
+            policy, n = self.policies.trained, self.config.data.n
+            sampled = sample_completions(self.sampler, policy, self.train, n, seed=seed, store=store)
+            assert sampled.stored is not None
+            self.folder.add_across_ranks("tokens_sampled", sampled.stored.tokens_sampled)
+            sources.append(sampled)
+        if self.imported is not None:
+            sources.append(self.imported)
+        return sources
 
-    def measure_mismatch(self, part: Completions, examples: Examples, store: Store) -> dict[str, Any] | None:
-        """Compare what the sampler drew with and training's log-probabilities, where it is known or was asked for."""
-        changed = not self.config.sampler.unchanged and part is not self.imported
-        scored = examples.mu_logp if self.config.mu == "scored" and self.imported is None else None
-        if scored is None and changed:
-            scored = self.policies.scored(self.policies.trained, part, store, "scoring π_old")
-        if scored is None:
+    def measure_mismatch(self, completions: Completions, store: Store) -> dict[str, Any] | None:
+        """Compare the sampler's and training's log-probabilities, where these are known or the sampler was changed."""
+        is_changed = not self.config.sampler.unchanged and self.samples
+        if self.config.mu == "scored" and self.imported is None:
+            scored = completions.table["mu_logp"]
+        elif is_changed:
+            scored = self.policies.scored(self.policies.trained, completions, store, "scoring π_old")
+        else:
             return None
-        asked = self.config.sampler if changed else None
-        return measure_mismatch(scored, Ragged(part.rollouts.columns["sampler_logp"]), asked)
+        sampler_config = self.config.sampler if is_changed else None
+        return measure_mismatch(Ragged(scored), completions.lists("sampler_logp"), sampler_config)
 
-    def verdicts(self, part: Completions, store: Store) -> Verdicts:
-        """Verdicts by the grader, or by the rewards that came with the completions."""
+    def grade(self, completions: Completions, store: Store) -> Completions:
+        """Grade by the grader, or by the rewards that came with the completions."""
         if self.config.reward == "given":
-            assert part.rewards is not None, "open_log refuses a log without rewards"
-            return given_verdicts(part.rollouts, part.rewards, self.config.data.threshold, store)
-        return grade_rollouts(part.rollouts, part.questions.problems, self.config.grading, store)
+            return grade_by_log(completions, self.config.data.threshold, store)
+        return grade_completions(completions, self.config.grading, store)
 
     def train_in_rounds(self, iteration: int) -> Trainer:
         """Train the policy in place on completions that it samples anew every few updates."""
@@ -322,11 +334,11 @@ class Experiment:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
         (self.sampler.sleep if self.config.schedule.in_rounds else self.sampler.release)()
 
-    def training_set_of(self, pool: CompletionPool, iteration: int, round_number: int | None = None) -> TrainingSet:
+    def training_set_of(self, completions: Completions, iteration: int, round_number: int | None = None) -> TrainingSet:
         """Compose a training set, or that of a round; the sign of R and p̃ are said of sets and of the first round."""
         config = self.config
-        found = build_training_set(
-            build_candidates(pool, config.compose),
+        training_set = build_training_set(
+            completions,
             config.reward,
             config.compose,
             unit_of(config.algo.needs),
@@ -338,16 +350,15 @@ class Experiment:
         )
         if round_number is None or not self.told_signs:
             solves_for_c = config.reward == "pm1" and not config.schedule.in_rounds  # else only c can be set
-            report_reward_signs(found, config.algo, "effective_positive" if solves_for_c else "baseline")
+            report_reward_signs(training_set, config.algo, "effective_positive" if solves_for_c else "baseline")
         self.told_signs = True
-        if not self.warned_of_cut_off:
-            sampled = pool.rollouts.truncated
-            if self.imported is not None:  # of which `load_log` warned
-                sampled = sampled[~pool.imported] if pool.imported is not None else sampled[:0]
+        if not self.warned_of_cut_off and self.samples:
+            is_truncated = completions.is_truncated
+            if completions.is_imported is not None:  # of which `load_log` warned
+                is_truncated = is_truncated[~completions.is_imported]
             dropped = None if config.schedule.in_rounds else config.compose.drop_truncated
-            if len(sampled):
-                self.warned_of_cut_off = warn_of_sampled(sampled, config.sampler.max_new_tokens, dropped=dropped)
-        return found
+            self.warned_of_cut_off = warn_of_sampled(is_truncated, config.sampler.max_new_tokens, dropped=dropped)
+        return training_set
 
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
         """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""

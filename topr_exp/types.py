@@ -14,6 +14,7 @@ else:
 
 Verdict = Literal["correct", "incorrect", "invalid"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # codes: indices into VERDICTS
 
 
 class TOPRError(Exception):

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import refused
-from topr_exp.composition.candidates import Candidates, group_statistics, random_generator, repeated
-from topr_exp.composition.selection import select_examples, select_groups
-from topr_exp.composition.training_set import select_pairs
+from tests.conftest import make_completions, make_graded, refused
+from topr_exp.composition.draws import random_generator
+from topr_exp.composition.problem_groups import group_statistics, is_repetition
+from topr_exp.composition.selection import select_examples, select_groups, select_pairs
 from topr_exp.config.groups import ComposeConfig
+from topr_exp.sampling.completions import Completions
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
@@ -29,7 +30,7 @@ SIZES = pytest.mark.parametrize("n", [None, *range(1, 9)])
 @SIZES
 def test_uniform_and_positives_exhaustively(n):
     for positive in PATTERNS:
-        candidates = Candidates(PROBLEM, positive)
+        candidates = make_graded(PROBLEM, positive)
         found = select_examples(candidates, compose(n_examples=n), 0, 0)
         assert len(found.examples.ravel()) == min(n or 7, 7) == found.description["n_train"]
         assert (np.diff(found.examples.ravel()) > 0).all()
@@ -52,13 +53,13 @@ def test_proportion_exhaustively(share, n):
         fits = [m for m in range(1, 8) if round(share * m) <= right and m - round(share * m) <= wrong]
         config = compose("proportion", n_examples=n, positive_share=share)
         if (n is None and right and wrong) or n in fits:
-            found = select_examples(Candidates(PROBLEM, positive), config, 0, 0)
+            found = select_examples(make_graded(PROBLEM, positive), config, 0, 0)
             expected = n or max(fits)
             assert len(found.examples.ravel()) == len(set(found.examples.ravel().tolist())) == expected
             assert positive[found.examples.ravel()].sum() == round(share * expected) == found.description["n_positive"]
         else:
             with pytest.raises(TOPRError, match=f"compose.positive_share={share}.* available"):
-                select_examples(Candidates(PROBLEM, positive), config, 0, 0)
+                select_examples(make_graded(PROBLEM, positive), config, 0, 0)
 
 
 @SIZES
@@ -66,7 +67,7 @@ def test_anna_karenina_exhaustively(n):
     for positive in PATTERNS:
         firsts = {min(np.flatnonzero((q == PROBLEM) & positive)) for q in set(PROBLEM[positive])}
         negatives = int((~positive).sum())
-        found = select_examples(Candidates(PROBLEM, positive), compose("anna_karenina", n_examples=n), 0, 0)
+        found = select_examples(make_graded(PROBLEM, positive), compose("anna_karenina", n_examples=n), 0, 0)
         rows = set(found.examples.ravel().tolist())
         kept = {row for row in rows if positive[row]}
         assert len(rows) == len(found.examples.ravel()) == min(n or 7, len(firsts) + negatives)
@@ -83,15 +84,15 @@ def test_seed_iteration_and_purpose_each_change_the_draw():
 
 
 def test_more_than_there_is_takes_all_and_says_so():
-    found = select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=50_000), 0, 0)
+    found = select_examples(make_graded(PROBLEM, PATTERNS[5]), compose(n_examples=50_000), 0, 0)
     assert found.examples.ravel().tolist() == list(range(7))
     assert found.description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
-    assert select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=7), 0, 0).description["note"] is None
+    assert select_examples(make_graded(PROBLEM, PATTERNS[5]), compose(n_examples=7), 0, 0).description["note"] is None
 
 
 def test_whole_groups_only():
     problem = np.array([9, 4, 9, 4, 9, 7, 2, 2])  # 7 has a single completion
-    candidates = Candidates(problem, problem == 9)
+    candidates = make_graded(problem, problem == 9)
     seen = set()
     for seed in range(60):
         found = select_groups(candidates, compose(n_examples=5), seed, 0)
@@ -106,7 +107,7 @@ def test_whole_groups_only():
     rounds = [select_examples(candidates, compose(n_examples=5), 0, 1, f" of round {number}") for number in range(20)]
     assert len({tuple(found.examples.ravel()) for found in rounds}) > 10
     assert len(select_groups(candidates, compose(), 0, 0).examples.ravel()) == 7
-    fewer = select_groups(Candidates(np.repeat(range(4), 4), np.repeat(True, 16)), compose(n_examples=10), 0, 0)
+    fewer = select_groups(make_graded(np.repeat(range(4), 4), np.repeat(True, 16)), compose(n_examples=10), 0, 0)
     assert fewer.description["note"] == "compose.n_examples=10: 8 completions are used, the whole groups that fit"
 
 
@@ -120,10 +121,13 @@ def test_whole_groups_only():
 )
 def test_groups_of_unequal_sizes_are_drawn_until_the_next_does_not_fit(sizes, drawn):
     """N = 5, over all orders of three groups: a group that fits exactly is taken, one that doesn't ends the draw."""
-    candidates = Candidates(np.repeat(range(3), sizes), np.ones(sum(sizes), bool))
+    problem = np.repeat(range(3), sizes)
+    candidates = make_graded(problem, np.ones(sum(sizes), bool))
     counts = Counter(
         tuple(
-            np.unique(candidates.problem[select_groups(candidates, compose(n_examples=5), seed, 0).examples]).tolist()
+            np.unique(
+                candidates.problem_index[select_groups(candidates, compose(n_examples=5), seed, 0).examples]
+            ).tolist()
         )
         for seed in range(600)
     )
@@ -132,11 +136,11 @@ def test_groups_of_unequal_sizes_are_drawn_until_the_next_does_not_fit(sizes, dr
         assert counts[groups] / 600 == pytest.approx(share, abs=0.08)  # four standard errors
 
 
-SOLVED = Candidates(
+SOLVED = make_graded(
     np.repeat([0, 1, 2, 3], 4),
     np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]], dtype=bool).ravel(),
-    truncated=np.tile([False, False, False, True], 4),
-    duplicate=np.tile([False, True, False, False], 4),
+    finish=["stop", "stop", "stop", "length"] * 4,
+    tokens=[[5], [5], [6], [7]] * 4,  # the second repeats the first
 )
 
 
@@ -148,16 +152,16 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems)
     config = compose(pass_rate=list(rate))
     for select in (select_examples, select_groups):
         found = select(SOLVED, config, 0, 0)
-        assert sorted(set(SOLVED.problem[found.examples.ravel()].tolist())) == problems
+        assert sorted(set(SOLVED.problem_index[found.examples.ravel()].tolist())) == problems
         assert len(found.examples.ravel()) == 4 * len(problems)
         note = f"compose.pass_rate={list(rate)} keeps {len(problems)} of 4 problems"
         assert found.description["note"] == note
     both = compose(pass_rate=list(rate), drop_truncated=True)  # the share is that of all completions
-    assert sorted(set(SOLVED.problem[select_examples(SOLVED, both, 0, 0).examples.ravel()].tolist())) == problems
+    assert sorted(set(SOLVED.problem_index[select_examples(SOLVED, both, 0, 0).examples.ravel()].tolist())) == problems
     mixed = sorted({1, 2} & set(problems))
     if mixed:
         pairs = select_pairs(SOLVED, config, 0, 0)
-        assert sorted(set(SOLVED.problem[pairs.examples[:, 0]].tolist())) == mixed
+        assert sorted(set(SOLVED.problem_index[pairs.examples[:, 0]].tolist())) == mixed
 
 
 @pytest.mark.parametrize("rate", [None, [0.25, 0.75]])
@@ -166,7 +170,7 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems)
 def test_each_condition_on_completions_holds_beside_the_others(rate, drop_truncated, duplicates):
     settings = {"pass_rate": rate, "drop_truncated": drop_truncated, "duplicates": duplicates}
     expected = []
-    for row, problem in enumerate(SOLVED.problem):
+    for row, problem in enumerate(SOLVED.problem_index):
         solved_often_enough = rate is None or problem in (1, 2)
         whole = not (drop_truncated and row % 4 == 3)
         first = not (duplicates == "drop" and row % 4 == 1)
@@ -176,7 +180,9 @@ def test_each_condition_on_completions_holds_beside_the_others(rate, drop_trunca
     pairs = {
         (right, wrong)
         for right, wrong in product(expected, expected)
-        if SOLVED.problem[right] == SOLVED.problem[wrong] and SOLVED.positive[right] and not SOLVED.positive[wrong]
+        if SOLVED.problem_index[right] == SOLVED.problem_index[wrong]
+        and SOLVED.is_correct[right]
+        and not SOLVED.is_correct[wrong]
     }
     chosen = select_pairs(SOLVED, compose(**settings), 0, 0).examples
     assert {*map(tuple, chosen.tolist())} == pairs
@@ -185,24 +191,33 @@ def test_each_condition_on_completions_holds_beside_the_others(rate, drop_trunca
 def test_what_repeats_is_the_same_tokens_for_the_same_problem():
     tokens = [np.array(one, np.int32) for one in ([1, 2], [1, 2], [1], [1, 2], [1, 2], [2, 1], [], [])]
     problem = np.array([0, 0, 0, 1, 1, 1, 2, 0])
-    assert repeated(problem, tokens).tolist() == [False, True, False, False, True, False, False, False]
+    assert is_repetition(make_completions(problem, tokens=tokens)).tolist() == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
-MIXED = Candidates(
+MIXED = make_graded(
     np.repeat(np.arange(4), 5),
     np.tile([True, False, False, True, False], 4),
-    imported=np.tile([False, False, False, True, True], 4),
+    imported=[False, False, False, True, True] * 4,
 )
 
 
-def candidates(right: int, wrong: int) -> Candidates:
-    return Candidates(np.arange(right + wrong), np.arange(right + wrong) < right)
+def candidates(right: int, wrong: int) -> Completions:
+    return make_graded(np.arange(right + wrong), np.arange(right + wrong) < right)
 
 
 HALF, RATE = compose("proportion", n_examples=1000, positive_share=0.5), compose(pass_rate=[0.3, 0.7])
-CUT = Candidates(PROBLEM, PATTERNS[5], truncated=np.ones(7, bool))
-FOUR = Candidates(np.zeros(4, int), np.ones(4, bool))
-SAMPLED = Candidates(np.arange(3), np.ones(3, bool), imported=np.zeros(3, bool))
+CUT = make_graded(PROBLEM, PATTERNS[5], finish=["length"] * 7)
+FOUR = make_graded(np.zeros(4, int), np.ones(4, bool))
+SAMPLED = make_graded(np.arange(3), np.ones(3, bool), imported=[False] * 3)
 SHARE = r"compose\.positive_share=0\.5 with compose\.n_examples=1000 needs 500"
 NO_RATE = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
 MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completions; 8 are available \(enough for .*9\)"
@@ -245,7 +260,7 @@ def test_pairs_exhaustively(most, n):
         pairs = [(int(i), int(j)) for i in right for j in wrong if MIXED_UP[i] == MIXED_UP[j]]
         possible = [{(i, j) for i, j in pairs if MIXED_UP[i] == q} for q in range(3)]
         available = sum(min(most, len(pairs)) for pairs in possible)
-        candidates, config = Candidates(MIXED_UP, positive), compose(n_examples=n, pairs_per_problem=most)
+        candidates, config = make_graded(MIXED_UP, positive), compose(n_examples=n, pairs_per_problem=most)
         if not available:
             with pytest.raises(TOPRError, match="no problem has both a correct and an incorrect completion"):
                 select_pairs(candidates, config, 0, 0)
@@ -262,10 +277,8 @@ def test_pairs_exhaustively(most, n):
 
 
 def test_a_composed_set_in_numbers():
-    candidates = Candidates(
-        problem=np.array([0, 0, 1, 1, 2, 2]),
-        positive=np.array([True, True, True, False, False, False]),
-        truncated=np.array([False, False, True, True, False, False]),
+    candidates = make_graded(
+        [0, 0, 1, 1, 2, 2], [True] * 3 + [False] * 3, finish=["stop", "stop", "length", "length", "stop", "stop"]
     )
     found = select_examples(candidates, compose("anna_karenina"), 0, 0).description
     assert found == {

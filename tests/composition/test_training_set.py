@@ -1,60 +1,55 @@
 """Sampled and imported completions as one: rows in their order, one group a prompt; p̃ and c of Equation 12."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import config_of, make_rollouts, refused
-from topr_exp.composition.candidates import Candidates, concat_rows, merge_sources
-from topr_exp.composition.training_set import baseline_for, build_training_set, effective_positive
-from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.grading.verdicts import Verdicts
-from topr_exp.sampling.rollouts import Completions
-from topr_exp.types import VERDICTS, Problem, TOPRError
+from tests.conftest import config_of, make_completions, make_graded, refused
+from topr_exp.composition.baselines import baseline_for, effective_positive
+from topr_exp.composition.merging import merge_sources
+from topr_exp.composition.training_set import build_training_set
+from topr_exp.sampling.completions import Completions
+from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem, TOPRError
 
 
-def part(problem: list[int], golds: list[str], prompts: list[list[int]], made: int) -> Completions:
-    """Completions whose tokens say where they are from."""
+def graded(
+    problem: list[int], golds: list[str], prompts: list[list[int]], source: int, verdicts: list[int]
+) -> Completions:
+    """Graded and scored completions, whose tokens name their source and row."""
     rows = range(len(problem))
-    columns = {"tokens": [[made, row] for row in rows], "text": [f"{made} {row}" for row in rows]}
-    finish = ["stop", "length"] * (len(problem) // 2)
-    rollouts = make_rollouts(problem, prompts, f"r/{made}", **columns, finish=finish)
-    asked = [Problem(f"{made}/{i}", "?", gold) for i, gold in enumerate(golds)]
-    return Completions(rollouts, TokenizedProblems(asked, rollouts.prompts, (), 0))
-
-
-def verdicts(words: list[str]) -> Verdicts:
-    rows = {"verdict": words, "answer": words, "path": words, "class": pa.array([0] * len(words), pa.int32())}
-    return Verdicts("", pa.table(rows))
+    names = [str(verdict) for verdict in verdicts]
+    return make_completions(
+        problem, prompts, problems=[Problem(f"{source}/{i}", "?", gold) for i, gold in enumerate(golds)],
+        tokens=[[source, row] for row in rows], text=[f"{source} {row}" for row in rows],
+        finish=["stop", "length"] * (len(problem) // 2), verdict=verdicts, answer=names, path=names,
+        mu_logp=[[-1.0 - source, -row] for row in rows], **{"class": [0] * len(problem)},
+    )  # fmt: skip
 
 
 def test_completions_of_one_prompt_are_one_group_wherever_they_are_from() -> None:
-    sampled = part([0, 0, 1, 1], ["a", "b"], [[1], [1, 2]], 0)
-    elsewhere = part([1, 0, 2, 2], ["c", "b", "b"], [[9], [1, 2], [1]], 1)  # the last has another gold
-    words = ["correct", "incorrect", "invalid", "correct"]
-    pool = merge_sources([sampled, elsewhere], [verdicts(words), verdicts(words[::-1])])
-    assert pool.rollouts.problem.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
-    assert pool.rollouts.sample.tolist() == [0, 1, 0, 1, 2, 0, 0, 1]
-    assert [tokens.tolist() for tokens in pool.rollouts.tokens] == [[made, row] for made in (0, 1) for row in range(4)]
-    assert pool.rollouts.prompt_of(4).tolist() == [1, 2]
-    assert pool.rollouts.prompt_of(5).tolist() == [9]
-    assert [problem.answer for problem in pool.problems] == ["a", "b", "c", "b"]
-    assert [VERDICTS[code] for code in pool.verdicts.codes] == [*words, *words[::-1]]
-    assert pool.imported is not None
-    assert pool.imported.tolist() == [False] * 4 + [True] * 4
-    assert pool.rollouts.truncated.tolist() == [False, True] * 4
+    verdicts = [CORRECT, INCORRECT, INVALID, CORRECT]
+    sampled = graded([0, 0, 1, 1], ["a", "b"], [[1], [1, 2]], 0, verdicts)
+    # The last problem has the prompt of the first one, and another gold answer.
+    imported = graded([1, 0, 2, 2], ["c", "b", "b"], [[9], [1, 2], [1]], 1, verdicts[::-1])
+    merged = merge_sources([sampled, imported])
+    assert merged.problem_index.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
+    assert merged.sample_index.tolist() == [0, 1, 0, 1, 2, 0, 0, 1]
+    assert [tokens.tolist() for tokens in merged.tokens] == [[source, row] for source in (0, 1) for row in range(4)]
+    assert [logp.tolist() for logp in merged.lists("mu_logp")][3:5] == [[-1, -3], [-2, 0]]
+    assert merged.prompt_of(4).tolist() == [1, 2]
+    assert merged.prompt_of(5).tolist() == [9]
+    assert [problem.answer for problem in merged.problems] == ["a", "b", "c", "b"]
+    assert merged.verdicts.tolist() == [*verdicts, *verdicts[::-1]]
+    assert merged.is_imported is not None
+    assert merged.is_imported.tolist() == [False] * 4 + [True] * 4
+    assert merged.is_truncated.tolist() == [False, True] * 4
 
 
-def test_one_part_stays_as_it_is() -> None:
-    sampled = part([0, 0], ["a"], [[1]], 0)
-    pool = merge_sources([sampled], [verdicts(["correct", "invalid"])])
-    assert pool.rollouts is sampled.rollouts
-    assert pool.imported is None
-    rows = [np.zeros(1)]
-    assert concat_rows([rows]) is rows
-    assert concat_rows([["a", "b"], ["c"]]) == ["a", "b", "c"]
+def test_a_single_source_stays_as_it_is() -> None:
+    sampled = graded([0, 0], ["a"], [[1]], 0, [CORRECT, INVALID])
+    assert merge_sources([sampled]) is sampled
+    assert sampled.is_imported is None
 
 
 # ---- the effective proportion of positives
@@ -88,9 +83,9 @@ def test_a_set_of_one_kind_has_no_baseline_for_a_proportion(p, kind):
 
 @pytest.mark.parametrize(("rewards", "reached"), [("pm1", 0.5), ("zero_one", None)])
 def test_p_tilde_is_of_rewards_1_and_minus_1(rewards: str, reached: float | None) -> None:
-    config, candidates = config_of("data.n=2").compose, Candidates(np.array([0, 0]), np.array([True, False]))
+    config, completions = config_of("data.n=2").compose, make_graded([0, 0], [True, False])
     options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    made = build_training_set(candidates, rewards, config, "examples", **options)
+    made = build_training_set(completions, rewards, config, "examples", **options)
     assert made.effective_positive == reached
 
 

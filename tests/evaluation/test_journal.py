@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import config_of, lines_of, overrides
+from tests.conftest import config_of, lines_of, make_completions, overrides
 from tests.sweep_tools import result
 from topr_exp.config.settings import Config
-from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation.evaluation import PER_VERDICT, EvaluatingJournal, Evaluation
-from topr_exp.grading.verdicts import Verdicts
+from topr_exp.evaluation.journal import EvaluatingJournal
+from topr_exp.evaluation.showcase import PER_VERDICT
+from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted, StopFlag
+from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.store import Store
-from topr_exp.store.shards import Ragged
-from topr_exp.types import Problem, TOPRError
+from topr_exp.types import VERDICTS, Problem, TOPRError
 
 
 @pytest.fixture(scope="module")
@@ -170,25 +171,31 @@ SAID = {
 }
 LEVELS, SUBJECTS, SOURCES = (1, 2, 1, 3), ("sums", "sums", "words", None), ("x", "x", "y", "y")
 PROBLEMS = [Problem(name, "?", "1", *more) for name, *more in zip(SAID, LEVELS, SUBJECTS, SOURCES, strict=True)]
-QUESTIONS = TokenizedProblems(PROBLEMS, [np.array([0, i], np.int32) for i in range(len(SAID))], (), 0)
 
 
-def evaluation(path: str = "string", store: Store | None = None) -> Evaluation:
-    verdict = [word for words, _ in SAID.values() for word in words]
+def answers(path: str = "string") -> Completions:
+    verdicts = [VERDICTS.index(word) for words, _ in SAID.values() for word in words]
     classes = [number for _, numbers in SAID.values() for number in numbers]
-    columns = pa.table({"verdict": verdict, "class": pa.array(classes, pa.int32()), "path": [path] * len(verdict)})
-    tokens = Ragged(
-        pa.chunked_array([pa.array([[1] * (3 + i % 4) for i in range(len(verdict))], pa.list_(pa.int32()))])
+    rows = range(len(verdicts))
+    columns = {
+        "tokens": [[1] * (3 + i % 4) for i in rows],
+        "finish": ["length" if i % 8 == 7 else "stop" for i in rows],
+    }
+    columns |= {"verdict": verdicts, "class": classes, "path": [path] * len(verdicts)}
+    completions: Completions = make_completions(
+        np.repeat(np.arange(len(PROBLEMS)), 4), problems=PROBLEMS, name="rollouts/r", **columns
     )
-    truncated = np.arange(len(verdict)) % 8 == 7
-    rollouts: Any = SimpleNamespace(name="rollouts/r", tokens=tokens, truncated=truncated)
-    return Evaluation(QUESTIONS, rollouts, Verdicts("verdicts/v", columns), 4, store or Store("nowhere"))
+    assert completions.stored is not None
+    return replace(completions, stored=replace(completions.stored, verdicts="verdicts/v"))
 
 
 def test_the_figures_are_those_of_the_problems_in_their_order() -> None:
-    figures = evaluation().figures()
+    figures = summarise_evaluation(answers())
     assert (figures["problems"], figures["samples"]) == (4, 4)
-    assert evaluation().places() == {"rollouts": "nowhere/rollouts/r", "verdicts": "nowhere/verdicts/v"}
+    assert table_folders(answers(), Store("nowhere")) == {
+        "rollouts": "nowhere/rollouts/r",
+        "verdicts": "nowhere/verdicts/v",
+    }
     assert figures["pass@1"] == pytest.approx(np.mean([2, 1, 1, 0]) / 4)
     assert figures["maj@4"] == pytest.approx(np.mean([1, 0, 1, 0]))
     assert (figures["correct"], figures["incorrect"], figures["invalid"]) == (4 / 16, 8 / 16, 4 / 16)
@@ -201,24 +208,25 @@ def test_the_figures_are_those_of_the_problems_in_their_order() -> None:
 
 
 def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:
-    figures = evaluation().figures(2)
+    figures = summarise_evaluation(answers(), 2)
     assert (figures["problems"], figures["pass@1"], figures["maj@4"]) == (2, 3 / 8, 0.5)
     assert figures["levels"].keys() == {"1", "2"}
-    assert evaluation("timeout").figures(2)["grader_timeouts"] == 8
-    assert (evaluation().figures(1)["truncated_share"], evaluation().figures(2)["truncated_share"]) == (0, 1 / 8)
+    assert summarise_evaluation(answers("timeout"), 2)["grader_timeouts"] == 8
+    assert (
+        summarise_evaluation(answers(), 1)["truncated_share"],
+        summarise_evaluation(answers(), 2)["truncated_share"],
+    ) == (0, 1 / 8)
 
 
 def test_problems_of_one_source_are_one_case() -> None:
     """Means 1/2, 1/4 | 1/4, 0 of two sources: resampled, their means are 3/8, 1/4 or 1/8."""
-    assert evaluation().figures()["pass@k"]["1"] == {"value": 1 / 4, "low": 1 / 8, "high": 3 / 8}
+    assert summarise_evaluation(answers())["pass@k"]["1"] == {"value": 1 / 4, "low": 1 / 8, "high": 3 / 8}
 
 
 def test_no_majority_where_incorrect_answers_cannot_be_told_apart() -> None:
-    told = evaluation("user")
-    columns = told.verdicts.columns
-    known = [0 if word == "correct" else -1 for word in columns["verdict"].to_pylist()]
-    columns = columns.set_column(columns.column_names.index("class"), "class", pa.array(known, pa.int32()))
-    figures, left = told.figures(), Evaluation(QUESTIONS, told.rollouts, Verdicts("", columns), 4, told.store).figures()
+    told = answers("user")
+    classes = pa.array([0 if is_correct else -1 for is_correct in told.is_correct], pa.int32())
+    figures, left = summarise_evaluation(told), summarise_evaluation(told.with_columns({"class": classes}))
     assert figures.keys() - left.keys() == {"maj@4"}
     assert left["maj@k"] == {}
     assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}

@@ -12,17 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, config_of, refused
+from tests.conftest import ROOT, config_of, make_completions, refused
 from tests.extending import LOSS, REWARD, SOURCE, project
 from topr_exp.evaluate import main as evaluate
 from topr_exp.grading import Grader, Outcome
-from topr_exp.grading.verdicts import Verdicts, grade
+from topr_exp.grading.verdicts import grade, votes_are_known, with_verdicts
 from topr_exp.pipeline import run
 from topr_exp.report.__main__ import main as report
+from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 PROBLEMS = [Problem("a", "?", "5"), Problem("b", "?", "6")]
+
+
+def graded_completions(grader: Grader, texts: list[str], problem: list[int]) -> Completions:
+    completions = make_completions(problem, text=texts)
+    return with_verdicts(completions, grade(grader, texts, completions.problem_index, PROBLEMS))
 
 
 def test_a_function_by_name() -> None:
@@ -30,23 +36,22 @@ def test_a_function_by_name() -> None:
         pairs = [("a 5", "5"), ("a 6", "5"), ("", "5")] * 400
         found = [(one.verdict, one.path) for one in grader.grade(pairs)]
         assert found == [("correct", "user"), ("incorrect", "user"), ("incorrect", "user")] * 400
-        graded = grade(grader, ["a 5", "b 5", "c", "d", "6"], np.array([0, 0, 0, 1, 1]), PROBLEMS)
-        assert not Verdicts("", graded).votes_known
-        assert graded["class"].to_pylist() == [0, 0, -1, -1, 0], "correct ones without an answer count as one answer"
+        graded = graded_completions(grader, ["a 5", "b 5", "c", "d", "6"], [0, 0, 0, 1, 1])
+        assert not votes_are_known(graded)
+        assert graded.answer_classes.tolist() == [0, 0, -1, -1, 0], "correct ones without an answer count as one answer"
 
 
 def test_a_correct_answer_without_its_text_is_no_vote_for_a_wrong_one() -> None:
     """A grader that names wrong answers alone: 2 of 5 are correct, 2 say 7, 1 says 8."""
     with Grader("own_graders:naming_mistakes", workers=1, deadline=60) as grader:
-        graded = grade(grader, ["7", "5", "8", "7", "5"], np.zeros(5, dtype=int), PROBLEMS)
-    verdicts = Verdicts("", graded)
-    assert verdicts.votes_known
-    assert verdicts.classes.tolist() == [0, 2, 1, 0, 2]
+        graded = graded_completions(grader, ["7", "5", "8", "7", "5"], [0] * 5)
+    assert votes_are_known(graded)
+    assert graded.answer_classes.tolist() == [0, 2, 1, 0, 2]
 
 
 def test_a_function_may_tell_the_answer() -> None:
     with Grader("own_graders:with_answer", workers=1, deadline=60) as grader:
-        assert Verdicts("", grade(grader, ["c", "6"], np.array([0, 1]), PROBLEMS)).votes_known
+        assert votes_are_known(graded_completions(grader, ["c", "6"], [0, 1]))
         outcomes = list(grader.grade([("a 5", "5"), ("", "5")]))
         assert outcomes == [Outcome("correct", "5", "user"), Outcome("invalid", None, "user")]
         assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]

@@ -26,7 +26,7 @@ from transformers.optimization import Adafactor
 from tests.reference.choices import grouped, in_proportion, pairs, share_solved, some
 from tests.reference.formulas import Completion, Record, losses_of, rate
 from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
-from topr_exp.composition.candidates import random_generator
+from topr_exp.composition.draws import random_generator
 
 TEMPLATE = "Question: {question}\nAnswer:"  # of data.answer_format=gsm8k without worked examples
 REGULARIZED = ("agro", "agro_on_policy", "rloo", "kl_pg")  # have a π_ref (RLOO's β may be 0)

@@ -14,9 +14,8 @@ from reproduce.jobs import CONF, jobs_of
 from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, wanted
 from reproduce.records import read_rates, runs_of
 from reproduce.selection import Runs
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, make_graded
 from tests.reproduce.worlds import named, request_for
-from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.schema import plain
 
@@ -177,10 +176,10 @@ def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tu
     assert config.data.train_problems is not None
     assert schedule.prompts * schedule.rounds <= config.data.train_problems, "none comes twice"
     problem = np.repeat(np.arange(schedule.prompts), n)
-    found = build_training_set(Candidates(problem, problem % 3 == 0), "pm1", config.compose, "examples",
+    found = build_training_set(make_graded(problem, problem % 3 == 0), "pm1", config.compose, "examples",
                                seed=0, iteration=1, baseline=None, effective=None, round_number=0)  # fmt: skip
-    order = found.order(0, 1, 1_000_000, config.optim.whole_groups)
+    order = found.order(0, 1, 1_000_000, whole_groups=config.optim.whole_groups)
     assert sorted(order) == list(range(32 * updates))
     for start in range(0, len(order), size):
-        problems = found.candidates.problem[found.examples[order[start : start + size], 0]]
+        problems = found.problem_of(order[start : start + size])
         assert np.unique(problems, return_counts=True)[1].tolist() == [n] * (32 // n)

@@ -13,10 +13,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 from tests.composition.test_selection import compose
-from tests.conftest import ROOT, config_of, overrides, write_lines
+from tests.conftest import ROOT, config_of, make_graded, overrides, write_lines
 from tests.run_folders import write_json
 from topr_exp.__main__ import main
-from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.problems import load_problems
@@ -137,9 +136,8 @@ def test_gpus_that_are_left_idle_are_said(seen, processes, idle, monkeypatch):
 )  # fmt: skip
 def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
     """Two correct completions and three wrong ones."""
-    reward = None if rewards is None else np.array(rewards)
-    no, positive = np.zeros(5, bool), np.array([True, True, False, False, False])
-    candidates = Candidates(np.zeros(5, np.int64), positive, no, None, reward, None)
+    reward = {} if rewards is None else {"reward": [float(number) for number in rewards]}
+    candidates = make_graded([0] * 5, [True, True, False, False, False], **reward)
     found = build_training_set(candidates, kind, compose(), "examples", seed=0, iteration=1, baseline=c,
                                effective=None).signs()  # fmt: skip
     assert signs(found) == f"R           {row}"
@@ -153,8 +151,8 @@ def composed(
 ) -> Any:
     """A training set of n completions of one problem."""
     positive = np.arange(n) < positives
-    reward = np.where(positive, *given) if rewards == "given" else None
-    candidates = Candidates(np.zeros(n, np.int64), positive, np.zeros(n, bool), None, reward, None)
+    reward = {"reward": np.where(positive, *map(float, given))} if rewards == "given" else {}
+    candidates = make_graded(np.zeros(n, np.int64), positive, **reward)
     options = {"baseline": None, "effective": None, **weighting}
     return build_training_set(candidates, rewards, compose(), "examples", seed=0, iteration=1, **options)
 

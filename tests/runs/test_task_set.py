@@ -1,5 +1,6 @@
 """What a benchmark hands over: the seeds and numbers of training and test are not those of one another."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, make_completions, make_graded, overrides
 from topr_exp.config.data import Grading
 from topr_exp.runs import task_set
 from topr_exp.runs.task_set import Policies, TaskSet
@@ -19,15 +20,17 @@ TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "dat
 
 def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(task_set, "generate_rollouts", lambda *given: asked.append(given) or "rollouts")
-    monkeypatch.setattr(task_set, "grade_rollouts", lambda *given: asked.append(given) or "verdicts")
+    monkeypatch.setattr(
+        task_set, "sample_completions", lambda *given, **more: asked.append((*given, more)) or "sampled"
+    )
+    monkeypatch.setattr(task_set, "grade_completions", lambda *given: asked.append(given) or "graded")
     sampler, policy, store, questions = (SimpleNamespace(problems=["p"]) for _ in range(4))
     sampler.without_mismatch = lambda: sampler
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD)))
     found = made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
-    asked_of_grader = "rollouts", ["p"], Grading("gsm8k"), store
-    assert asked == [(sampler, policy, questions, 6, 5, store, "evaluation"), asked_of_grader]
-    assert (found.questions, found.rollouts, found.verdicts, found.n) == (questions, "rollouts", "verdicts", 6)
+    of_sampler = {"seed": 5, "store": store, "label": "evaluation"}
+    assert asked == [(sampler, policy, questions, 6, of_sampler), ("sampled", Grading("gsm8k"), store)]
+    assert found == "graded"
 
 
 class Asked(list[Any]):
@@ -42,17 +45,15 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_pa
     """Those to test problems are the same for every run of a sweep over sampler.seed."""
     asked = []
 
-    def sample(sampler: Any, policy: Any, problems: Any, n: int, seed: int, *_: Any) -> Any:
+    def sample(sampler: Any, policy: Any, problems: Any, n: int, seed: int, **_: Any) -> Any:
         asked.append(([problem.id for problem in problems], n, seed))
-        rows = n * len(problems)
-        return SimpleNamespace(sampled=len(problems), rows=rows, texts=lambda start, end: ["."] * (end - start))
-
-    def grade(sampled: Any, *_: Any) -> Any:
-        return SimpleNamespace(codes=np.zeros(sampled.rows, int), classes=np.zeros(sampled.rows, int))
+        rows = np.repeat(np.arange(len(problems)), n)
+        solutions = make_graded(rows, rows < 0, problems=list(problems), text=["."] * len(rows), name="rollouts/r")
+        return replace(solutions, stored=replace(solutions.stored, tokens_sampled=len(problems)))
 
     monkeypatch.setattr(task_set, "tokenize_prompts", lambda problems, *_: Asked(problems))
-    monkeypatch.setattr(task_set, "generate_rollouts", sample)
-    monkeypatch.setattr(task_set, "grade_rollouts", grade)
+    monkeypatch.setattr(task_set, "sample_completions", sample)
+    monkeypatch.setattr(task_set, "grade_completions", lambda solutions, *_: solutions)
     monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))
@@ -64,6 +65,6 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_pa
 @pytest.mark.parametrize("last", [False, True])
 def test_mu_model_scores_the_completions_of_a_log_alone(last: bool) -> None:
     policies = Mock(config=config_of("data.completions=hub:a/b", "mu_model=tiny_noise"), needs=frozenset())
-    Policies.log_mu(policies, SimpleNamespace(log_mu=None), "store", last)  # type: ignore[arg-type]
+    Policies.mu_logp(policies, make_completions([0]), "store", is_last=last)  # type: ignore[arg-type]
     (policy, *_), _ = policies.scored.call_args
     assert (policy is policies.load.return_value, policy is policies.trained) == (last, not last)

@@ -15,12 +15,12 @@ from tests.conftest import ROOT, config_of, overrides, write_lines
 from topr_exp.api import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
-from topr_exp.grading.verdicts import given_verdicts
+from topr_exp.grading.verdicts import grade_by_log
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.imported_log import inspect_log
+from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.imported import load_imported, match_problems, open_log, tokenize_completions
-from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
 from topr_exp.store.__main__ import main
 from topr_exp.store.completions import export_file
@@ -86,11 +86,11 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tm
     rows = [own | {"gold": gold} for gold in golds] + [{"problem_id": other.id, "completion": "y"}]
     rows.append({"question": "2 + 2?", "gold": "4", "completion": "z"})
     found = imported(tmp_path, rows)
-    answers = [(problem.id, problem.answer) for problem in found.questions.problems]
+    answers = [(problem.id, problem.answer) for problem in found.problems]
     assert answers == [(known.id, "7777"), (known.id, known.answer), (other.id, other.answer), ("imported/000003", "4")]
-    assert found.rollouts.problem.tolist() == [0, 1, 0, 2, 3]
-    assert found.rollouts.sample.tolist() == [0, 0, 1, 0, 0]
-    assert found.log_mu is None
+    assert found.problem_index.tolist() == [0, 1, 0, 2, 3]
+    assert found.sample_index.tolist() == [0, 0, 1, 0, 0]
+    assert not found.has("mu_logp")
 
 
 def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question() -> None:
@@ -120,10 +120,10 @@ def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, An
 def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, capsys):
     rows = [{"prompt": "q", "gold": "1", "tokens": ids} for ids in ([5], [99999], [6], [5] * 2048)]
     found = imported(tmp_path, rows, skip_malformed=True)
-    assert [ids.tolist() for ids in found.rollouts.tokens] == [[5], [6]]
-    assert found.rollouts.sample.tolist() == [0, 1]
+    assert [ids.tolist() for ids in found.tokens] == [[5], [6]]
+    assert found.sample_index.tolist() == [0, 1]
     assert "warning: 2 malformed completions left out: data.completions=" in capsys.readouterr().err
-    assert imported(tmp_path, rows[::2]).rollouts.name != found.rollouts.name
+    assert imported(tmp_path, rows[::2]).stored.rollouts != found.stored.rollouts
     with pytest.raises(TOPRError, match="completion 1 has token id 99999"):
         imported(tmp_path, rows[1:2], skip_malformed=True)
 
@@ -136,7 +136,7 @@ def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_again(tmp_path: Path) -> None:
     rows = [{"problem_id": problem.id, "completion": "x"} for problem in problems()[:4]]
     templates = [[], ["data.template='Question: {question}'"], []]
-    first, other, again = (imported(tmp_path, rows, *words).rollouts.name for words in templates)
+    first, other, again = (imported(tmp_path, rows, *words).stored.rollouts for words in templates)
     assert first == again != other
 
 
@@ -169,9 +169,9 @@ def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.M
     ]
     for row in rows:
         found = imported(tmp_path, [row | {"completion": "x", "reward": 0.5}], reward="given")
-        assert found.rollouts.prompt_of(0).tolist() == ids.tolist()
-        assert found.rewards is not None
-        assert found.rewards.tolist() == [0.5]
+        assert found.prompt_of(0).tolist() == ids.tolist()
+        assert found.reward is not None
+        assert found.reward.tolist() == [0.5]
     policy.tokenizer.chat_template = "{{ raise_exception('No system message, please') }}"
     with pytest.raises(TOPRError, match=r"chat template refuses the messages .* \(No system message, please\)$"):
         imported(tmp_path, [rows[1] | {"completion": "x", "reward": 0.5}], reward="given")
@@ -181,19 +181,19 @@ def test_a_limit_says_which_rows_were_cut_off(tmp_path: Path) -> None:
     policy = load_policy(config_of().model, "cpu")
     size = len(policy.tokenizer(" The answer is 2.", add_special_tokens=False)["input_ids"])
     rows = [{"prompt": "?", "gold": "2", "completion": text} for text in (" The answer is 2.", " The answer")]
-    plain, limited = (imported(tmp_path, rows, *more).rollouts for more in ([], [f"data.completion_limit={size}"]))
+    plain, limited = (imported(tmp_path, rows, *more) for more in ([], [f"data.completion_limit={size}"]))
     ends = [[row[-1] in policy.eos_ids for row in one.tokens] for one in (plain, limited)]
     assert ends == [[True, True], [False, True]]
-    assert limited.truncated.tolist() == [True, False]
-    other = imported(tmp_path, rows, f"data.completion_limit={size + 1}").rollouts
-    assert len({plain.name, limited.name, other.name}) == 3
+    assert limited.is_truncated.tolist() == [True, False]
+    other = imported(tmp_path, rows, f"data.completion_limit={size + 1}")
+    assert len({each.stored.rollouts for each in (plain, limited, other)}) == 3
 
 
 def test_complete_groups_go_to_losses_of_groups(tmp_path: Path) -> None:
     rows = [{"prompt": name, "gold": "2", "completion": f" {at}"} for name in "abc" for at in range(3 - (name == "b"))]
     found = imported(tmp_path, rows, whole=3)
-    assert found.rollouts.problem.tolist() == [0, 0, 0, 2, 2, 2]
-    assert found.rollouts.bounds == [0, 6]
+    assert found.problem_index.tolist() == [0, 0, 0, 2, 2, 2]
+    assert found.stored.bounds == [0, 6]
     with pytest.raises(TOPRError, match=r"^data\.n=4: no prompt of .* has so many completions; they have 2, 3$"):
         imported(tmp_path, rows, whole=4)
 
@@ -205,13 +205,13 @@ def test_verify_knows_which_tables_have_all_rows_of_a_log(tmp_path: Path, asked:
     rows = [{"prompt": name, "gold": "2", "completion": f" {at}"} for name in "abc" for at in range(3 - (name == "b"))]
     rows[1] |= {"tokens": [99999]} if asked == {"skip_malformed": True} else {}
     rows = [{"tokens": [5], **row} for row in rows]
-    rollouts = imported(tmp_path, rows, **asked).rollouts
+    rollouts = imported(tmp_path, rows, **asked)
     some_rows = asked.keys() & {"whole", "skip_malformed"}
-    assert (rollouts.rows < len(rows)) == bool(some_rows)
+    assert (len(rollouts) < len(rows)) == bool(some_rows)
     store = Store(tmp_path)
-    verdicts = given_verdicts(rollouts, np.ones(rollouts.rows), 0.5, store)
+    verdicts = grade_by_log(rollouts.with_columns({"reward": pa.array(np.ones(len(rollouts)))}), 0.5, store)
     assert main(["--root", str(store.root), "verify"]) == 0
-    table = store.open(store.root / verdicts.name)
+    table = store.open(store.root / verdicts.stored.verdicts)
     write_shard(table.shard_file(0), table.shard(0).slice(1))
     assert main(["--root", str(store.root), "verify"]) == int(not some_rows)
 

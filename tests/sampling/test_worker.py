@@ -27,7 +27,7 @@ from topr_exp.sampling import engine_weights, gpu_share
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import CLOSE_SECONDS, Engine
 from topr_exp.sampling.engine_weights import check_log_probabilities, completions_of
-from topr_exp.sampling.rollouts import open_sampler
+from topr_exp.sampling.generation import open_sampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
 from topr_exp.training.hidden_states import Inputs

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import make_model, make_rollouts
-from tests.sampling.test_rollouts import CONFIG, QUESTIONS, Plain
+from tests.conftest import make_completions, make_model
+from tests.sampling.test_generation import CONFIG, QUESTIONS, Plain
 from topr_exp.config.data import Grading
 from topr_exp.config.model import Mismatch, VLLMConfig
-from topr_exp.grading.verdicts import given_verdicts, grade_rollouts
+from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.rollouts import rollouts_key
+from topr_exp.sampling.generation import sampling_key
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import score_rollouts
+from topr_exp.training.logprobs import score_completions
 from topr_exp.types import Problem
 
 HALF = make_model(11).bfloat16()
@@ -30,8 +30,8 @@ def policy(**changes: Any) -> Policy:
 
 
 def rollouts(**changes: Any) -> Any:
-    return make_rollouts([0, 0, 1], [np.array([0, 3], np.int32)] * 2, tokens=[[4, 1], [5], [6]], text=["4", "5", "6"],
-                         **{"name": "rollouts/one", **changes})  # fmt: skip
+    columns = {"tokens": [[4, 1], [5], [6]], "text": ["4", "5", "6"], "name": "rollouts/one", **changes}
+    return make_completions([0, 0, 1], [[0, 3]] * 2, **columns)
 
 
 def vllm(**changes: Any) -> VLLMConfig:
@@ -40,8 +40,8 @@ def vllm(**changes: Any) -> VLLMConfig:
 
 
 def key_of_rollouts(**changes: Any) -> Any:
-    given = {"config": CONFIG, "policy": policy(), "questions": QUESTIONS, "n": 3, "seed": 0, "keeps": False}
-    return rollouts_key(**{**given, **changes})
+    given = {"config": CONFIG, "policy": policy(), "questions": QUESTIONS, "n": 3, "seed": 0, "keeps_drawable": False}
+    return sampling_key(**{**given, **changes})
 
 
 class Asked(Exception):
@@ -67,18 +67,20 @@ def asked(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def key_of_scores(**changes: Any) -> Any:
     given = {"policy": policy(), "rollouts": rollouts(), "batch_size": 2, **changes}
-    return asked(score_rollouts, given["policy"], given["rollouts"], STORE, given["batch_size"], "scoring")
+    return asked(score_completions, given["policy"], given["rollouts"], STORE, given["batch_size"], "scoring")
 
 
 def key_of_verdicts(**changes: Any) -> Any:
     problems = [Problem("a", "?", "4"), Problem("b", "?", "6")]
     given = {"rollouts": rollouts(), "problems": problems, "grading": Grading("math"), **changes}
-    return asked(grade_rollouts, given["rollouts"], given["problems"], given["grading"], STORE)
+    completions = dataclasses.replace(given["rollouts"], problems=given["problems"])
+    return asked(grade_completions, completions, given["grading"], STORE)
 
 
 def key_of_given(**changes: Any) -> Any:
     given = {"rollouts": rollouts(), "threshold": 0.5, **changes}
-    return asked(given_verdicts, given["rollouts"], np.array([0.0, 1.0, 1.0]), given["threshold"], STORE)
+    completions = given["rollouts"].with_columns({"reward": pa.array([0.0, 1.0, 1.0])})
+    return asked(grade_by_log, completions, given["threshold"], STORE)
 
 
 def assert_each_differs(key_of: Callable[..., Any], changes: Iterable[dict[str, Any]]) -> None:
@@ -117,7 +119,7 @@ def test_each_other_input_of_completions_is_in_their_key() -> None:
         [
             {"n": 4},
             {"seed": 1},
-            {"keeps": True},
+            {"keeps_drawable": True},
             {"policy": policy(fingerprint="other")},
             {"policy": policy(compute=torch.bfloat16)},
             {"policy": policy(compute=torch.bfloat16, model=HALF)},

@@ -11,29 +11,34 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import become_ordinary, refused
-from tests.sampling.test_rollouts import CONFIG, QUESTIONS, policy
+from tests.sampling.test_generation import CONFIG, QUESTIONS, policy
 from tests.store.conftest import contents, open_table, shard
 from topr_exp.config.data import Grading
-from topr_exp.grading.verdicts import given_verdicts, grade_rollouts
+from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.runtime import locks
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
 from topr_exp.store import Store, Table, completions
 from topr_exp.store import table as table_module
 from topr_exp.store.__main__ import main, remove
 from topr_exp.store.shards import examine, read_rows, write_shard
 from topr_exp.store.source import Derivation
-from topr_exp.training.logprobs import score_rollouts
+from topr_exp.training.logprobs import score_completions
 
-DERIVED: dict[str, Callable[[Rollouts, Store], Any]] = {
-    "verdicts": lambda rollouts, store: grade_rollouts(rollouts, QUESTIONS.problems, Grading("gsm8k"), store),
-    "given": lambda rollouts, store: given_verdicts(rollouts, np.ones(rollouts.rows), 0.5, store),
-    "logprobs": lambda rollouts, store: score_rollouts(policy(), rollouts, store, 8, "scoring"),
+DERIVED: dict[str, Callable[[Completions, Store], Any]] = {
+    "verdicts": lambda rollouts, store: grade_completions(rollouts, Grading("gsm8k"), store),
+    "given": lambda rollouts, store: grade_by_log(with_rewards(rollouts), 0.5, store),
+    "logprobs": lambda rollouts, store: score_completions(policy(), rollouts, store, 8, "scoring"),
 }
 
 
-def sample(store: Store) -> Rollouts:
-    return generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, store)
+def with_rewards(rollouts: Completions) -> Completions:
+    return rollouts.with_columns({"reward": pa.array(np.ones(len(rollouts)))})
+
+
+def sample(store: Store) -> Completions:
+    return sample_completions(HFSampler(CONFIG), policy(), QUESTIONS, 3, seed=0, store=store)
 
 
 def only_table(root: Path, kind: str) -> Table:
@@ -94,7 +99,7 @@ def test_rollouts_of_other_rows_than_their_prompts_ask_for_are_made_again(tmp_pa
     first = sample(Store(tmp_path))
     table = only_table(tmp_path, "rollouts")
     write_shard(table.shard_file(1), table.shard(1).slice(0, 3))
-    assert sample(Store(tmp_path)).columns.equals(first.columns)
+    assert sample(Store(tmp_path)).table.equals(first.table)
 
 
 @pytest.mark.parametrize("name", DERIVED)
@@ -186,7 +191,7 @@ def test_prune_keeps_what_a_process_reads(tmp_path, monkeypatch, capfd, moment):
         f"kept     {name}: a process reads {name}",
         "removed 0 tables, 0.0 MB",
     }
-    assert len(grade_rollouts(rollouts, QUESTIONS.problems, Grading("gsm8k"), store).codes) == rollouts.rows
+    assert len(grade_completions(rollouts, Grading("gsm8k"), store).verdicts) == len(rollouts)
     del rollouts
     prune()
     assert not list((tmp_path / "rollouts").iterdir())
@@ -262,7 +267,7 @@ def test_a_derived_table_that_is_only_read_has_its_source_s_rows(tmp_path: Path)
 def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, monkeypatch, capfd, change, target):
     rollouts = sample(Store(tmp_path / "store"))
     table = only_table(tmp_path / "store", "rollouts")
-    assert rollouts.shards == 3
+    assert rollouts.stored.shards == 3
     columns = completions.public_columns
 
     def changing(read_table: Table, rows: pa.Table, prompts: bool) -> pa.Table:

@@ -95,7 +95,7 @@ def test_the_list_of_settings_that_name_code_is_complete() -> None:
     texts = {path: path.read_text() for path in package.rglob("*.py")}
     callers = {str(path.relative_to(package)) for path, text in texts.items() if "topr_exp.import_own(" in text}
     # class_of: algo._target_, data._target_, sampler.name; grader: data.grader; rollouts: sampler.name
-    assert callers == {"config/load.py", "grading/grader.py", "sampling/rollouts.py"}
+    assert callers == {"config/load.py", "grading/grader.py", "sampling/generation.py"}
     assert NAMED.keys() == {*KEYS}
 
 

@@ -14,7 +14,7 @@ import torch
 from tests.conftest import config_of, overrides
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import break_off
-from topr_exp.composition.candidates import random_generator
+from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
 from topr_exp.training.asynchronous import AsyncRounds, Group, longest

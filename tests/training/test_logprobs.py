@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model, make_rollouts
+from tests.conftest import make_completions, make_model
 from tests.training.test_packing import CASES, assert_same, draws, one_by_one, outcome, use
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
 from topr_exp.training.hidden_states import Inputs
-from topr_exp.training.logprobs import TokenScores, score_rollouts, score_tokens
+from topr_exp.training.logprobs import TokenScores, score_completions, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.output_layer import LOGITS_AT_A_TIME
 from topr_exp.types import Batch, LossOutput
@@ -77,16 +77,16 @@ TOKENS = [[4, 6, 3, 9], [5], [8, 8, 2], [3, 9, 9, 7, 5], [6, 1], [10, 4, 3], [7]
 PROBLEM = [2, 0, 1, 0, 2, 1, 1, 0]
 
 
-def rollouts(name: str = "rollouts/a") -> Rollouts:
+def rollouts(name: str = "rollouts/a") -> Completions:
     """Completions of several lengths in no order."""
-    return make_rollouts(PROBLEM, PROMPTS, name, [0, 5, len(TOKENS)], tokens=TOKENS)
+    return make_completions(PROBLEM, PROMPTS, name, [0, 5, len(TOKENS)], tokens=TOKENS)
 
 
 def test_what_decides_the_scores_is_in_their_key(tmp_path: Path, make_policy: Any) -> None:
     """Where something else is asked, nothing that lies there is taken for the answer: all is scored again."""
     policy = make_policy(make_model(11))
     low = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=True)
-    asked: list[tuple[Any, Rollouts, bool]] = [
+    asked: list[tuple[Any, Completions, bool]] = [
         (policy, rollouts(), True),
         (dataclasses.replace(policy, float32_head=True), rollouts(), False),  # in float32 all is
         (policy, rollouts("rollouts/b"), True),
@@ -95,7 +95,7 @@ def test_what_decides_the_scores_is_in_their_key(tmp_path: Path, make_policy: An
         (dataclasses.replace(low, float32_head=False), rollouts(), True),
     ]
     for one, some, anew in asked:
-        assert score_rollouts(one, some, Store(tmp_path), 8, "scoring")[1] == anew * sum(map(len, TOKENS))
+        assert score_completions(one, some, Store(tmp_path), 8, "scoring")[1] == anew * sum(map(len, TOKENS))
 
 
 def test_effective_sample_size_and_spent_negatives() -> None:

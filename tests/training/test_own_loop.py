@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -14,8 +15,8 @@ import topr_exp
 from tests.conftest import make_model, refused
 from tests.training.test_trainer import make_examples, new_trainer, optim
 from topr_exp import losses
+from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.yamls import CONF, plugin_modules
-from topr_exp.training.examples import Examples
 from topr_exp.types import Batch, PairBatch
 
 NAMES = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
@@ -31,22 +32,22 @@ length_normalize: false
 """
 
 
-def noisy(policy: Any, examples: Examples) -> Examples:
+def noisy(examples: TrainingSet) -> TrainingSet:
     """The examples with log μ, log π_ref and log π_old that differ from log π and from each other."""
-    rng, scores = np.random.default_rng(1), []
-    for size in (0.3, 0.2, 0.1):
-        scores.append([np.float32(row + size * rng.normal(size=len(row))) for row in examples.mu_logp])
-    mu, ref, old = scores
-    return dataclasses.replace(examples, mu_logp=mu, ref_logp=ref, old_logp=old)
+    rng, columns = np.random.default_rng(1), {}
+    for name, size in (("mu_logp", 0.3), ("ref_logp", 0.2), ("old_logp", 0.1)):
+        logprobs = [row + size * rng.normal(size=len(row)) for row in examples.completions.lists("mu_logp")]
+        columns[name] = pa.array(logprobs, pa.list_(pa.float32()))
+    return dataclasses.replace(examples, completions=examples.completions.with_columns(columns))
 
 
 def padded(rows: list[Any], width: int, fill: float) -> torch.Tensor:
     return torch.tensor([[*map(float, row), *[fill] * (width - len(row))] for row in rows])
 
 
-def users_batch(model: Any, examples: Examples, rows: Any, baseline: float) -> Batch:
+def users_batch(model: Any, examples: TrainingSet, rows: Any, baseline: float) -> Batch:
     """What a user does: pad, compute the logits, hand both over."""
-    sequences = examples.sequences(rows)
+    completions, sequences = examples.completions, examples.sequences(rows)
     texts = [[*prompt, *completion] for prompt, completion in sequences]
     input_ids = padded(texts, max(map(len, texts)), 2).long()
     sampled = [[0] * len(prompt) + [1] * len(completion) for prompt, completion in sequences]
@@ -54,19 +55,18 @@ def users_batch(model: Any, examples: Examples, rows: Any, baseline: float) -> B
     attention_mask = padded([[1] * len(text) for text in texts], input_ids.shape[1], 0)
     longest = max(len(completion) for _, completion in sequences)
     mu, ref, old = (
-        padded([column[row] for row in rows], longest, 0)
-        for column in (examples.mu_logp, examples.ref_logp, examples.old_logp)
+        padded([completions.lists(name)[row] for row in rows], longest, 0)
+        for name in ("mu_logp", "ref_logp", "old_logp")
     )
-    candidates = examples.training_set.candidates
     return topr_exp.batch_from_logits(
         model(input_ids=input_ids, attention_mask=attention_mask).logits,
         input_ids,
         completion_mask,
         mu_logp=mu,
-        reward=torch.tensor(examples.training_set.reward[rows]),
-        positive=torch.tensor(candidates.positive[rows]),
+        reward=torch.tensor(examples.reward[rows]),
+        positive=torch.tensor(completions.is_correct[rows]),
         baseline=baseline,
-        group=torch.tensor(candidates.problem[rows].astype(np.int64)) * 1000 - 7,
+        group=torch.tensor(completions.problem_index[rows].astype(np.int64)) * 1000 - 7,
         old_logp=old,
         ref_logp=ref,
     )
@@ -76,17 +76,17 @@ def users_batch(model: Any, examples: Examples, rows: Any, baseline: float) -> B
 def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name: str, tmp_path: Path, make_policy: Any) -> None:
     loss = topr_exp.loss(name)
     policy = make_policy(make_model(11))
-    examples = noisy(policy, make_examples(policy, loss.function))
+    examples = noisy(make_examples(policy, loss.function))
     config = optim(batch_size=24, micro_batch_size=24, reduction=loss.reduction)
     trainer = new_trainer(policy, loss.function, config, tmp_path)
-    chosen = examples.training_set.order(0, 1, 0)[:24]
+    chosen = examples.order(0, 1, 0)[:24]
     of_run = trainer.accumulate_gradients(examples, chosen).loss / trainer.divisor(examples, chosen)
     gradient = torch.cat([weight.grad.flatten() for weight in policy.model.parameters()])
     assert gradient.abs().max() > 1e-4
 
     rows = examples.rows(chosen)
     parts = np.split(rows, 2) if "pairs" in loss.needs else [rows]
-    batches = [users_batch(policy.model, examples, part, examples.training_set.baseline) for part in parts]
+    batches = [users_batch(policy.model, examples, part, examples.baseline) for part in parts]
     batch: Any = PairBatch(*batches) if len(batches) == 2 else batches[0]
     if loss.signals is not None:
         with torch.no_grad():
@@ -102,7 +102,7 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name: str, tmp_
 def test_micro_batches_add_up_to_the_global_batch(make_policy: Any) -> None:
     policy = make_policy(make_model(11))
     loss = topr_exp.loss("topr", length_normalize=False, reduction="tokens")
-    examples = noisy(policy, make_examples(policy, loss.function))
+    examples = noisy(make_examples(policy, loss.function))
     rows = examples.rows(np.arange(24))
     whole = users_batch(policy.model, examples, rows, 0.0)
     lengths = [len(completion) for _, completion in examples.sequences(rows)]

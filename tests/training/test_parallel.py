@@ -185,7 +185,7 @@ def test_a_damaged_shard_sets_all_processes_back_to_the_checkpoint_before(tmp_pa
 def used_in_between(folder: Path, parallel: str) -> tuple[dict[str, torch.Tensor], list[list[float]]]:
     """Training with other work on the whole model in between, more of it on some processes than on others."""
     trainer, _ = train(folder, "topr", "adamw", parallel, steps=0)
-    rollouts = make_examples(policy(), TOPR).rollouts
+    rollouts = make_examples(policy(), TOPR).completions
     seen = []
     for steps in (0, 1, 3):
         go_on(trainer, steps)

@@ -90,7 +90,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
     trainer.loss = Mock(side_effect=lambda batch: seen.append(batch) or AGRO_LOSS(batch))
     trainer.accumulate_gradients(examples, chosen)
     logp, mask = seen[0].logp.detach(), seen[0].mask
-    scored = log_probabilities(policy, examples.rollouts, rows, 4)["logp"].to_pylist()
+    scored = log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist()
     for found in (logp[mask].numpy(), np.concatenate(scored)):
         assert np.abs(found - expected).max() < 1e-5
         assert np.abs(found - other).max() > 1e-3

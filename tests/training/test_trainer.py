@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model, make_rollouts
+from tests.conftest import make_graded, make_model
 from topr_exp.algorithms.agro import AGRO
 from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.algorithms.regressions import DPO
-from topr_exp.composition.candidates import Candidates
-from topr_exp.composition.training_set import build_training_set
+from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
-from topr_exp.store import Ragged
 from topr_exp.training import optimizers
-from topr_exp.training.examples import Examples, micro_batches
+from topr_exp.training.batches import micro_batches
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
@@ -53,13 +51,13 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     prompts = [rng.integers(3, 11, rng.integers(*prompt)).astype(np.int32) for _ in range(problems)]
     rows = problems * N
     tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
-    rollouts = make_rollouts(np.repeat(np.arange(problems), N), prompts, tokens=tokens)
-    candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0 if correct is None else correct)
+    is_correct = np.arange(rows) % 3 == 0 if correct is None else correct
+    completions = make_graded(np.repeat(np.arange(problems), N), is_correct, prompts=prompts, tokens=tokens)
     config = ComposeConfig(pairs_per_problem=16)
     whole = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    training_set = build_training_set(candidates, "pm1", config, unit_of(loss.needs), **whole)
-    mu = Ragged(log_probabilities(policy, rollouts, range(rows), 7)["logp"])
-    return Examples(training_set, rollouts, mu, mu)
+    mu_logp = log_probabilities(policy, completions, range(rows), 7)["logp"]
+    completions = completions.with_columns({"mu_logp": mu_logp, "ref_logp": mu_logp})
+    return build_training_set(completions, "pm1", config, unit_of(loss.needs), **whole)
 
 
 def reduction_of(loss: Any) -> str:
@@ -74,7 +72,7 @@ def new_trainer(policy: Any, loss: Any, config: OptimConfig, folder: Path) -> Tr
 def made(tmp_path: Path, make_policy: Any) -> Any:
     """A function that makes a trainer, in a folder of the test, and examples for it."""
 
-    def make(loss: Any = TOPR, folder: str = "a", **changes: Any) -> tuple[Trainer, Examples]:
+    def make(loss: Any = TOPR, folder: str = "a", **changes: Any) -> tuple[Trainer, TrainingSet]:
         policy = make_policy(make_model(11))
         config = optim(reduction=reduction_of(loss), **changes)
         return new_trainer(policy, loss, config, tmp_path / folder), make_examples(policy, loss)
@@ -82,9 +80,9 @@ def made(tmp_path: Path, make_policy: Any) -> Any:
     return make
 
 
-def train(trainer: Trainer, examples: Examples, updates: int) -> list[dict[str, float]]:
+def train(trainer: Trainer, examples: TrainingSet, updates: int) -> list[dict[str, float]]:
     """Updates up to a number of them."""
-    size, order = trainer.config.batch_size, examples.training_set.order(0, 1, 0)
+    size, order = trainer.config.batch_size, examples.order(0, 1, 0)
     records = []
     for step in range(trainer.step, updates):
         start = step * size % len(order)
@@ -111,10 +109,10 @@ def test_signals_are_computed_once_over_the_global_batch_without_gradients(made,
 def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, whole):
     policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
     examples = make_examples(policy, TOPR, 8, (30, 31), completion)
-    chosen = examples.training_set.order(0, 1, 0)
+    chosen = examples.order(0, 1, 0)
     parts = micro_batches(policy.model, examples, chosen, N)
     assert sorted(np.concatenate([positions for positions, _ in parts])) == list(range(8 * N))
-    problems = [set(examples.problems(chosen[positions])) for positions, _ in parts]
+    problems = [set(examples.problem_of(chosen[positions])) for positions, _ in parts]
     assert (max(map(len, problems)) == 1) == whole
     lengths = [[examples.length(example) for example in chosen[positions]] for positions, _ in parts]
     assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
@@ -248,7 +246,7 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(made, micro, 
     with pytest.raises(TOPRError, match=LINE.format(micro, str(recompute).lower(), advice)):
         trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
     with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.score_batch_size; what"):
-        log_probabilities(trainer.policy, examples.rollouts, range(8), 5)
+        log_probabilities(trainer.policy, examples.completions, range(8), 5)
     hook.remove()
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
@@ -327,7 +325,7 @@ def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_o
 def test_completion_tokens_are_reported_by_batch_of_scoring(made: Any) -> None:
     trainer, examples = made()
     reported: list[int] = []
-    log_probabilities(trainer.policy, examples.rollouts, range(8), 5, reported.append)
-    lengths = examples.rollouts.tokens.lengths()[:8]
+    log_probabilities(trainer.policy, examples.completions, range(8), 5, reported.append)
+    lengths = examples.completions.tokens.lengths()[:8]
     assert len(reported) == 2
     assert sum(reported) == lengths.sum()

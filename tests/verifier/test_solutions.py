@@ -1,6 +1,7 @@
 """Solutions as questions for a verifier, and the figures of its verdicts."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,25 +10,34 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import make_completions, make_graded
 from topr_exp.data.problems import ProblemSets
-from topr_exp.evaluation.statistics import CORRECT, INCORRECT, INVALID
 from topr_exp.evaluation.statistics import summarise as summarise_evaluation
-from topr_exp.types import VERDICTS, Problem
+from topr_exp.sampling.completions import Completions
+from topr_exp.types import CORRECT, INCORRECT, INVALID, VERDICTS, Problem
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally
-from topr_exp.verifier.solutions import Solutions, Verification
+from topr_exp.verifier.solutions import Verification, questions_about
 
 PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="sums") for i in range(2)]
-SOLUTIONS = Solutions(
+
+
+def solved(problems: list[Problem], texts: list[str], verdicts: Any, classes: Any) -> Any:
+    """Graded solutions; verdicts, classes: [problems, solutions of each]."""
+    verdicts, classes = np.asarray(verdicts), np.asarray(classes)
+    columns = {"text": texts, "verdict": verdicts.ravel(), "class": classes.ravel()}
+    return make_completions(np.repeat(np.arange(len(problems)), verdicts.shape[1]), problems=problems, **columns)
+
+
+SOLUTIONS = solved(
     PROBLEMS,
     [" 1.", " 2.", " hm", " 2.", " 2.", " 9."],
-    np.array([[CORRECT, INCORRECT, INVALID], [CORRECT, CORRECT, INCORRECT]]),
-    np.array([[0, 1, -1], [0, 0, 1]]),
-    0,
+    [[CORRECT, INCORRECT, INVALID], [CORRECT, CORRECT, INCORRECT]],
+    [[0, 1, -1], [0, 0, 1]],
 )
 
 
 def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it() -> None:
-    questions = SOLUTIONS.questions("{question} | {solution} |")
+    questions = questions_about(SOLUTIONS, "{question} | {solution} |")
     assert [one.question for one in questions] == [
         "What is 0+1? | 1. |", "What is 1+1? | 2. |",
         "What is 0+1? | 2. |", "What is 1+1? | 2. |",
@@ -41,8 +51,8 @@ def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it() -> No
 
 @pytest.mark.parametrize("text", ["{solution}", "{question}", "{0} {", "\\1 \\g<0>", "%s", "$\\frac{1}{2}$"])
 def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text: str) -> None:
-    asked = Solutions([Problem("p", text, "")], [text], np.array([[CORRECT]]), np.array([[0]]), 0)
-    assert asked.questions("Q {question} S {solution} V")[0].question == f"Q {text} S {text} V"
+    solution = solved([Problem("p", text, "")], [text], [[CORRECT]], [[0]])
+    assert questions_about(solution, "Q {question} S {solution} V")[0].question == f"Q {text} S {text} V"
 
 
 def test_training_and_test_have_solutions_of_their_own() -> None:
@@ -51,16 +61,19 @@ def test_training_and_test_have_solutions_of_their_own() -> None:
 
     def solve(problems: Any, n: int, seed: int) -> Any:
         asked.append(([problem.id for problem in problems], n, seed))
-        return SimpleNamespace(sampled=10 * n, questions=lambda template: [f"{template} {one.id}" for one in problems])
+        rows = np.repeat(np.arange(len(problems)), n)
+        solutions = make_graded(rows, rows < 0, problems=problems, text=["."] * len(rows), name="rollouts/r")
+        return replace(solutions, stored=replace(solutions.stored, tokens_sampled=10 * n))
 
-    task: Any = SimpleNamespace(solutions=2, test_solutions=3, template="T", chat=False)
+    task: Any = SimpleNamespace(solutions=2, test_solutions=3, template="T {question}{solution}", chat=False)
     for train in (PROBLEMS[:1], []):
         asked.clear()
         sets: Any = ProblemSets(train, PROBLEMS[1:], *[SimpleNamespace()] * 2)  # type: ignore[arg-type]
         made = Verification(task, solve, sets, seed=7, test_seed=8)
         assert sorted(asked) == [*([(["p0"], 2, 7)] if train else []), (["p1"], 3, 8)]
-        assert (made.sets.train, made.sets.test) == ([f"T {one.id}" for one in train], ["T p1"])
-        assert made.sampled == 10 * (3 + (2 if train else 0))
+        questions = [[question.question for question in part] for part in (made.sets.train, made.sets.test)]
+        assert questions == [[f"T {one.question}." for one in train] * 2, [f"T {PROBLEMS[1].question}."] * 3]
+        assert made.tokens_sampled == 10 * (3 + (2 if train else 0))
 
 
 # ---- from verdicts to figures: each is counted for the solution that was read, whatever the order
@@ -69,7 +82,7 @@ def test_training_and_test_have_solutions_of_their_own() -> None:
 P, K, N = 40, 5, 3
 
 
-def made_up(seed: int) -> tuple[Solutions, dict[tuple[int, int], list[str]]]:
+def made_up(seed: int) -> tuple[Any, dict[tuple[int, int], list[str]]]:
     """Solutions with answers, and what a verifier says of them: whether it is right, by problem and solution."""
     rng = np.random.default_rng(seed)
     classes = rng.integers(-1, 3, (P, K))
@@ -82,16 +95,16 @@ def made_up(seed: int) -> tuple[Solutions, dict[tuple[int, int], list[str]]]:
         for s in range(K):
             draws = rng.random((N, 2))
             said[p, s] = ["invalid" if a < 0.15 else "correct" if b < easy[p] else "incorrect" for a, b in draws]
-    return Solutions(problems, texts, verdicts, classes, 0), said
+    return solved(problems, texts, verdicts, classes), said
 
 
-def evaluation(solutions: Solutions, said: dict[tuple[int, int], list[str]], left_out: int) -> Any:
+def evaluation(solutions: Completions, said: dict[tuple[int, int], list[str]], left_out: int) -> Any:
     """The questions as a verifier is asked them, less a few that were too long."""
-    asked = solutions.questions("{question} {solution}")
+    asked = questions_about(solutions, "{question} {solution}")
     asked = [each for i, each in enumerate(asked) if i % 17 != left_out]
     words = [word for each in asked for word in said[place(each.question)]]
-    verdicts = SimpleNamespace(codes=np.array([VERDICTS.index(word) for word in words]))
-    return SimpleNamespace(questions=SimpleNamespace(problems=asked), verdicts=verdicts, n=N)
+    verdicts = [VERDICTS.index(word) for word in words]
+    return make_completions(np.repeat(np.arange(len(asked)), N), problems=asked, verdict=verdicts)
 
 
 def place(question: str) -> tuple[int, int]:
@@ -100,23 +113,24 @@ def place(question: str) -> tuple[int, int]:
     return int(p), int(s)
 
 
-def verification(solutions: Solutions) -> Verification:
+def verification(solutions: Completions) -> Verification:
     made = object.__new__(Verification)
-    made.test, made.base = solutions, None
+    made.test_solutions, made.base_tally = solutions, None
     return made
 
 
-def by_hand(solutions: Solutions, said: dict[tuple[int, int], list[str]], left_out: int) -> dict[str, Any]:
+def by_hand(solutions: Completions, said: dict[tuple[int, int], list[str]], left_out: int) -> dict[str, Any]:
     """Every figure by counting one verdict after the other."""
-    asked = {place(each.question) for i, each in enumerate(solutions.questions("{question} {solution}"))
+    asked = {place(each.question) for i, each in enumerate(questions_about(solutions, "{question} {solution}"))
              if i % 17 != left_out}  # fmt: skip
     count: dict[str, int] = dict.fromkeys(("all", "right", "invalid", "good", "right good", "bad", "right bad"), 0)
     weighted, plain = [], []
+    verdicts, classes = (values.reshape(P, K) for values in (solutions.verdicts, solutions.answer_classes))
     for p in range(P):
         votes: dict[int, Fraction] = {}
         heads: dict[int, int] = {}
         for s in range(K):
-            good = solutions.verdicts[p, s] == CORRECT
+            good = verdicts[p, s] == CORRECT
             words = said[p, s] if (p, s) in asked else []
             count["all"] += len(words)
             count["right"] += words.count("correct")
@@ -125,7 +139,7 @@ def by_hand(solutions: Solutions, said: dict[tuple[int, int], list[str]], left_o
             count[kind] += len(words)
             count[f"right {kind}"] += words.count("correct")
             approves = words.count("correct" if good else "incorrect")
-            answer = int(solutions.classes[p, s])
+            answer = int(classes[p, s])
             if answer >= 0:
                 votes[answer] = votes.get(answer, Fraction(0)) + approves
                 heads[answer] = heads.get(answer, 0) + 1
@@ -142,8 +156,8 @@ def by_hand(solutions: Solutions, said: dict[tuple[int, int], list[str]], left_o
         "weighted_sc": sum(weighted) / P,
         "maj": sum(plain) / P,
         "weighted_sc - maj": (sum(weighted) - sum(plain)) / P,
-        "oracle": (solutions.verdicts == CORRECT).any(axis=1).mean(),
-        "solved": (solutions.verdicts == CORRECT).mean(),
+        "oracle": (verdicts == CORRECT).any(axis=1).mean(),
+        "solved": (verdicts == CORRECT).mean(),
     }
 
 
@@ -154,7 +168,7 @@ def test_the_figures_of_each_evaluation(tmp_path: Path) -> None:
     task, expected = verification(solutions), []
     for iteration, (words, left_out) in enumerate(((said, 3), (later, 5))):
         expected.append(by_hand(solutions, words, left_out))
-        found = task.tested(tmp_path, iteration, evaluation(solutions, words, left_out))["verifier"]
+        found = task.figures(tmp_path, iteration, evaluation(solutions, words, left_out))["verifier"]
         for name, value in expected[-1].items():
             assert found[name]["value"] == pytest.approx(value), (iteration, name)
     change = expected[1]["weighted_sc"] - expected[0]["weighted_sc"]

@@ -1,35 +1,55 @@
-"""Which completions are trained on: uniform, positives, proportion, Anna Karenina, whole groups (TOPR, section 4).
+"""Selection of a training set: uniform, positives, proportion, Anna Karenina, whole groups, pairs (TOPR, section 4).
 
-Everything here is a pure function of the candidates' columns, the settings, the seed and the iteration; the rows that
-come back are sorted, since the order of training is drawn elsewhere. Pairs for DPO are in `training_set`.
+Everything here is a pure function of the completions' columns, the settings, the seed and the iteration. Selected rows
+are sorted; the order of training is drawn elsewhere.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, random_generator, solved_between
+from topr_exp.composition.draws import Rows, random_generator, sample_distinct, sample_rows
+from topr_exp.composition.problem_groups import is_repetition, is_solved_between
 from topr_exp.config.groups import ComposeConfig, Unit
+from topr_exp.sampling.completions import Completions
 from topr_exp.types import TOPRError
-
-Rows = NDArray[np.int64]
-Words = tuple[str, str, str]  # the setting that asks for exact shares of two kinds of completions, and their names
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows of the candidates that are trained on, in order, and what they are."""
+    """The rows of completions that are trained on, in order."""
 
     examples: Rows  # [N, 1], or [N, 2] (correct, incorrect) for pairs
     description: dict[str, Any]  # in numbers, ready for JSON: see `describe`
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Rows of single completions before they are described."""
+
+    rows: Rows
+    available: int  # size of the largest set
+    note: str | None = None  # for the user
+
+
+@dataclass(frozen=True, slots=True)
+class TwoKinds:
+    """Two kinds of completions, of which a setting demands exact shares."""
+
+    key: str
+    first: str
+    second: str
+
+
+CORRECTNESS = TwoKinds("compose.positive_share", "correct", "incorrect")
+ORIGIN = TwoKinds("compose.mix", "imported", "sampled")
+
+
 def select_examples(
-    candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = ""
+    completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
 ) -> Selection:
-    """The training set of single completions that `config` asks for; of: the round that it is of, else nothing.
+    """Select single completions; suffix: of the random stream's name, " of round 3".
 
     uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
     without `n_examples` as many as there are for that share. anna_karenina: each problem's first correct completion (N
@@ -38,158 +58,188 @@ def select_examples(
 
     Raises TOPRError when there is nothing to train on or too little of one kind.
     """
-    rows = usable_rows(candidates, config)
-    positive = candidates.positive[rows]
-    rng = random_generator(seed, iteration, f"compose examples{of}")
-    n, note = config.n_examples, None
+    rows = usable_rows(completions, config)
+    is_correct = completions.is_correct[rows]
+    correct, incorrect = rows[is_correct], rows[~is_correct]
+    rng = random_generator(seed, iteration, f"compose examples{suffix}")
+    n = config.n_examples
     if config.mix is not None:
-        chosen, available, note = select_mix(rng, candidates, rows, config)
+        draw = draw_mix(rng, completions, rows, config)
     elif config.name == "uniform":
-        chosen, available = sample_rows(rng, rows, n), len(rows)
+        draw = Draw(sample_rows(rng, rows, n), len(rows))
     elif config.name == "positives":
-        if not positive.any():
+        if not len(correct):
             raise TOPRError(f"compose=positives: none of the {len(rows)} completions is correct")
-        chosen, available = sample_rows(rng, rows[positive], n), int(positive.sum())
+        draw = Draw(sample_rows(rng, correct, n), len(correct))
     elif config.name == "proportion":
         assert config.positive_share is not None
-        chosen, available = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
+        draw = draw_proportion(rng, correct, incorrect, config.positive_share, n, CORRECTNESS)
     else:
-        positives = rows[positive]
-        _, first = np.unique(candidates.problem[positives], return_index=True)
-        firsts, negatives = positives[first], rows[~positive]
-        chosen = sample_rows(rng, firsts, n)
-        chosen = np.concatenate([chosen, sample_rows(rng, negatives, None if n is None else n - len(chosen))])
-        available = len(firsts) + len(negatives)
-        if n is not None and n <= len(firsts):
-            note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
-    chosen.sort()
-    return describe(candidates, chosen[:, None], config, "examples", available, note)
+        draw = draw_anna_karenina(rng, completions, correct, incorrect, n)
+    examples = np.sort(draw.rows)[:, None]
+    return describe(completions, examples, config, "examples", draw.available, draw.note)
 
 
-def select_mix(
-    rng: np.random.Generator, candidates: Candidates, rows: Rows, config: ComposeConfig
-) -> tuple[Rows, int, str]:
-    """round(mix N) imported completions and the rest sampled ones, the largest set there is, and a line on it."""
+def draw_anna_karenina(
+    rng: np.random.Generator, completions: Completions, correct: Rows, incorrect: Rows, n: int | None
+) -> Draw:
+    """Draw each problem's first correct completion (at most n), then incorrect ones up to n."""
+    _, first = np.unique(completions.problem_index[correct], return_index=True)
+    firsts = correct[first]
+    positives = sample_rows(rng, firsts, n)
+    negatives = sample_rows(rng, incorrect, None if n is None else n - len(positives))
+    note = None
+    if n is not None and n <= len(firsts):
+        note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
+    return Draw(np.concatenate([positives, negatives]), len(firsts) + len(incorrect), note)
+
+
+def draw_mix(rng: np.random.Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
+    """Draw round(mix N) imported completions and the rest sampled ones."""
     assert config.mix is not None
-    assert candidates.imported is not None, "mix needs the column `imported`"
+    assert completions.is_imported is not None, "mix needs the column `imported`"
     if config.name == "positives":
-        rows = rows[candidates.positive[rows]]
-    imported = candidates.imported[rows]
-    words = ("compose.mix", "imported", "sampled")
-    chosen, largest = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, words)
-    count = int(candidates.imported[chosen].sum())
-    note = f"compose.mix={config.mix:g}: {count} imported and {len(chosen) - count} sampled completions"
-    return chosen, largest, note
+        rows = rows[completions.is_correct[rows]]
+    is_imported = completions.is_imported[rows]
+    draw = draw_proportion(rng, rows[is_imported], rows[~is_imported], config.mix, config.n_examples, ORIGIN)
+    count = int(completions.is_imported[draw.rows].sum())
+    note = f"compose.mix={config.mix:g}: {count} imported and {len(draw.rows) - count} sampled completions"
+    return Draw(draw.rows, draw.available, note)
 
 
-def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = "") -> Selection:
-    """Whole problems with all their completions, drawn at random until no other would fit into N completions.
+def draw_proportion(
+    rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, kinds: TwoKinds
+) -> Draw:
+    """Draw round(share n) rows of the first kind and the rest of the second; TOPRError where n is too large."""
+    largest = largest_set_size(len(first), len(second), share)
+    if n is None:
+        if not (len(first) and len(second)):
+            raise TOPRError(
+                f"{kinds.key}={share:g} needs {kinds.first} and {kinds.second} completions; "
+                f"{len(first)} {kinds.first} and {len(second)} {kinds.second} are available"
+            )
+        n = largest
+    n_first = round(share * n)
+    for kind, rows, count in ((kinds.first, first, n_first), (kinds.second, second, n - n_first)):
+        if count > len(rows):
+            raise TOPRError(
+                f"{kinds.key}={share:g} with compose.n_examples={n} needs {count} {kind} "
+                f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
+            )
+    rows = np.concatenate([sample_rows(rng, first, n_first), sample_rows(rng, second, n - n_first)])
+    return Draw(rows, largest)
+
+
+def largest_set_size(first: int, second: int, share: float) -> int:
+    """The largest N with round(share N) of the first kind and the rest of the second among the available ones."""
+    n = int(min((first + 0.5) / share, (second + 0.5) / (1 - share))) + 1  # no larger one can round to fit
+    while n > 0 and (round(share * n) > first or n - round(share * n) > second):
+        n -= 1
+    return n
+
+
+def select_groups(
+    completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
+) -> Selection:
+    """Select whole problems with all completions, drawn at random until no other fits into N completions.
 
     A problem with a single completion is left out: group baselines need two. Raises TOPRError when no problem fits.
     """
-    rows = usable_rows(candidates, config)
-    index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
-    usable = np.flatnonzero((size >= 2) & np.isin(index, candidates.problem[rows]))
-    if not len(usable):
+    usable = completions.problem_index[usable_rows(completions, config)]
+    index, group, size = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
+    candidates = np.flatnonzero((size >= 2) & np.isin(index, usable))
+    if not len(candidates):
         raise TOPRError(f"no problem has two or more completions ({len(index)} problems, {len(group)} completions)")
-    order = random_generator(seed, iteration, f"compose groups{of}").permutation(usable)
+    order = random_generator(seed, iteration, f"compose groups{suffix}").permutation(candidates)
     total = np.cumsum(size[order])
     limit = config.n_examples if config.n_examples is not None else int(total[-1])
     # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.
-    picked = order[: np.searchsorted(total, limit, side="right")]
-    if not len(picked):
+    selected = order[: np.searchsorted(total, limit, side="right")]
+    if not len(selected):
         raise TOPRError(
             f"compose.n_examples={limit} is less than the {size[order[0]]} completions of one problem, "
             "and this algorithm trains on whole groups"
         )
-    rows = np.flatnonzero(np.isin(group, picked))
-    return describe(candidates, rows[:, None], config, "groups", int(total[-1]))
+    rows = np.flatnonzero(np.isin(group, selected))
+    return describe(completions, rows[:, None], config, "groups", int(total[-1]))
 
 
-def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
-    """The rows that may be chosen; TOPRError where there are none."""
-    total = len(candidates.problem)
-    kept = np.ones(total, dtype=bool)
+def select_pairs(
+    completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
+) -> Selection:
+    """Select min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
+
+    Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. TOPRError without any pair.
+    """
+    rows = usable_rows(completions, config)
+    is_correct = completions.is_correct[rows]
+    index, group = np.unique(completions.problem_index[rows], return_inverse=True)
+    # Rows by group, so that the j-th correct one of group g is correct[start[g] + j].
+    correct = rows[is_correct][np.argsort(group[is_correct], kind="stable")]
+    wrong = rows[~is_correct][np.argsort(group[~is_correct], kind="stable")]
+    n_correct = np.bincount(group[is_correct], minlength=len(index))
+    n_wrong = np.bincount(group[~is_correct], minlength=len(index))
+    rng = random_generator(seed, iteration, f"compose pairs{suffix}")
+    owner, code = sample_distinct(rng, n_correct * n_wrong, config.pairs_per_problem)
+    available = len(owner)
+    if not available:
+        raise TOPRError(
+            f"no problem has both a correct and an incorrect completion ({len(index)} problems, {len(rows)} "
+            f"completions, {int(is_correct.sum())} correct): there are no pairs to train on"
+        )
+    if config.n_examples is not None and config.n_examples < available:
+        subset = np.sort(rng.choice(available, size=config.n_examples, replace=False, shuffle=False))
+        owner, code = owner[subset], code[subset]
+    chosen = correct[(np.cumsum(n_correct) - n_correct)[owner] + code // n_wrong[owner]]
+    rejected = wrong[(np.cumsum(n_wrong) - n_wrong)[owner] + code % n_wrong[owner]]
+    return describe(completions, np.stack([chosen, rejected], axis=1), config, "pairs", available)
+
+
+def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
+    """The rows that may be selected; TOPRError where there are none."""
+    total = len(completions)
+    is_usable = np.ones(total, dtype=bool)
     if config.drop_truncated:
-        assert candidates.truncated is not None, "drop_truncated needs the column `truncated`"
-        kept &= ~candidates.truncated
-        if not kept.any():
+        is_usable &= ~completions.is_truncated
+        if not is_usable.any():
             raise TOPRError(
                 f"compose.drop_truncated=true leaves nothing: all {total} completions were cut off by the token limit "
                 "(raise sampler.max_new_tokens)"
             )
     if config.pass_rate is not None:
-        kept &= solved_between(candidates, *config.pass_rate)
-        if not kept.any():
+        is_usable &= is_solved_between(completions, *config.pass_rate)
+        if not is_usable.any():
             raise TOPRError(f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often")
     if config.duplicates == "drop":
-        assert candidates.duplicate is not None, "duplicates=drop needs the column `duplicate`"
-        kept &= ~candidates.duplicate  # something is left: the first of each problem is no duplicate
-    return np.flatnonzero(kept)
+        is_usable &= ~is_repetition(completions)  # the first completion of each problem is none
+    return np.flatnonzero(is_usable)
 
 
-def sample_rows(rng: np.random.Generator, rows: Rows, n: int | None) -> Rows:
-    """n of the rows at random without replacement; all of them where n is None or more than there are."""
-    if n is None or n >= len(rows):
-        return rows.copy()
-    return rows[rng.choice(len(rows), size=n, replace=False, shuffle=False)]
-
-
-def largest_set_size(positives: int, negatives: int, share: float) -> int:
-    """The largest N with round(share N) positives and the rest negatives among those that there are."""
-    n = int(min((positives + 0.5) / share, (negatives + 0.5) / (1 - share))) + 1  # no larger one can round to fit
-    while n > 0 and (round(share * n) > positives or n - round(share * n) > negatives):
-        n -= 1
-    return n
-
-
-CORRECTNESS = ("compose.positive_share", "correct", "incorrect")
-
-
-def sample_proportion(
-    rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, words: Words = CORRECTNESS
-) -> tuple[Rows, int]:
-    """round(share n) of the first kind and the rest of the second, and the largest n; TOPRError where n is above it."""
-    largest, (key, one, other) = largest_set_size(len(first), len(second), share), words
-    if n is None:
-        if not (len(first) and len(second)):
-            raise TOPRError(
-                f"{key}={share:g} needs {one} and {other} completions; "
-                f"{len(first)} {one} and {len(second)} {other} are available"
-            )
-        n = largest
-    wanted = round(share * n)
-    for kind, rows, count in ((one, first, wanted), (other, second, n - wanted)):
-        if count > len(rows):
-            raise TOPRError(
-                f"{key}={share:g} with compose.n_examples={n} needs {count} {kind} "
-                f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
-            )
-    return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)]), largest
+# ---- the description of a selection
 
 
 def describe(
-    candidates: Candidates, examples: Rows, config: ComposeConfig, unit: Unit, available: int, note: str | None = None
+    completions: Completions, examples: Rows, config: ComposeConfig, unit: Unit, available: int, note: str | None = None
 ) -> Selection:
-    """Add to the chosen examples, [N, 1] or [N, 2] rows of the candidates, what they are."""
+    """Describe selected examples, [N, 1] or [N, 2] rows of the completions."""
     rows = examples.reshape(-1)  # a row may occur in several pairs
-    n_positive = int(candidates.positive[rows].sum())
+    n_positive = int(completions.is_correct[rows].sum())
     notes = (
         note or shortfall(config.n_examples, len(examples), available, unit),
-        left_out(candidates, config),
+        exclusions(completions, config),
         no_positives(n_positive, len(rows)),
     )
     description = {
         "compose": config.name,
         "unit": unit,
         "requested": config.n_examples,
-        "available": available,  # the largest set that these candidates admit: completions, or pairs
+        "available": available,  # the largest set that these completions admit: completions, or pairs
         "n_train": len(examples),  # completions, or pairs, of the set
         "n_positive": n_positive,  # correct completions (of pairs: their chosen sides)
         "positive_share": n_positive / len(rows),  # p
-        "n_problems": len(np.unique(candidates.problem[rows])),
-        "n_truncated": None if candidates.truncated is None else int(candidates.truncated[rows].sum()),  # None: unknown
-        # One line for the user when the set is not what was asked, or has no correct completion.
+        "n_problems": len(np.unique(completions.problem_index[rows])),
+        "n_truncated": int(completions.is_truncated[rows].sum()),
+        # One line for the user when the set is smaller than requested, or has no correct completion.
         "note": "; ".join(filter(None, notes)) or None,
     }
     return Selection(examples, description)
@@ -199,24 +249,28 @@ def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -
     """A line when fewer than the requested number are trained on, else None."""
     if requested is None or n_train >= requested:
         return None
-    things = "pairs" if unit == "pairs" else "completions"
     if requested > available:
+        things = "pairs" if unit == "pairs" else "completions"
         return f"compose.n_examples={requested} is more than there are: all {n_train} {things} are used"
     return f"compose.n_examples={requested}: {n_train} completions are used, the whole groups that fit"
 
 
-def left_out(candidates: Candidates, config: ComposeConfig) -> str | None:
-    """A line that counts what `pass_rate` and `duplicates=drop` leave out of these candidates, else None."""
-    parts = []
+def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
+    """A line that counts what `pass_rate` and `duplicates=drop` exclude, else None."""
+    counts = []
     if config.pass_rate is not None:
-        kept = candidates.problem[solved_between(candidates, *config.pass_rate)]
-        of = len(np.unique(candidates.problem))
-        parts.append(f"compose.pass_rate={config.pass_rate} keeps {len(np.unique(kept))} of {of} problems")
-    if config.duplicates == "drop" and candidates.duplicate is not None:
-        parts.append(f"{int(candidates.duplicate.sum())} of {len(candidates.duplicate)} completions are repetitions")
-    return ", ".join(parts) or None
+        is_solved = is_solved_between(completions, *config.pass_rate)
+        solved = len(np.unique(completions.problem_index[is_solved]))
+        total = len(np.unique(completions.problem_index))
+        counts.append(f"compose.pass_rate={config.pass_rate} keeps {solved} of {total} problems")
+    if config.duplicates == "drop":
+        repetitions = int(is_repetition(completions).sum())
+        counts.append(f"{repetitions} of {len(completions)} completions are repetitions")
+    return ", ".join(counts) or None
 
 
 def no_positives(positives: float, n: int) -> str | None:
     """A line when nothing in the set is correct, else None."""
-    return None if positives else f"0 % of the {n} completions of the training set are correct: it has negatives alone"
+    if positives:
+        return None
+    return f"0 % of the {n} completions of the training set are correct: it has negatives alone"

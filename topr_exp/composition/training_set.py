@@ -1,67 +1,112 @@
-"""The training set of an iteration: which completions (or pairs, or groups), in which order, with which baseline."""
+"""The training set of an iteration or round: selected completions (or pairs, or groups), their rewards and baseline."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator
-from topr_exp.composition.selection import Selection, describe, select_examples, select_groups, usable_rows
+from topr_exp.composition.baselines import baseline_for, effective_positive
+from topr_exp.composition.draws import random_generator
+from topr_exp.composition.problem_groups import GroupStatistics, group_statistics
+from topr_exp.composition.selection import select_examples, select_groups, select_pairs
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
-from topr_exp.types import TOPRError
+from topr_exp.sampling.completions import Completions
 
 INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}
+SELECT = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}
+
+Examples = NDArray[np.int64]  # [B] indices into `TrainingSet.examples`
+Rows = NDArray[np.int64]  # indices into `TrainingSet.completions`
+Sequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
+
+
+class Signs(NamedTuple):
+    """Shares of R = R0 − c above, at and below 0."""
+
+    above: float
+    zero: float
+    below: float
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Rows of the candidates, with what depends on the whole set.
+    """Rows of all completions of an iteration or round, with the values that depend on the whole set.
 
     examples: [N, 1] rows, or [N, 2] (correct, incorrect) for pairs.
-    groups: statistics of all n rewards of each candidate's problem, before any selection.
+    groups: statistics of all n rewards of each completion's problem, before any selection.
     """
 
+    completions: Completions  # all M
     examples: NDArray[np.int64]
-    reward: NDArray[np.float32]  # [M] R0 of every candidate
-    candidates: Candidates
+    reward: NDArray[np.float32]  # [M] R0
     groups: GroupStatistics
     description: dict[str, Any]
     baseline: float  # c that training subtracts
     effective_positive: float | None  # p~ that c and the set's p give; None where c means nothing
+    ages: NDArray[np.int64] | None = None  # by problem: updates since its completions were drawn, if they may be old
 
-    def order(self, seed: int, iteration: int, epoch: int, whole: bool = False) -> NDArray[np.int64]:
-        """A permutation of the examples; whole problems stay together where groups are trained on, or asked for."""
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    # ---- examples of an update
+
+    def order(self, seed: int, iteration: int, epoch: int, *, whole_groups: bool = False) -> Examples:
+        """Permute the examples; whole problems stay together where groups are trained on, or with `whole_groups`."""
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
-        if self.description["unit"] != "groups" and not whole:
+        if self.description["unit"] != "groups" and not whole_groups:
             return rng.permutation(len(self.examples))
-        problem = self.candidates.problem[self.examples[:, 0]]
-        index, group = np.unique(problem, return_inverse=True)
+        index, group = np.unique(self.problem_of(np.arange(len(self))), return_inverse=True)
         return np.argsort(rng.permutation(len(index))[group], kind="stable")
 
-    def signs(self) -> dict[str, tuple[float, float, float]]:
-        """Shares of R = R0 − c above, at and below 0 among the correct examples and among the wrong ones."""
+    def rows(self, examples: Examples) -> Rows:
+        """The completions of some examples: [B], or for pairs [2B], the correct ones first."""
+        return self.examples[examples].T.reshape(-1)
+
+    def sequences(self, rows: Rows) -> list[Sequence]:
+        completions = self.completions
+        return [(completions.prompt_of(row), completions.tokens[row]) for row in rows.tolist()]
+
+    def problem_of(self, examples: Examples) -> NDArray[np.integer]:
+        """[B] the problem of each example."""
+        return self.completions.problem_index[self.examples[examples, 0]]
+
+    def length(self, example: int) -> int:
+        """Number of tokens of an example's longest sequence."""
+        return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.examples[example]))
+
+    def mean_reward(self, examples: Examples) -> dict[str, float]:
+        """The mean reward of some examples by its name in the metrics; {} for rewards of two values."""
+        if self.completions.reward is None:
+            return {}
+        return {"mean_reward": float(self.reward[self.rows(examples)].mean(dtype=np.float64))}
+
+    # ---- the sign and the weight of rewards
+
+    def signs(self) -> dict[str, Signs]:
+        """Shares of the signs of R = R0 − c among the correct and among the wrong examples, if there are any."""
         rows = self.examples.ravel()
-        sign, correct = np.sign(self.reward[rows] - self.baseline), self.candidates.positive[rows]
-        kinds = {"correct": sign[correct], "wrong": sign[~correct]}
-        return {
-            kind: (float(np.mean(found > 0)), float(np.mean(found == 0)), float(np.mean(found < 0)))
-            for kind, found in kinds.items()
-            if len(found)
-        }
+        sign, is_correct = np.sign(self.reward[rows] - self.baseline), self.completions.is_correct[rows]
+        shares = {}
+        for kind, values in (("correct", sign[is_correct]), ("wrong", sign[~is_correct])):
+            if len(values):
+                above, zero, below = (float(np.mean(values == number)) for number in (1, 0, -1))
+                shares[kind] = Signs(above, zero, below)
+        return shares
 
     def reward_values(self) -> tuple[float, float] | None:
-        """R0 of the correct and of the wrong examples, where it is one value each, the larger one of the correct."""
+        """R0 of the correct and of the wrong examples; None unless each has one value, the larger for the correct."""
         rows = self.examples.ravel()
-        correct = self.candidates.positive[rows]
-        of_correct, of_wrong = np.unique(self.reward[rows][correct]), np.unique(self.reward[rows][~correct])
-        if len(of_correct) != 1 or len(of_wrong) != 1 or of_correct[0] <= of_wrong[0]:
+        is_correct = self.completions.is_correct[rows]
+        correct_rewards = np.unique(self.reward[rows][is_correct])
+        wrong_rewards = np.unique(self.reward[rows][~is_correct])
+        if len(correct_rewards) != 1 or len(wrong_rewards) != 1 or correct_rewards[0] <= wrong_rewards[0]:
             return None
-        return float(of_correct[0]), float(of_wrong[0])
+        return float(correct_rewards[0]), float(wrong_rewards[0])
 
     def weight_of_positives(self) -> float | None:
-        """The share of Σ|R0 − c| that correct examples have: p̃ (Eq. 12), also for other pairs of rewards than 1 and −1.
+        """The share of Σ|R0 − c| on correct examples: p̃ (Eq. 12), also for other pairs of rewards than 1 and −1.
 
         None where rewards take other values than two, where c is not between these, and where no example has a weight.
         """
@@ -70,8 +115,8 @@ class TrainingSet:
             return float(p)
         if values is None or not values[1] <= self.baseline <= values[0]:
             return None
-        of_correct, of_wrong = values
-        positive, negative = p * (of_correct - self.baseline), (1 - p) * (self.baseline - of_wrong)
+        correct_reward, wrong_reward = values
+        positive, negative = p * (correct_reward - self.baseline), (1 - p) * (self.baseline - wrong_reward)
         return positive / (positive + negative)
 
     def baseline_of(self, effective: float) -> float:
@@ -82,19 +127,18 @@ class TrainingSet:
         return middle + half * baseline_for(self.description["positive_share"], effective)
 
     def summary(self) -> dict[str, Any]:
-        """Summarize the set and its candidates, JSON-ready; with mean reward and imported share where there are."""
-        found = dict(self.description)
-        if self.candidates.truncated is not None:
-            found["truncated_share"] = float(self.candidates.truncated.mean())
-        if self.candidates.reward is not None:
-            found["mean_reward"] = float(self.reward[self.examples].mean())
-        if self.candidates.imported is not None:
-            found["imported_share"] = float(self.candidates.imported[self.examples].mean())
-        return found | {"baseline": self.baseline, "effective_positive": self.effective_positive}
+        """Summarize the set and its completions, JSON-ready; with mean reward and imported share where there are."""
+        summary = dict(self.description)
+        summary["truncated_share"] = float(self.completions.is_truncated.mean())
+        if self.completions.reward is not None:
+            summary["mean_reward"] = float(self.reward[self.examples].mean())
+        if self.completions.is_imported is not None:
+            summary["imported_share"] = float(self.completions.is_imported[self.examples].mean())
+        return summary | {"baseline": self.baseline, "effective_positive": self.effective_positive}
 
 
 def build_training_set(
-    candidates: Candidates,
+    completions: Completions,
     rewards: Reward,
     config: ComposeConfig,
     unit: Unit,
@@ -107,105 +151,30 @@ def build_training_set(
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
-    rewards: what gives R0; graded and given ones come with the candidates. round_number: a round's few completions may
-    be of one kind, whose weight c may take; p~ is not reported. TOPRError: the candidates can't give what is asked.
+    rewards: source of R0. round_number: a round may be all-correct or all-wrong, so c may take the weight of every
+    example, and p~ is not reported. TOPRError: the completions do not admit the requested set.
     """
-    wrong = INCORRECT_REWARD[rewards]
-    select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
-    of = "" if round_number is None else f" of round {round_number}"
-    selection = select(candidates, config, seed, iteration, of)
+    suffix = "" if round_number is None else f" of round {round_number}"
+    selection = SELECT[unit](completions, config, seed, iteration, suffix)
     p = selection.description["positive_share"]
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
-    eq_12 = unit == "examples" and wrong == -1.0 and not of  # it is of single completions and these rewards
-    reached = effective_positive(p, c) if eq_12 else None
-    if wrong is None:
-        assert candidates.reward is not None, "graded rewards come with the candidates"
-        reward = candidates.reward.astype(np.float32)
-    else:
-        reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
-    groups = group_statistics(candidates.problem, reward)
-    return TrainingSet(selection.examples, reward, candidates, groups, selection.description, c, reached)
+    reward = reward_of(completions, rewards)
+    is_eq_12 = unit == "examples" and rewards == "pm1" and round_number is None
+    return TrainingSet(
+        completions,
+        selection.examples,
+        reward,
+        group_statistics(completions.problem_index, reward),
+        selection.description,
+        c,
+        effective_positive(p, c) if is_eq_12 else None,
+    )
 
 
-def effective_positive(positive_share: float, baseline: float) -> float:
-    """The effective proportion of positives p~ of a set with the share p, trained with the baseline c in [-1, 1].
-
-    p~ = p(1-c) / (1 + (1-2p)c)   (TOPR, Eq. 12)
-
-    Raises TOPRError where the baseline takes the weight of every example (p = 0 with c = -1, p = 1 with c = 1).
-    """
-    positive = positive_share * (1 - baseline)
-    negative = (1 - positive_share) * (1 + baseline)
-    if positive + negative == 0:
-        kind = "incorrect" if baseline < 0 else "correct"
-        raise TOPRError(
-            f"baseline={baseline:g} gives every example the weight 0: all completions of the training set are {kind}"
-        )
-    return positive / (positive + negative)
-
-
-def baseline_for(positive_share: float, effective_positive: float) -> float:
-    """The baseline c that gives a set with the share p of positives the effective proportion p~ in [0, 1].
-
-    c = (p - p~) / (p + p~ - 2 p p~), clamped to [-1, 1] against rounding   (TOPR, Eq. 12 solved for c)
-
-    Raises TOPRError for p of 0 or 1, where p~ = p whatever c is, so that there is nothing to solve.
-    """
-    if positive_share in (0, 1):
-        kind = "correct" if positive_share else "incorrect"
-        raise TOPRError(
-            f"effective_positive={effective_positive:g} cannot be reached: all completions of the training set are "
-            f"{kind}; it needs both kinds (set baseline instead, or compose another set)"
-        )
-    denominator = positive_share * (1 - effective_positive) + effective_positive * (1 - positive_share)
-    return min(1.0, max(-1.0, (positive_share - effective_positive) / denominator))
-
-
-def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int, of: str = "") -> Selection:
-    """min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
-
-    Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. TOPRError without any pair.
-    """
-    rows = usable_rows(candidates, config)
-    problem, positive = candidates.problem[rows], candidates.positive[rows]
-    index, group = np.unique(problem, return_inverse=True)
-    # Rows by group, so that the j-th correct one of group g is correct[start[g] + j].
-    correct = rows[positive][np.argsort(group[positive], kind="stable")]
-    wrong = rows[~positive][np.argsort(group[~positive], kind="stable")]
-    n_correct = np.bincount(group[positive], minlength=len(index))
-    n_wrong = np.bincount(group[~positive], minlength=len(index))
-    rng = random_generator(seed, iteration, f"compose pairs{of}")
-    owner, code = sample_distinct(rng, n_correct * n_wrong, config.pairs_per_problem)
-    available = len(owner)
-    if not available:
-        raise TOPRError(
-            f"no problem has both a correct and an incorrect completion ({len(index)} problems, {len(rows)} "
-            f"completions, {int(positive.sum())} correct): there are no pairs to train on"
-        )
-    if config.n_examples is not None and config.n_examples < available:
-        some = np.sort(rng.choice(available, size=config.n_examples, replace=False, shuffle=False))
-        owner, code = owner[some], code[some]
-    chosen = correct[(np.cumsum(n_correct) - n_correct)[owner] + code // n_wrong[owner]]
-    rejected = wrong[(np.cumsum(n_wrong) - n_wrong)[owner] + code % n_wrong[owner]]
-    return describe(candidates, np.stack([chosen, rejected], axis=1), config, "pairs", available)
-
-
-def sample_distinct(
-    rng: np.random.Generator, sizes: NDArray[np.int64], most: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """min(most, size) distinct integers below each size: the sizes' indices [N] and the integers [N].
-
-    Floyd's algorithm, one step for all sizes at once: in step i of m, draw from 0..size-m+i and take size-m+i itself
-    where the draw is taken already. Every subset comes out with the same probability.
-    """
-    sizes = sizes.astype(np.int64)
-    count = np.minimum(sizes, most)
-    codes = np.full((len(sizes), int(count.max(initial=0))), -1, dtype=np.int64)
-    for i in range(codes.shape[1]):
-        active = np.flatnonzero(count > i)
-        last = sizes[active] - count[active] + i
-        draw = rng.integers(0, last + 1)
-        taken = (codes[active, :i] == draw[:, None]).any(axis=1)
-        codes[active, i] = np.where(taken, last, draw)
-    owner = np.repeat(np.arange(len(sizes)), count)
-    return owner, codes[codes >= 0]
+def reward_of(completions: Completions, rewards: Reward) -> NDArray[np.float32]:
+    """[M] R0: 1 for correct completions and a constant for incorrect ones, or the numbers of a grader or log."""
+    incorrect_reward = INCORRECT_REWARD[rewards]
+    if incorrect_reward is None:
+        assert completions.reward is not None, "graded rewards come with the completions"
+        return completions.reward.astype(np.float32)
+    return np.where(completions.is_correct, 1.0, incorrect_reward).astype(np.float32)

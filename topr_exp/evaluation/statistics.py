@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.intervals import RESAMPLES, bootstrap_intervals, standard_error
-from topr_exp.types import VERDICTS, Problem
+from topr_exp.types import CORRECT, INVALID, VERDICTS, Problem
 
 HEADLINE_K = 8
 TRIALS = 100  # as in the paper
-CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # the codes, in the order of VERDICTS
 
 
 ByK = dict[int, NDArray[np.float64]]  # K -> [P], of which means, intervals and paired differences are taken

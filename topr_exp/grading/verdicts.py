@@ -1,7 +1,7 @@
-"""The verdicts of rollouts, kept in the store under the grader's version: a changed grader needs no new samples."""
+"""Verdicts on completions, kept in the store under the grader's version: a changed grader needs no new samples."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,158 +15,104 @@ from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import warn
-from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.sampling.completions import Completions
 from topr_exp.schema import identity
-from topr_exp.store import Store
-from topr_exp.types import VERDICTS, Problem
+from topr_exp.store import Store, Table
+from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem, Verdict
 
-SHOWN_INVALID = 3  # completions
-SHOWN_CHARACTERS = 100  # of the end of each
-
-
-class Verdicts:
-    """The verdict of every completion of some rollouts, in their row order."""
-
-    def __init__(self, name: str, columns: pa.Table) -> None:
-        self.name, self.columns = name, columns  # verdict, answer, path, class; reward where rewards are graded
-
-    @cached_property
-    def codes(self) -> NDArray[np.int8]:
-        """[rows] each verdict as its index in VERDICTS."""
-        return np.array([VERDICTS.index(name) for name in self.columns["verdict"].to_pylist()], dtype=np.int8)
-
-    @property
-    def positive(self) -> NDArray[np.bool_]:
-        return self.codes == VERDICTS.index("correct")
-
-    @cached_property
-    def reward(self) -> NDArray[np.float64] | None:
-        """[rows] what the grader gave, of all that it was cut off at the lowest of these and 0; None: not graded."""
-        if "reward" not in self.columns.column_names:
-            return None
-        given = np.array(self.columns["reward"].to_pylist(), dtype=np.float64)  # a null is not-a-number
-        return np.where(np.isnan(given), min(0.0, float(np.nanmin(given, initial=0.0))), given)
-
-    @property
-    def grader_timeouts(self) -> int:
-        """Completions that count as incorrect since two workers were killed on them, or ended."""
-        return self.count(*CUT_OFF)
-
-    def count(self, *paths: str) -> int:
-        """Completions that were decided in one of these ways."""
-        return int(np.isin(self.columns["path"].to_pylist(), paths).sum())
-
-    @property
-    def classes(self) -> NDArray[np.int32]:
-        """[rows] the answer's equivalence class among those of its problem and shard, -1 without an answer."""
-        return np.asarray(self.columns["class"].to_numpy())
-
-    @property
-    def votes_known(self) -> bool:
-        """Check that incorrect completions can be told apart; a user's grader may give verdicts alone."""
-        unnamed = (self.codes == VERDICTS.index("incorrect")) & (self.classes < 0)
-        return "user" not in set(self.columns["path"].filter(unnamed).to_pylist())
+INVALID_EXAMPLES = 3  # completions that a warning quotes
+QUOTED_CHARACTERS = 100  # of the end of each
 
 
 def open_grader(grading: Grading) -> Grader:
-    """The grader that the settings ask for."""
+    """Open the grader that the settings name."""
     return Grader(grading.grader, graded=grading.graded, threshold=grading.threshold)
 
 
-def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Grading, store: Store) -> Verdicts:
-    """Grade every completion against its problem's gold answer, or read the verdicts from the store."""
+def grade_completions(completions: Completions, grading: Grading, store: Store) -> Completions:
+    """Add the verdict on each completion against its problem's gold answer, from the store where it is there."""
     key: dict[str, Any] = {
-        "rollouts": rollouts.name,
         **identity(grading),
-        "golds": [problem.answer for problem in problems],
+        "golds": [problem.answer for problem in completions.problems],
         "version": version(grading.grader),
     }
-    table = store.table("verdicts", key, rollouts.shards, rollouts.derivation)
-    table.hold()
-    with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions", "grading") as progress:
+    table = completions.derived_table(store, "verdicts", key)
+    with open_grader(grading) as grader, Progress("grading", len(completions), "completions", "grading") as progress:
 
-        def make(shard: int) -> pa.Table:
-            start, end = rollouts.shard_rows(shard)
-            return grade(grader, rollouts.texts(start, end), rollouts.problem[start:end], problems)
+        def make_shard(shard: int) -> pa.Table:
+            rows = shard_rows(completions, shard)
+            problem_index = completions.problem_index[rows.start : rows.stop]
+            return grade(grader, completions.texts(rows), problem_index, completions.problems)
 
-        table.fill(make, progress)
-    verdicts = Verdicts(table.name, table.read())
+        table.fill(make_shard, progress)
+    graded = with_stored_verdicts(completions, table)
     if distributed.is_main_process():
-        command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
-        warn_of_failures(verdicts, grading.grader, f"; to have the next run try again: {command}")
-        warn_of_invalid(verdicts, rollouts, grading.grader)
-    return verdicts
+        prune = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
+        warn_of_failures(graded, grading.grader, f"; to have the next run try again: {prune}")
+        warn_of_invalid(graded, grading.grader)
+    return graded
 
 
-def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: float, store: Store) -> Verdicts:
-    """Verdicts of a log's own rewards, [rows]: correct from `threshold` on; no answer is read."""
-    key = {"given_from": threshold, "rollouts": rollouts.name}
-    table = store.table("verdicts", key, rollouts.shards, rollouts.derivation)
-    table.hold()
+def grade_by_log(completions: Completions, threshold: float, store: Store) -> Completions:
+    """Add verdicts by the rewards that imported completions came with: correct from `threshold` on."""
+    rewards = completions.reward
+    assert rewards is not None, "a log without rewards is refused when it is read"
+    table = completions.derived_table(store, "verdicts", {"given_from": threshold})
 
-    def make(shard: int) -> pa.Table:
-        some = rewards[slice(*rollouts.shard_rows(shard))].tolist()
-        outcomes = [Outcome("correct" if each >= threshold else "incorrect", None, "given", each) for each in some]
-        return as_table(outcomes, np.full(len(some), -1), graded=True)
+    def make_shard(shard: int) -> pa.Table:
+        rows = shard_rows(completions, shard)
+        outcomes = []
+        for reward in rewards[rows.start : rows.stop].tolist():
+            verdict: Verdict = "correct" if reward >= threshold else "incorrect"
+            outcomes.append(Outcome(verdict, None, "given", reward))
+        return tabulate_outcomes(outcomes, np.full(len(outcomes), -1), graded=True)
 
-    table.fill(make)
-    return Verdicts(table.name, table.read())
-
-
-def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> None:
-    """Say how many completions count as incorrect because a grader was cut off or failed; `again`: the way out."""
-    for count, what, then in (
-        (verdicts.grader_timeouts, "was cut off twice (its time, its memory, or by another program)", again),
-        (verdicts.count("raised"), "failed with an error", ""),
-    ):
-        if count:
-            of_all = f"{count} of {len(verdicts.codes)} completions"
-            warn(f"grader {grader_name} {what} on {of_all}, which count as incorrect{then}")
+    table.fill(make_shard)
+    return with_stored_verdicts(completions, table)
 
 
-def warn_of_invalid(verdicts: Verdicts, rollouts: Rollouts, grader_name: str) -> None:
-    """Show three invalid completions, each with the reason, where more than half of all are invalid."""
-    (invalid,) = np.nonzero(verdicts.codes == VERDICTS.index("invalid"))
-    if 2 * len(invalid) <= rollouts.rows:
-        return
-    summary = f"grader {grader_name} finds no answer in {len(invalid)} of {rollouts.rows} completions"
-    if grader_name == "gsm8k":
-        summary += r" (data.grader=lenient also reads \boxed{12}, #### 12, Answer: 12 and a last number)"
-    lines = [f"{summary}, such as"]
-    for row in invalid[:SHOWN_INVALID].tolist():
-        (text,) = rollouts.texts(row, row + 1)
-        reason = why_invalid(text, grader_name) if grader_name in FORMATS else "the grader calls it invalid"
-        if rollouts.truncated[row]:
-            reason += ", and the token limit cut it off"
-        lines.append(f"  {reason}: {_last_words(text)}")
-    warn("\n".join(lines))
+def shard_rows(completions: Completions, shard: int) -> range:
+    assert completions.stored is not None, "verdicts in the store are on stored completions"
+    return completions.stored.shard_rows(shard)
 
 
-def _last_words(text: str) -> str:
-    """The end of a text in one line, quoted."""
-    line = " ".join(text.split())
-    return ascii(line) if len(line) <= SHOWN_CHARACTERS else f"...{line[-SHOWN_CHARACTERS:]!a}"
+def with_stored_verdicts(completions: Completions, table: Table) -> Completions:
+    """Add the columns of a table of verdicts to the completions that it is on."""
+    assert completions.stored is not None, "verdicts in the store are on stored completions"
+    graded = with_verdicts(completions, table.read())
+    return replace(graded, stored=replace(completions.stored, verdicts=table.name))
+
+
+def with_verdicts(completions: Completions, verdicts: pa.Table) -> Completions:
+    """Add graded columns, the verdicts as codes; rewards of a log make way for the grader's, or for none."""
+    code_of = {verdict: code for code, verdict in enumerate(VERDICTS)}
+    codes = [code_of[verdict] for verdict in verdicts["verdict"].to_pylist()]
+    columns: dict[str, Any] = {"verdict": pa.array(codes, pa.int8())}
+    for name in ("answer", "path", "class"):
+        columns[name] = verdicts[name]
+    columns["reward"] = verdicts["reward"] if "reward" in verdicts.column_names else None
+    return completions.with_columns(columns)
 
 
 def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:
-    """Verdict, answer, path and equivalence class of completions, and their rewards where the grader is to give them.
+    """Tabulate verdict, answer, path and equivalence class of completions, and rewards where the grader gives them.
 
-    problem: the index of each one's problem.
+    problem: [rows] indices into `problems`.
     """
     golds = [problems[index].answer for index in problem.tolist()]
     outcomes = list(grader.grade(zip(texts, golds, strict=True)))
     answers = [outcome.answer for outcome in outcomes]
     classes = np.full(len(answers), -1, dtype=np.int32)
     for index in np.unique(problem):
-        (rows,) = np.nonzero(problem == index)
+        rows = np.flatnonzero(problem == index)
         classes[rows] = grader.classes([answers[row] for row in rows])
         # A user's grader may give verdicts without answers: what it calls correct counts as one answer.
         unnamed = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
         classes[unnamed] = classes[rows].max(initial=-1) + 1
-    return as_table(outcomes, classes, grader.graded)
+    return tabulate_outcomes(outcomes, classes, graded=grader.graded)
 
 
-def as_table(outcomes: Sequence[Outcome], classes: NDArray[np.integer], graded: bool) -> pa.Table:
+def tabulate_outcomes(outcomes: Sequence[Outcome], classes: NDArray[np.integer], *, graded: bool) -> pa.Table:
     columns = {
         "verdict": pa.array([outcome.verdict for outcome in outcomes], pa.string()),
         "answer": pa.array([outcome.answer for outcome in outcomes], pa.string()),
@@ -176,3 +122,60 @@ def as_table(outcomes: Sequence[Outcome], classes: NDArray[np.integer], graded: 
     if graded:
         columns["reward"] = pa.array([outcome.reward for outcome in outcomes], pa.float64())
     return pa.table(columns)
+
+
+# ---- how verdicts came about
+
+
+def grader_timeouts(completions: Completions) -> int:
+    """Count completions that are incorrect since two workers were killed on them, or ended."""
+    return count_paths(completions, *CUT_OFF)
+
+
+def count_paths(completions: Completions, *paths: str) -> int:
+    """Count completions that were decided in one of these ways."""
+    return int(np.isin(completions.table["path"].to_pylist(), paths).sum())
+
+
+def votes_are_known(completions: Completions) -> bool:
+    """Check that incorrect completions can be told apart; a user's grader may give verdicts alone."""
+    is_unnamed = (completions.verdicts == INCORRECT) & (completions.answer_classes < 0)
+    return "user" not in set(completions.table["path"].filter(is_unnamed).to_pylist())
+
+
+def warn_of_failures(completions: Completions, grader_name: str, remedy: str = "") -> None:
+    """Warn of completions that count as incorrect because a grader was cut off (`remedy`: the way out) or failed."""
+    cut_off = "was cut off twice (its time, its memory, or by another program)"
+    warn_of_incorrect(completions, grader_timeouts(completions), f"grader {grader_name} {cut_off}", remedy)
+    warn_of_incorrect(completions, count_paths(completions, "raised"), f"grader {grader_name} failed with an error")
+
+
+def warn_of_incorrect(completions: Completions, count: int, cause: str, remedy: str = "") -> None:
+    if count:
+        warn(f"{cause} on {count} of {len(completions)} completions, which count as incorrect{remedy}")
+
+
+def warn_of_invalid(completions: Completions, grader_name: str) -> None:
+    """Quote three invalid completions, each with the reason, where more than half of all are invalid."""
+    invalid_rows = np.flatnonzero(completions.verdicts == INVALID)
+    if 2 * len(invalid_rows) <= len(completions):
+        return
+    summary = f"grader {grader_name} finds no answer in {len(invalid_rows)} of {len(completions)} completions"
+    if grader_name == "gsm8k":
+        summary += r" (data.grader=lenient also reads \boxed{12}, #### 12, Answer: 12 and a last number)"
+    lines = [f"{summary}, such as"]
+    for row in invalid_rows[:INVALID_EXAMPLES].tolist():
+        (text,) = completions.texts(range(row, row + 1))
+        reason = why_invalid(text, grader_name) if grader_name in FORMATS else "the grader calls it invalid"
+        if completions.is_truncated[row]:
+            reason += ", and the token limit cut it off"
+        lines.append(f"  {reason}: {quote_end(text)}")
+    warn("\n".join(lines))
+
+
+def quote_end(text: str) -> str:
+    """Quote the end of a text in one line."""
+    line = " ".join(text.split())
+    if len(line) <= QUOTED_CHARACTERS:
+        return ascii(line)
+    return f"...{line[-QUOTED_CHARACTERS:]!a}"

@@ -30,9 +30,8 @@ from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.composition.training_set import TrainingSet
-    from topr_exp.grading.verdicts import Verdicts
     from topr_exp.runtime.progress import Progress
-    from topr_exp.sampling.rollouts import Completions
+    from topr_exp.sampling.completions import Completions
 
 # Nested in sampling and evaluation, where an engine starts: "engine".
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
@@ -332,9 +331,8 @@ class RunFolder:
     def save_training_set(
         self,
         iteration: int,
-        found: TrainingSet,
-        parts: Sequence[Completions],
-        verdicts: Sequence[Verdicts],
+        training_set: TrainingSet,
+        completions: Sequence[Completions],
         store: Path,
         gap: dict[str, Any] | None,
     ) -> None:
@@ -342,18 +340,21 @@ class RunFolder:
 
         gap: how far μ is from what the sampler drew with.
         """
-        rollouts = parts[0].rollouts
-        sources = {"store": str(store), "rollouts": rollouts.name, "verdicts": verdicts[0].name}
-        if len(parts) > 1:  # whose rows follow those of the sampled ones
-            sources |= {"imported_rollouts": parts[1].rollouts.name, "imported_verdicts": verdicts[1].name}
-        timeouts = sum(part.grader_timeouts for part in verdicts)
-        summary = {**found.summary(), "sampler": rollouts.made_by, "grader_timeouts": timeouts}
+        from topr_exp.grading.verdicts import grader_timeouts
+
+        tables = [source.stored for source in completions]
+        sources: dict[str, Any] = {"store": str(store)}
+        for prefix, stored in zip(("", "imported_"), tables, strict=False):  # imported rows follow sampled ones
+            assert stored is not None, "offline, completions lie in the store"
+            sources |= {f"{prefix}rollouts": stored.rollouts, f"{prefix}verdicts": stored.verdicts}
+        timeouts = sum(grader_timeouts(source) for source in completions)
+        summary = {**training_set.summary(), "sampler": completions[0].made_by, "grader_timeouts": timeouts}
         target = self.path / f"iteration-{iteration}"
         with disk_errors(f"write in {target}"):
             target.mkdir(exist_ok=True)
-            write_rows(target / EXAMPLES, found.examples)
-            if "row" in (columns := parts[-1].rollouts.columns).column_names:
-                write_rows(target / IMPORTED, columns["row"].to_numpy())
+            write_rows(target / EXAMPLES, training_set.examples)
+            if completions[-1].has("row"):
+                write_rows(target / IMPORTED, completions[-1].table["row"].to_numpy())
         write_json(target / "sources.json", sources)
         write_json(target / "training_set.json", summary if gap is None else {**summary, "sampler_mismatch": gap})
 

@@ -17,9 +17,9 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.cut_off import warn_of_imported
+from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.given_logprobs import check_given_logprobs
 from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
-from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.metrics import effective_sample_size
@@ -36,12 +36,12 @@ def load_log(
     groups = config.optim.whole_groups or unit_of(config.algo.needs) == "groups"
     whole = config.data.n if groups else None
     found = load_imported(config.data, log, train, prompter, policy, whole)
-    if config.mu == "sampler" and found.log_mu is None:
+    if config.mu == "sampler" and not found.has("mu_logp"):
         raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
-    alone = int((np.bincount(found.rollouts.problem) == 1).sum())
+    alone = int((np.bincount(found.problem_index) == 1).sum())
     if alone and "group_rewards" in config.algo.needs and config.compose.mix is None:
         raise TOPRError(
-            f"algo={config.algo.name} compares the completions of a prompt: {alone} of {len(found.questions.prompts)} "
+            f"algo={config.algo.name} compares the completions of a prompt: {alone} of {len(found.prompts)} "
             f"prompts of {config.data.completions} have a single one"
         )
     return found, report(config, log, found, policy)
@@ -49,10 +49,10 @@ def load_log(
 
 def report(config: Config, log: ImportedLog, found: Completions, policy: Policy) -> dict[str, str]:
     """Rows for a run's header; warns of many completions that were cut off."""
-    rollouts, algo = found.rollouts, config.algo
+    algo = config.algo
     rows = {
         "columns": log.read,
-        **count(rollouts.columns, rollouts.problem, config.data.threshold),
+        **count(found.table, found.problem_index, config.data.threshold),
         **ends(found, policy),
         **encoded_again(log, policy),
     }
@@ -60,8 +60,8 @@ def report(config: Config, log: ImportedLog, found: Completions, policy: Policy)
         rows["log μ"] = f"of the weights at the start, the reference of {algo.name}"
     elif config.mu_model is not None:
         rows["log μ"] = f"scored by {config.mu_model}"
-    elif config.mu != "none" and found.log_mu is not None:
-        check_given_logprobs(rollouts.columns, rollouts.problem, str(config.data.completions))
+    elif config.mu != "none" and found.has("mu_logp"):
+        check_given_logprobs(found.table, found.problem_index, str(config.data.completions))
         rows["log μ"] = f"as it came with the log; {distance(found, policy, config.optim.score_batch_size)}"
     elif config.mu != "none":
         rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu_model=NAME)"
@@ -110,13 +110,12 @@ def count(columns: pa.Table, problem: NDArray[np.integer], threshold: float) -> 
 
 def ends(found: Completions, policy: Policy) -> dict[str, str]:
     """How the completions end."""
-    rollouts = found.rollouts
-    tokens, cut_off, lengths = rollouts.tokens, rollouts.truncated, rollouts.tokens.lengths()
+    tokens, cut_off, lengths = found.tokens, found.is_truncated, found.tokens.lengths()
     ended = np.array([row[-1] in policy.eos_ids for row in tokens])
     told = f"{100 * ended.mean():.1f} % with an end token, {100 * cut_off.mean():.1f} % cut off"
     if cut_off.any():
         told += f" at {lengths[cut_off].min()} to {lengths[cut_off].max()} tokens"
-    elif rollouts.columns["finish"].null_count and (at := int((lengths - ended == (lengths - ended).max()).sum())) > 1:
+    elif found.table["finish"].null_count and (at := int((lengths - ended == (lengths - ended).max()).sum())) > 1:
         longest = int((lengths - ended).max())
         told += f"; {at} have {longest} tokens: if that was the limit, set data.completion_limit={longest}"
     warn_of_imported(cut_off)
@@ -137,9 +136,9 @@ def encoded_again(log: ImportedLog, policy: Policy) -> dict[str, str]:
 
 def distance(found: Completions, policy: Policy, batch_size: int) -> str:
     """How far the given log-probabilities, or the sampler's, are from the model's, on some of the completions."""
-    log_mu = found.log_mu if found.log_mu is not None else Ragged(found.rollouts.columns["sampler_logp"])
-    rows = np.unique(np.linspace(0, found.rollouts.rows - 1, SCORED).round().astype(int)).tolist()
-    scored = log_probabilities(policy, found.rollouts, rows, batch_size)["logp"].to_pylist()
+    log_mu = found.lists("sampler_logp")
+    rows = np.unique(np.linspace(0, len(found) - 1, SCORED).round().astype(int)).tolist()
+    scored = log_probabilities(policy, found, rows, batch_size)["logp"].to_pylist()
     gaps = [np.array(ours, np.float64) - log_mu[row] for row, ours in zip(rows, scored, strict=True)]
     ess = effective_sample_size(torch.tensor([gap.sum() for gap in gaps]))
     each = np.abs(np.concatenate(gaps)).mean()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.terminal import say, warn
 
 if TYPE_CHECKING:
-    from topr_exp.composition.training_set import TrainingSet
+    from topr_exp.composition.training_set import Signs, TrainingSet
 
 
 def report_reward_signs(found: TrainingSet, algo: Any, key: str = "effective_positive") -> None:
@@ -50,7 +51,7 @@ def weight_advice(found: TrainingSet, effective: float, key: str) -> str:
     return f"{weight}: {ways}; {paper}: {key}={value:.3g} gives {ADVISED_WEIGHT:g}"
 
 
-def signs(shares: dict[str, tuple[float, float, float]]) -> str:
+def signs(shares: Mapping[str, Signs]) -> str:
     """A row for the header: the shares of R = R0 − c above, at and below 0, by verdict; see `TrainingSet.signs`."""
     words = ("> 0", "= 0", "< 0")
     told = {
@@ -60,7 +61,7 @@ def signs(shares: dict[str, tuple[float, float, float]]) -> str:
     return f"{'R':<11} {'; '.join(f'{kind}: {text}' for kind, text in told.items())}"
 
 
-def never_rarer(shares: dict[str, tuple[float, float, float]], algo: str) -> str:
+def never_rarer(shares: Mapping[str, Signs], algo: str) -> str:
     """Say what it means, and what to set, where wrong answers have R ≥ 0 and limits go by the sign; else ""."""
     above, zero, _ = shares.get("wrong", (0.0, 0.0, 0.0))
     if not above + zero:

@@ -5,30 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from topr_exp.composition.candidates import concat_rows
-from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.data import Grading
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import full_question, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
-from topr_exp.evaluation.evaluation import Evaluation
-from topr_exp.grading.verdicts import grade_rollouts
+from topr_exp.evaluation.summary import summarise_evaluation, table_folders
+from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
-from topr_exp.sampling.rollouts import Completions, Rollouts, generate_rollouts
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.sampler import Sampler
-from topr_exp.store import Ragged, Store
-from topr_exp.training.examples import Examples
-from topr_exp.training.logprobs import score_rollouts
+from topr_exp.store import Store
+from topr_exp.training.logprobs import score_completions
 from topr_exp.types import Problem, TOPRError
-from topr_exp.verifier.solutions import Solutions, Verification
+from topr_exp.verifier.solutions import Verification
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ def trained_on(
     config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
 ) -> TrainedOn:
     """Count the problems to sample for (of train, if prompts fit), those that imported completions answer, or both."""
-    parts = train, fitting, imported.questions.problems if imported is not None else ()
+    parts = train, fitting, imported.problems if imported is not None else ()
     known, sampled, answered = ({full_question(problem, config.data) for problem in part} for part in parts)
     sampled = sampled if imported is None or config.compose.mix is not None else set()
     ours, brought = (sampled | answered) & known, answered - known
@@ -69,12 +64,12 @@ class TaskSet:
         policy = load_policy(config.solver, config.cluster.device)
         grading = Grading(config.data.grader_name, threshold=config.data.threshold)
 
-        def solve(problems: Sequence[Problem], n: int, seed: int) -> Solutions:
+        def solve(problems: Sequence[Problem], n: int, seed: int) -> Completions:
             questions = self.tokenize(problems, policy)
-            rollouts = generate_rollouts(sampler.without_mismatch(), policy, questions, n, seed, store, "solving")
-            verdicts = grade_rollouts(rollouts, questions.problems, grading, store)
-            codes, classes = (values.reshape(-1, n) for values in (verdicts.codes, verdicts.classes))
-            return Solutions(questions.problems, rollouts.texts(0, rollouts.rows), codes, classes, rollouts.sampled)
+            solutions = sample_completions(
+                sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="solving"
+            )
+            return grade_completions(solutions, grading, store)
 
         self.verification = Verification(
             config.task,
@@ -85,29 +80,30 @@ class TaskSet:
             chat_options=config.data.chat_options,
         )
         self.sets, self.prompter = self.verification.sets, self.verification.prompter
-        return self.verification.sampled
+        return self.verification.tokens_sampled
 
     def tokenize(self, problems: Sequence[Problem], policy: Policy) -> TokenizedProblems:
         """The prompts of some of the problems, as far as they leave room for an answer."""
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
-    def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Evaluation:
+    def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
         """Sample and grade completions of test problems, or read from the store what an earlier call did.
 
         Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
         """
         config = self.config
         n, seed = config.data.eval_n, config.evaluation.seed
-        rollouts = generate_rollouts(sampler.without_mismatch(), policy, questions, n, seed, store, "evaluation")
-        verdicts = grade_rollouts(rollouts, questions.problems, config.grading, store)
-        return Evaluation(questions, rollouts, verdicts, n, store)
+        answers = sample_completions(
+            sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="evaluation"
+        )
+        return grade_completions(answers, config.grading, store)
 
-    def figures(self, evaluation: Evaluation, folder: Path, iteration: int) -> dict[str, Any]:
+    def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
         """The figures of an evaluation and where its completions lie; a verifier's go to a file in `folder` too."""
-        found = {**evaluation.figures(), **evaluation.places()}
+        figures = {**summarise_evaluation(answers), **table_folders(answers, store)}
         if self.verification is not None:
-            found |= self.verification.tested(folder, iteration, evaluation)
-        return found
+            figures |= self.verification.figures(folder, iteration, answers)
+        return figures
 
 
 class Policies:
@@ -150,47 +146,53 @@ class Policies:
             return self.trained.without_adapter()
         return self.load(self.config.reference)
 
-    def score(
-        self, training_set: TrainingSet, rollouts: Rollouts, parts: Sequence[Completions], store: Store
-    ) -> tuple[Examples, Policy | None]:
-        """Score the parts of some rollouts under the policies that the loss compares; π_ref where all of it is needed.
+    def score(self, sources: Sequence[Completions], store: Store) -> tuple[list[Completions], Policy | None]:
+        """Add the log-probabilities that the loss compares: log μ, log π_old and log π_ref, by columns.
 
-        What is in the store already is read from there.
+        Scores in the store are read from there. Returns π_ref too where the loss needs its whole distribution.
         """
-
-        def scored(policy: Policy, label: str) -> Sequence[NDArray[np.float32]]:
-            return concat_rows([self.scored(policy, part, store, label) for part in parts])
-
-        given = [log_mu for part in parts if (log_mu := self.log_mu(part, store, part is parts[-1])) is not None]
-        old = scored(self.trained, "scoring π_old") if "old_logp" in self.needs else None
+        scored = []
+        for source in sources:
+            mu_logp = self.mu_logp(source, store, is_last=source is sources[-1])
+            scored.append(source.with_columns({"mu_logp": mu_logp}))
+        if "old_logp" in self.needs:
+            scored = self.add_column("old_logp", scored, self.trained, store, "scoring π_old")
         reference = self.reference()
-        ref = scored(reference, "scoring ref") if reference is not None else None
-        examples = Examples(training_set, rollouts, concat_rows(given) if given else None, ref, old)
-        return examples, reference if "vocab_kl" in self.needs else None
+        if reference is not None:
+            scored = self.add_column("ref_logp", scored, reference, store, "scoring ref")
+        return scored, reference if "vocab_kl" in self.needs else None
 
-    def mu_is_start(self, parts: Sequence[Completions]) -> bool:
+    def add_column(
+        self, name: str, sources: Sequence[Completions], policy: Policy, store: Store, label: str
+    ) -> list[Completions]:
+        """Add the log-probabilities under a policy to each source, as the column `name`."""
+        return [source.with_columns({name: self.scored(policy, source, store, label)}) for source in sources]
+
+    def mu_is_start(self, sources: Sequence[Completions]) -> bool:
         """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
         config = self.config
-        return config.mu == "scored" and config.mu_model is None and all(part.log_mu is None for part in parts)
+        is_by_policy = config.mu == "scored" and config.mu_model is None
+        return is_by_policy and not any(source.has("mu_logp") for source in sources)
 
-    def log_mu(self, part: Completions, store: Store, last: bool) -> Ragged | None:
-        """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training.
+    def mu_logp(self, completions: Completions, store: Store, *, is_last: bool) -> Any:
+        """The column log μ: of the log, of the sampler, or by a forward pass of training; None if nothing reads it.
 
-        With mu=none there is none, but for pairs, whose reference it is. last: the completions of a log are.
+        With mu=none there is none, but for pairs, whose reference it is. is_last: imported, if any source is.
         """
         config = self.config
         if config.mu == "none" and unit_of(self.needs) != "pairs":
             return None
         if config.mu == "sampler":
-            return Ragged(part.rollouts.columns["sampler_logp"])
-        if config.mu_model is not None and last:
-            named = replace(config.model, path=config.mu_model, revision=None, lora=None)
-            return self.scored(self.load(named), part, store, "scoring μ")
-        given = part.log_mu if config.mu == "scored" else None
-        return given if given is not None else self.scored(self.trained, part, store, "scoring μ")
+            return completions.table["sampler_logp"]
+        if config.mu_model is not None and is_last:
+            mu_config = replace(config.model, path=config.mu_model, revision=None, lora=None)
+            return self.scored(self.load(mu_config), completions, store, "scoring μ")
+        if config.mu == "scored" and completions.has("mu_logp"):
+            return completions.table["mu_logp"]
+        return self.scored(self.trained, completions, store, "scoring μ")
 
-    def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:
-        """log-probabilities of all completions under a policy."""
-        logp, count = score_rollouts(policy, part.rollouts, store, self.config.optim.score_batch_size, label)
+    def scored(self, policy: Policy, completions: Completions, store: Store, label: str) -> Any:
+        """The column of log-probabilities of all completions under a policy."""
+        logp, count = score_completions(policy, completions, store, self.config.optim.score_batch_size, label)
         self.folder.add_across_ranks("tokens_scored", count)
         return logp

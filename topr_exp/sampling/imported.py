@@ -16,7 +16,8 @@ from topr_exp.data import rollout_files
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.terminal import plural, warn
-from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
+from topr_exp.sampling.completions import Completions, StoredTables
+from topr_exp.sampling.generation import fingerprint
 from topr_exp.schema import first_line
 from topr_exp.store import Ragged, Store
 from topr_exp.store.source import Source
@@ -103,10 +104,10 @@ def load_imported(
             counts = ", ".join(map(str, np.unique(sizes)))
             raise TOPRError(f"data.n={whole}: no prompt of {source} has so many completions; they have {counts}")
     bounds = [*range(0, len(columns), rollout_files.ROWS_PER_SHARD), len(columns)]
-    log_mu = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
-    rewards = columns["reward"].to_numpy() if "reward" in columns.column_names else None
+    if "sampler_logp" in columns.column_names:
+        columns = columns.append_column("mu_logp", columns["sampler_logp"])
     sources = (log.source,) * (len(bounds) - 1)  # its rows may be in several of the files
-    return Completions(Rollouts(name, columns, questions.prompts, bounds, 0, sources), questions, log_mu, rewards)
+    return Completions(questions.problems, questions.prompts, columns, StoredTables(name, bounds, sources))
 
 
 def match_problems(

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.candidates import random_generator
+from topr_exp.composition.draws import random_generator
+from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.rollouts import table_of_samples, token_count
 from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Ragged
 from topr_exp.training.rounds import Rounds, as_file, read_table
-from topr_exp.types import TOPRError
+from topr_exp.types import VERDICTS, TOPRError
 
 QUEUE = "queue.arrow"
 IN_FLIGHT = 1  # in the seeds of what goes on, beside those of what begins
@@ -217,7 +217,7 @@ class AsyncRounds(Rounds):
         """Add groups to the completions of each kind: all, by verdict, by length and by difficulty."""
         for group in groups:
             lengths = Ragged(group.columns["tokens"]).lengths()
-            kinds = [[""] * self.n, [f"_{verdict}" for verdict in group.columns["verdict"].to_pylist()]]
+            kinds = [[""] * self.n, [f"_{VERDICTS[code]}" for code in group.columns["verdict"].to_pylist()]]
             kinds.append([f"_length{1 << int(length).bit_length() - 1}" for length in lengths])
             level = self.train.problems[group.columns["question"][0].as_py()].level
             kinds.append([] if level is None else [f"_level{level}"] * self.n)

@@ -1,6 +1,6 @@
 """Log-probabilities of completions by the training forward pass: the one place where π, μ and π_ref are scored.
 
-`score_tokens` scores micro-batches with a gradient; `score_rollouts` scores log μ and log π_ref once, for the store.
+`score_tokens` scores micro-batches with a gradient; `score_completions` scores log μ and log π_ref once, for the store.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.store import Ragged, Store
+from topr_exp.sampling.completions import Completions
+from topr_exp.store import Store
 from topr_exp.training.hidden_states import Inputs, predicting_states
 from topr_exp.training.layers import recomputed_layers
 from topr_exp.training.output_layer import OutputLayer
@@ -111,57 +111,60 @@ class ScoreFunction:
         return tuple(columns)
 
 
-def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int, label: str) -> tuple[Ragged, int]:
-    """Score log π(y_t | x, y_<t) of all rollouts, or read it from the store; also the number of tokens scored now.
+def score_completions(
+    policy: Policy, completions: Completions, store: Store, batch_size: int, label: str
+) -> tuple[pa.ChunkedArray, int]:
+    """Score log π(y_t | x, y_<t) by completion, or read it from the store; also the number of tokens scored now.
 
     All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
     """
-    key = {"rollouts": rollouts.name, "weights": policy.fingerprint, **policy.computes, "version": VERSION}
+    key = {"weights": policy.fingerprint, **policy.computes, "version": VERSION}
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
-    table = store.table("logprobs", key, rollouts.shards, rollouts.derivation)
-    table.hold()
+    stored, table = completions.stored, completions.derived_table(store, "logprobs", key)
+    assert stored is not None
 
     def score_shard(shard: int) -> pa.Table:
-        rows = range(*rollouts.shard_rows(shard))
-        return log_probabilities(policy, rollouts, rows, batch_size, progress.advance)
+        return log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
 
-    with Progress(label, rollouts.rows, "completions", "scoring", rate_unit="completion tokens") as progress:
+    with Progress(label, len(completions), "completions", "scoring", rate_unit="completion tokens") as progress:
         tokens_scored = table.fill(score_shard, progress, lambda columns: len(columns["logp"].combine_chunks().values))
-    return Ragged(table.read()["logp"]), tokens_scored
+    return table.read()["logp"], tokens_scored
 
 
 def log_probabilities(
     policy: Policy,
-    rollouts: Rollouts,
+    completions: Completions,
     rows: Sequence[int],
     batch_size: int,
     report: Callable[[int], None] = lambda tokens: None,
 ) -> pa.Table:
-    """Score some rows of the rollouts as the column `logp`, a list for each completion.
+    """Score some rows of the completions as the column `logp`, a list for each completion.
 
     report: called with the number of completion tokens of each scored batch.
     """
-    lengths = np.array([len(rollouts.tokens[row]) for row in rows])
+    lengths = np.array([len(completions.tokens[row]) for row in rows])
     # Completions that can share their prompt's computation together; else completions of similar length.
-    prompt_order = rollouts.problem[np.asarray(rows)] if use_tree_attention(policy.model) else np.zeros_like(lengths)
+    prompt_order = (
+        completions.problem_index[np.asarray(rows)] if use_tree_attention(policy.model) else np.zeros_like(lengths)
+    )
     order = np.lexsort((lengths, prompt_order))
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
     for start in range(0, len(rows), batch_size):
         batch = order[start : start + batch_size]
-        logp = score_batch(policy, rollouts, [rows[index] for index in batch])
+        logp = score_batch(policy, completions, [rows[index] for index in batch])
         for index, row_logp in zip(batch, logp, strict=True):
             values[index] = row_logp[: lengths[index]]
         report(int(lengths[batch].sum()))
     return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})
 
 
-def score_batch(policy: Policy, rollouts: Rollouts, rows: Sequence[int]) -> NDArray[np.float32]:
+def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -> NDArray[np.float32]:
     """Score a batch of rows, [B, T]; TOPRError if memory runs out."""
-    sequences = [(rollouts.prompt_of(row), rollouts.tokens[row]) for row in rows]
+    sequences = [(completions.prompt_of(row), completions.tokens[row]) for row in rows]
     drawable_tokens = []
     for row in rows:
-        drawable_tokens.append([column[row] for column in rollouts.kept])
+        drawable_tokens.append([column[row] for column in completions.drawable_tokens])
     longest = max(len(prompt) + len(completion) for prompt, completion in sequences)
     work = f"scoring {len(rows)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"
     with memory_for(work, "lower optim.score_batch_size"), torch.inference_mode(), policy.autocast():

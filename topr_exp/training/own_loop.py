@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from topr_exp.composition.candidates import group_statistics
+from topr_exp.composition.problem_groups import group_statistics
 from topr_exp.config.groups import mu_rules, reduction_rules
 from topr_exp.sampling.imported import index_in_group
 from topr_exp.schema import show

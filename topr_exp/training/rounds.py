@@ -17,21 +17,22 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.candidates import Candidates, CompletionPool, random_generator, solved_between
+from topr_exp.composition.draws import random_generator
+from topr_exp.composition.problem_groups import is_solved_between
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.groups import ComposeConfig, ScheduleConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading import Grader
-from topr_exp.grading.verdicts import Verdicts, grade
+from topr_exp.grading.verdicts import grade, grader_timeouts, with_verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import say
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.mismatch import measure_mismatch
-from topr_exp.sampling.rollouts import Rollouts, table_of_samples, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
-from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.trainer import Journal, Trainer
 from topr_exp.types import TOPRError
@@ -98,11 +99,11 @@ class Rounds:
                     progress.update(1, completions + prompts, note, of_completions=completions)
                     self.trainer.checkpoint(journal, steps, save_every, self.serialized)
 
-    def choose_examples(self, examples: Examples, number: int, position: int) -> np.ndarray:
+    def choose_examples(self, examples: TrainingSet, number: int, position: int) -> np.ndarray:
         """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
         size, whole = self.trainer.config.batch_size, self.trainer.config.whole_groups
         epoch, part = divmod(position, math.ceil(len(examples) / size))
-        order = examples.training_set.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch, whole)
+        order = examples.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch, whole_groups=whole)
         return order[part * size : (part + 1) * size]
 
     def sample_round(self, number: int) -> bool:
@@ -135,21 +136,18 @@ class Rounds:
         self.drawn, self.kept = [], 0
         self.columns = pa.concat_tables(groups).combine_chunks()
 
-    def examples_of_round(self, number: int) -> Examples:
+    def examples_of_round(self, number: int) -> TrainingSet:
         """Compose a round's training set out of what it sampled or replayed."""
         columns, problems = self.columns, self.columns["question"].to_numpy()[:: self.n].tolist()
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
         slots = pa.array(np.repeat(np.arange(len(problems)), self.n), pa.int32())
         columns = columns.append_column("problem", slots)
-        rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
-        verdicts = Verdicts("", columns)
-        training_set = self.build_training_set(
-            CompletionPool(rollouts, [self.train.problems[i] for i in problems], verdicts), round_number=number
-        )
-        reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
-        mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
-        old = Ragged(columns["logp"]) if self.from_sampler else None
-        return Examples(training_set, rollouts, mu, reference, old, self.ages)
+        if self.from_sampler:
+            columns = columns.append_column("old_logp", columns["logp"])
+        columns = columns.append_column("mu_logp", columns["sampler_logp" if self.from_sampler else "logp"])
+        prompts = [self.train.prompts[index] for index in problems]
+        completions = Completions([self.train.problems[index] for index in problems], prompts, columns)
+        return replace(self.build_training_set(completions, round_number=number), ages=self.ages)
 
     def sample_groups(
         self,
@@ -188,22 +186,29 @@ class Rounds:
         groups = self.groups(columns)
         if self.compose.pass_rate is None:
             return groups
-        candidates = Candidates(columns["question"].to_numpy(), Verdicts("", columns).positive)
-        return list(compress(groups, solved_between(candidates, *self.compose.pass_rate)[:: self.n]))
+        completions = self.of_questions(columns)
+        return list(compress(groups, is_solved_between(completions, *self.compose.pass_rate)[:: self.n]))
+
+    def of_questions(self, columns: pa.Table) -> Completions:
+        """Completions by the problems of the data."""
+        columns = columns.append_column("problem", columns["question"])
+        return Completions(self.train.problems, self.train.prompts, columns)
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
         gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config)
-        verdicts = Verdicts("", columns)
-        found = {"sampled_correct": float(verdicts.positive.mean())}
+        completions = self.of_questions(columns)
+        found = {"sampled_correct": float(completions.is_correct.mean())}
         found["sampled_length"] = token_count(columns) / len(columns)
         found["sampler_gap"] = gap["per_token_mean_absolute"]
         if not self.sampler.config.unchanged:
             found |= {"sampler_kl_token": gap["kl_token"], "sampler_kl_answer": gap["kl_answer"]}
-        found["sampled_truncated"] = float(np.mean(columns["finish"].to_numpy() == "length"))
-        if verdicts.grader_timeouts:
-            found["grader_timeouts"] = verdicts.grader_timeouts
-        return found if verdicts.reward is None else {**found, "sampled_reward": float(verdicts.reward.mean())}
+        found["sampled_truncated"] = float(np.mean(completions.is_truncated))
+        if timeouts := grader_timeouts(completions):
+            found["grader_timeouts"] = timeouts
+        if completions.reward is not None:
+            found["sampled_reward"] = float(completions.reward.mean())
+        return found
 
     def choose_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
         """The problems that a round samples, and the buffer's groups that take the place of the others."""
@@ -257,18 +262,18 @@ class Rounds:
         """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
         size = self.trainer.config.score_batch_size
         prompts, problems = [self.train.prompts[i] for i in indices], [self.train.problems[i] for i in indices]
-        rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
+        completions = Completions(problems, prompts, columns)
         with self.timed("grading"):
-            verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
+            texts = completions.texts(range(len(completions)))
+            verdicts = grade(self.grader, texts, completions.problem_index, problems)
+            completions = with_verdicts(completions, verdicts)
         policies = {"logp": policy, "ref_logp": self.reference}
         questions = pa.array(np.repeat(indices, self.n), pa.int32())
-        columns = columns.drop_columns(["problem"]).append_column("question", questions)
-        for name in verdicts.column_names:
-            columns = columns.append_column(name, verdicts[name])
+        columns = completions.table.drop_columns(["problem"]).append_column("question", questions)
         with self.timed("scoring"):
             for name, one in policies.items():
                 if one is not None:
-                    scored = log_probabilities(one, rollouts, range(rollouts.rows), size, self.report_scored)
+                    scored = log_probabilities(one, completions, range(len(completions)), size, self.report_scored)
                     columns = columns.append_column(name, scored["logp"])
         return columns
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
@@ -24,8 +25,8 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
+from topr_exp.training.batches import MicroBatches, loss_batch, micro_batches, model_inputs
 from topr_exp.training.contract import checked_output, checked_signals
-from topr_exp.training.examples import Examples, MicroBatches, micro_batches
 from topr_exp.training.layers import compile_layers
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
@@ -107,7 +108,7 @@ class Trainer:
         return now - self.saved >= (every and max(every, 20 * self.saving))
 
     def update(
-        self, examples: Examples, chosen: NDArray[np.int64], updates: int, *, expect_unit_ratio: bool
+        self, examples: TrainingSet, chosen: NDArray[np.int64], updates: int, *, expect_unit_ratio: bool
     ) -> dict[str, float]:
         """One optimizer step on the chosen examples, of `updates` in the iteration; returns its record.
 
@@ -140,7 +141,7 @@ class Trainer:
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(self.divisor(examples, chosen), examples.age, of_mu=examples.mu_logp is not None),
+            **metrics.record(self.divisor(examples, chosen), examples.ages, of_mu=examples.completions.has("mu_logp")),
             **examples.mean_reward(chosen),
             "grad_norm": float(norm),
             "lr": rate,
@@ -150,7 +151,7 @@ class Trainer:
             "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
         }
 
-    def gradients_in_memory(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
+    def gradients_in_memory(self, examples: TrainingSet, chosen: NDArray[np.int64]) -> MetricAccumulator:
         """Sum the gradients; recompute layers from here on where memory runs out and the settings leave it open."""
         try:
             return self.accumulate_gradients(examples, chosen)
@@ -163,7 +164,7 @@ class Trainer:
         release_gpu_memory()
         return self.accumulate_gradients(examples, chosen)
 
-    def accumulate_gradients(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
+    def accumulate_gradients(self, examples: TrainingSet, chosen: NDArray[np.int64]) -> MetricAccumulator:
         """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
         metrics, divisor = MetricAccumulator(), self.divisor(examples, chosen)
         parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
@@ -174,10 +175,10 @@ class Trainer:
         options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": reference}
         for positions, counts in parts:
             rows = examples.rows(chosen[positions])
-            inputs = examples.inputs(rows, self.policy.device)
+            inputs = model_inputs(examples, rows, self.policy.device)
             with self.policy.autocast():
                 scores = self.layout.score(inputs, entropy=True, **options)
-            batch = examples.batch(rows, scores.logp, inputs.mask, scores.vocab_kl)
+            batch = loss_batch(examples, rows, scores.logp, inputs.mask, scores.vocab_kl)
             if self.signals is not None:
                 assert isinstance(batch, Batch), "a loss of pairs has no signals"
                 if whole is None:  # the batch is the whole global one
@@ -197,28 +198,30 @@ class Trainer:
         self.layout.sum_gradients()
         return metrics
 
-    def divisor(self, examples: Examples, chosen: NDArray[np.int64]) -> int:
+    def divisor(self, examples: TrainingSet, chosen: NDArray[np.int64]) -> int:
         """Divisor of the summed losses: a number of the global batch, the same for every process."""
         if self.config.reduction == "sequences":
             return len(chosen)
         return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
 
-    def compute_signals(self, examples: Examples, chosen: NDArray[np.int64], parts: MicroBatches) -> dict[str, Tensor]:
+    def compute_signals(
+        self, examples: TrainingSet, chosen: NDArray[np.int64], parts: MicroBatches
+    ) -> dict[str, Tensor]:
         """Compute the loss's signals over the global batch with the current policy, without gradients, by position."""
         assert self.signals is not None
         rows = examples.rows(chosen)
-        mask = examples.inputs(rows, self.policy.device).mask
+        mask = model_inputs(examples, rows, self.policy.device).mask
         dtype = torch.promote_types(self.policy.model.get_input_embeddings().weight.dtype, torch.float32)
         logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
         with torch.no_grad():
             for positions, counts in parts:
-                inputs = examples.inputs(rows[positions], self.policy.device)
+                inputs = model_inputs(examples, rows[positions], self.policy.device)
                 with self.policy.autocast():
                     some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
                 if counts:
                     logp[torch.from_numpy(positions).to(logp.device), : some.shape[1]] = some
             distributed.all_reduce_sum_(logp)
-            batch = examples.batch(rows, logp, mask, None)
+            batch = loss_batch(examples, rows, logp, mask, None)
             assert isinstance(batch, Batch), "a loss of pairs has no signals"
             return checked_signals(self.loss.name, self.signals(batch), batch)
 
@@ -241,7 +244,7 @@ class Trainer:
                 "changed by hand?"
             )
 
-    def skip_or_stop(self, metrics: MetricAccumulator, examples: Examples, chosen: NDArray[np.int64]) -> None:
+    def skip_or_stop(self, metrics: MetricAccumulator, examples: TrainingSet, chosen: NDArray[np.int64]) -> None:
         """Count the step as skipped if the user asked for that, else stop the run and say which samples did it."""
         if self.config.skip_nonfinite:
             self.skipped += 1
@@ -268,7 +271,7 @@ class Journal(Protocol):
 
 def train_offline(
     trainer: Trainer,
-    examples: Examples,
+    examples: TrainingSet,
     journal: Journal,
     seed: int,
     iteration: int,
@@ -287,14 +290,14 @@ def train_offline(
         trainer.report = progress.advance
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
-            order = examples.training_set.order(seed, iteration, epoch, trainer.config.whole_groups)
+            order = examples.order(seed, iteration, epoch, whole_groups=trainer.config.whole_groups)
             chosen = order[position * batch : (position + 1) * batch]
             record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})
             completions, prompts = record["tokens"], record["prompt_tokens"]
             progress.update(1, completions + prompts, f"loss {record['loss']:.3g}", of_completions=completions)
             if trainer.step == per_epoch and not trainer.moved:
-                share = 100 * examples.training_set.description["positive_share"]
+                share = 100 * examples.description["positive_share"]
                 raise TOPRError(
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
                     "training set are correct, and none of them has a gradient"

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, bootstrap_means, clopper_pearson
-from topr_exp.evaluation.statistics import CORRECT, INVALID, Ballots, ballots, majority_score
+from topr_exp.evaluation.statistics import Ballots, ballots, majority_score
+from topr_exp.types import CORRECT, INVALID
 
 # Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
 RATIOS = {

@@ -1,7 +1,7 @@
-"""Problems become solutions to verify: a solver answers, the grader finds the truth, each answer makes one question."""
+"""Solutions to verify: a solver answers problems, the grader finds the truth, each answer becomes one question."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
-from topr_exp.evaluation.evaluation import Evaluation
-from topr_exp.evaluation.statistics import CORRECT
 from topr_exp.runtime import distributed
 from topr_exp.runtime.json_files import MISSING, read_typed_object, write_json
 from topr_exp.runtime.terminal import warn
+from topr_exp.sampling.completions import Completions
 from topr_exp.types import Problem
 from topr_exp.verifier import figures
 
@@ -29,50 +28,40 @@ class Verifications(TypedDict, total=False):
     iterations: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Solutions:
-    """K graded solutions of each of P problems."""
+def questions_about(solutions: Completions, template: str) -> list[Problem]:
+    """Turn each solution into a problem whose answer is its verdict: all first solutions, all second ones, ...
 
-    problems: Sequence[Problem]
-    texts: list[str]  # [P * K] by problem
-    verdicts: NDArray[np.integer]  # [P, K] codes
-    classes: NDArray[np.integer]  # [P, K] of their answers
-    sampled: int  # tokens that this process sampled for them
-
-    def questions(self, template: str) -> list[Problem]:
-        """One problem for each solution, whose answer is the truth about it: all first solutions, all second ones, ...
-
-        (The beginning of the list then holds as many different problems as it can.)
-        """
-        k, prompter = self.verdicts.shape[1], Prompter(template, (), False, ())
-        return [
-            replace(
-                problem,
-                id=name_of(problem, sample),
-                question=prompter.render(problem.question, fields={"solution": self.texts[p * k + sample].strip()}),
-                answer="correct" if self.verdicts[p, sample] == CORRECT else "incorrect",
-                source=problem.id,
-            )
-            for sample in range(k)
-            for p, problem in enumerate(self.problems)
-        ]
+    (The beginning of the list then holds as many different problems as it can.)
+    """
+    prompter = Prompter(template, (), False, ())
+    texts = solutions.texts(range(len(solutions)))
+    solutions_per_problem = len(solutions) // len(solutions.problems)
+    questions = []
+    for sample in range(solutions_per_problem):
+        for index, problem in enumerate(solutions.problems):
+            row = index * solutions_per_problem + sample
+            question = prompter.render(problem.question, fields={"solution": texts[row].strip()})
+            answer = "correct" if solutions.is_correct[row] else "incorrect"
+            question_id = question_id_of(problem, sample)
+            questions.append(replace(problem, id=question_id, question=question, answer=answer, source=problem.id))
+    return questions
 
 
-def name_of(problem: Problem, sample: int) -> str:
+def question_id_of(problem: Problem, sample: int) -> str:
     return f"{problem.id}/solution/{sample:04d}"
 
 
 class Verification:
-    """The task of a verifier: what it is asked, and what its verdicts are good for.
+    """The questions that a verifier is asked, and the figures of its answers.
 
-    solve(problems, n, seed): writes and grades n solutions of each. seed, test_seed: for training and test problems.
-    chat_options: variables of the verifier's chat template.
+    solve(problems, n, seed): samples and grades n solutions of each problem. seed, test_seed: for training and test
+    problems. chat_options: variables of the verifier's chat template.
     """
 
     def __init__(
         self,
         task: TaskConfig,
-        solve: Callable[..., Solutions],
+        solve: Callable[[list[Problem], int, int], Completions],
         sets: ProblemSets,
         *,
         seed: int,
@@ -83,41 +72,63 @@ class Verification:
         assert task.test_solutions is not None
         assert task.template is not None
         assert task.chat is not None
-        self.test = solve(sets.test, task.test_solutions, test_seed)
-        self.sampled = self.test.sampled
-        self.sets = replace(sets, test=self.test.questions(task.template))
+        self.test_solutions = solve(sets.test, task.test_solutions, test_seed)
+        self.tokens_sampled = tokens_sampled(self.test_solutions)
+        self.sets = replace(sets, test=questions_about(self.test_solutions, task.template))
         if sets.train:  # there are none where a model is only evaluated
-            train = solve(sets.train, task.solutions, seed)
-            self.sampled += train.sampled
-            self.sets = replace(self.sets, train=train.questions(task.template))
+            train_solutions = solve(sets.train, task.solutions, seed)
+            self.tokens_sampled += tokens_sampled(train_solutions)
+            self.sets = replace(self.sets, train=questions_about(train_solutions, task.template))
         # The question is the whole prompt already.
         self.prompter = Prompter("{question}", (), task.chat, (), chat_options or {})
-        self.base: figures.Tally | None = None
+        self.base_tally: figures.Tally | None = None
 
-    def tested(self, folder: Path, iteration: int, evaluation: Evaluation) -> dict[str, Any]:
-        """The figures of an evaluation; from the second on with the difference to the base's.
+    def figures(self, folder: Path, iteration: int, verifications: Completions) -> dict[str, Any]:
+        """Compute the figures of an evaluation; after the first evaluation with the difference to it.
 
-        What each problem adds to them goes to FILE in `folder`, for tables over several runs.
+        Each problem's contribution goes to FILE in `folder`, for tables over several runs.
         """
-        # Each problem's verifications, brought into the order of its solutions.
-        row = {problem.id: i for i, problem in enumerate(evaluation.questions.problems)}
-        k = self.test.verdicts.shape[1]
-        rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
-        codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
-        counted = figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
-        found = figures.summarise(counted)
-        self.base = self.base or counted
+        tally = tally_verifications(self.test_solutions, verifications)
+        summary = figures.summarise(tally)
+        self.base_tally = self.base_tally or tally
         if iteration > 0:
-            change = figures.difference(self.base.values["weighted_sc"], counted.values["weighted_sc"])
-            found["weighted_sc - base"] = change
-        path = folder / FILE
-        shown, fault = read_typed_object(path, Verifications)  # by an earlier evaluation
-        if fault not in ("", MISSING):
-            warn(f"{path} is damaged: it {fault}; what earlier evaluations wrote there is lost")
-        shown["problems"] = [problem.id for problem in self.test.problems]
-        shown["solutions"], shown["verifications"] = counted.solutions, counted.verifications
-        values = {name: value.tolist() for name, value in counted.values.items()}
-        shown.setdefault("iterations", {})[str(iteration)] = values
-        if distributed.is_main_process():
-            write_json(path, shown)
-        return {"verifier": found}
+            base_score = self.base_tally.values["weighted_sc"]
+            summary["weighted_sc - base"] = figures.difference(base_score, tally.values["weighted_sc"])
+        record_tally(folder / FILE, iteration, self.test_solutions.problems, tally)
+        return {"verifier": summary}
+
+
+def tokens_sampled(solutions: Completions) -> int:
+    return solutions.stored.tokens_sampled if solutions.stored is not None else 0
+
+
+def tally_verifications(solutions: Completions, verifications: Completions) -> figures.Tally:
+    """Count each problem's verifications, of which some may be missing (their questions were too long)."""
+    problems = len(solutions.problems)
+    per_problem = len(solutions) // problems
+    per_question = len(verifications) // len(verifications.problems)
+    index_of_question = {question.id: index for index, question in enumerate(verifications.problems)}
+    question_index = np.full((problems, per_problem), -1)
+    for row, problem in enumerate(solutions.problems):
+        for sample in range(per_problem):
+            question_index[row, sample] = index_of_question.get(question_id_of(problem, sample), -1)
+    verdicts: NDArray[np.int8] = verifications.verdicts.reshape(-1, per_question)
+    return figures.tally(
+        solutions.verdicts.reshape(problems, per_problem),
+        solutions.answer_classes.reshape(problems, per_problem),
+        verdicts[question_index],
+        question_index >= 0,
+    )
+
+
+def record_tally(path: Path, iteration: int, problems: Any, tally: figures.Tally) -> None:
+    """Add an iteration's contributions by problem to a file of all evaluations."""
+    record, fault = read_typed_object(path, Verifications)
+    if fault not in ("", MISSING):
+        warn(f"{path} is damaged: it {fault}; what earlier evaluations wrote there is lost")
+    record["problems"] = [problem.id for problem in problems]
+    record["solutions"], record["verifications"] = tally.solutions, tally.verifications
+    contributions = {name: values.tolist() for name, values in tally.values.items()}
+    record.setdefault("iterations", {})[str(iteration)] = contributions
+    if distributed.is_main_process():
+        write_json(path, record)

@@ -14,8 +14,8 @@ from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import progress
+from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions, sampling_key
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.rollouts import check_samples, fingerprint, generate_rollouts, rollouts_key
 from topr_exp.sampling.sampler import Sample, seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
@@ -43,7 +43,7 @@ def policy(**changes: Any) -> Policy:
 
 def key(**changes: Any) -> dict[str, Any]:
     values = {"config": CONFIG, "policy": policy(), "questions": QUESTIONS, "n": 3, "seed": 0} | changes
-    return rollouts_key(**values)
+    return sampling_key(**values)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def key(**changes: Any) -> dict[str, Any]:
         {"config": dataclasses.replace(CONFIG, name="vllm")},
         {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},
         {"config": dataclasses.replace(CONFIG, mismatch=Mismatch("int8"))},
-        {"keeps": True},
+        {"keeps_drawable": True},
         {"config": dataclasses.replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},
         {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
         {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},
@@ -71,14 +71,16 @@ def test_what_decides_the_completions_is_in_their_key(changes: dict[str, Any]) -
 
 
 def test_what_is_in_the_store_is_found_and_not_counted_again(tmp_path, capsys):
-    first, second = (generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path)) for _ in range(2))
-    assert first.sampled == first.tokens.lengths().sum() > 0
-    assert second.sampled == 0
-    assert second.columns.equals(first.columns)
-    assert first.columns["problem_id"].to_pylist() == [f"p{i}" for i in range(5) for _ in range(3)]
-    assert first.problem.tolist() == [i for i in range(5) for _ in range(3)]
-    assert first.sample.tolist() == [0, 1, 2] * 5
-    assert first.bounds == [0, 6, 12, 15]
+    first, second = (
+        sample_completions(HFSampler(CONFIG), policy(), QUESTIONS, 3, seed=0, store=Store(tmp_path)) for _ in range(2)
+    )
+    assert first.stored.tokens_sampled == first.tokens.lengths().sum() > 0
+    assert second.stored.tokens_sampled == 0
+    assert second.table.equals(first.table)
+    assert first.table["problem_id"].to_pylist() == [f"p{i}" for i in range(5) for _ in range(3)]
+    assert first.problem_index.tolist() == [i for i in range(5) for _ in range(3)]
+    assert first.sample_index.tolist() == [0, 1, 2] * 5
+    assert first.stored.bounds == [0, 6, 12, 15]
     assert capsys.readouterr().err.count("15/15 completions") == 2
 
 
@@ -87,16 +89,16 @@ def test_every_shard_of_every_seed_has_randomness_of_its_own(tmp_path: Path) -> 
     alike = dataclasses.replace(QUESTIONS, prompts=[np.array([0, 3], np.int32)] * 5)
     drawn = []
     for seed in (0, 1):
-        found = generate_rollouts(HFSampler(CONFIG), policy(), alike, 3, seed, Store(tmp_path))
+        found = sample_completions(HFSampler(CONFIG), policy(), alike, 3, seed=seed, store=Store(tmp_path))
         drawn += [str([found.tokens[row + i] for i in range(6)]) for row in (0, 6)]  # two prompts a shard
     assert len({*drawn}) == len(drawn) == 4
 
 
 def test_stop_strings_reach_the_sampler(tmp_path: Path) -> None:
     stopping = dataclasses.replace(QUESTIONS, stop=("5",))
-    found = generate_rollouts(HFSampler(CONFIG), policy(), stopping, 8, 0, Store(tmp_path))
-    assert "stop_string" in found.columns["finish"].to_pylist()
-    assert not any("5" in text for text in found.texts(0, found.rows))
+    found = sample_completions(HFSampler(CONFIG), policy(), stopping, 8, seed=0, store=Store(tmp_path))
+    assert "stop_string" in found.table["finish"].to_pylist()
+    assert not any("5" in text for text in found.texts(range(len(found))))
 
 
 def test_a_fingerprint_knows_where_rows_end() -> None:
@@ -138,7 +140,7 @@ def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path: Path) ->
 
     config = dataclasses.replace(CONFIG, name=f"{__name__}:Short")
     with refused("one log-probability per token"):
-        generate_rollouts(Short(config), policy(), QUESTIONS, 2, 0, Store(tmp_path))
+        sample_completions(Short(config), policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
     assert not [path for path in tmp_path.rglob("shard-*") if path.suffix != ".claim"]
 
 
@@ -162,10 +164,12 @@ def test_progress_counts_each_token_of_a_shard_as_it_is_drawn(tmp_path: Path, mo
     watcher = Watcher()
     monkeypatch.setattr(progress, "_watcher", watcher)
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_NOTES", 0.0)
-    rollouts = generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path))
+    rollouts = sample_completions(HFSampler(CONFIG), policy(), QUESTIONS, 3, seed=0, store=Store(tmp_path))
     lengths = [len(part) for part in rollouts.tokens]
     assert watcher.amount == sum(lengths)
-    shards = [lengths[start:end] for start, end in map(rollouts.shard_rows, range(rollouts.shards))]
+    assert rollouts.stored is not None
+    stored = rollouts.stored
+    shards = [[lengths[row] for row in stored.shard_rows(shard)] for shard in range(stored.shards)]
     reached = [max(watcher.under_way[: index + 1]) for index in range(len(watcher.under_way))]
     assert watcher.under_way.count(0) == len(shards)  # after each of them
     assert max(reached) == max(map(sum, shards))

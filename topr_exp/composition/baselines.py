@@ -1,0 +1,37 @@
+"""The baseline c and the effective proportion of positives p̃, which determine each other (TOPR, Eq. 12)."""
+
+from topr_exp.types import TOPRError
+
+
+def effective_positive(positive_share: float, baseline: float) -> float:
+    """The effective proportion of positives p~ of a set with the share p, trained with the baseline c in [-1, 1].
+
+    p~ = p(1-c) / (1 + (1-2p)c)   (TOPR, Eq. 12)
+
+    Raises TOPRError where the baseline takes the weight of every example (p = 0 with c = -1, p = 1 with c = 1).
+    """
+    positive = positive_share * (1 - baseline)
+    negative = (1 - positive_share) * (1 + baseline)
+    if positive + negative == 0:
+        kind = "incorrect" if baseline < 0 else "correct"
+        raise TOPRError(
+            f"baseline={baseline:g} gives every example the weight 0: all completions of the training set are {kind}"
+        )
+    return positive / (positive + negative)
+
+
+def baseline_for(positive_share: float, effective_positive: float) -> float:
+    """The baseline c that gives a set with the share p of positives the effective proportion p~ in [0, 1].
+
+    c = (p - p~) / (p + p~ - 2 p p~), clamped to [-1, 1] against rounding   (TOPR, Eq. 12 solved for c)
+
+    Raises TOPRError for p of 0 or 1, where p~ = p whatever c is, so that there is nothing to solve.
+    """
+    if positive_share in (0, 1):
+        kind = "correct" if positive_share else "incorrect"
+        raise TOPRError(
+            f"effective_positive={effective_positive:g} cannot be reached: all completions of the training set are "
+            f"{kind}; it needs both kinds (set baseline instead, or compose another set)"
+        )
+    denominator = positive_share * (1 - effective_positive) + effective_positive * (1 - positive_share)
+    return min(1.0, max(-1.0, (positive_share - effective_positive) / denominator))

@@ -1,0 +1,48 @@
+"""Statistics of the completions of each problem: rewards, solve rates, repetitions."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.imported import index_in_group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """Per completion: the statistics of all n rewards of its problem, taken before any subsampling."""
+
+    mean: NDArray[np.float64]  # [M]
+    std: NDArray[np.float64]  # [M], n - 1 in the denominator; 0 for n = 1
+    size: NDArray[np.int64]  # [M], n
+    rewards: NDArray[np.floating]  # [G, n] by problem, in the order of their indices; −∞ where it has fewer
+    group: NDArray[np.int64]  # [M] its problem's row in `rewards`
+
+
+def group_statistics(problem_index: NDArray[np.integer], reward: NDArray[np.floating]) -> GroupStatistics:
+    """Compute mean, standard deviation (n - 1) and number of the rewards of each completion's problem."""
+    _, group, size = np.unique(problem_index, return_inverse=True, return_counts=True)
+    mean = np.bincount(group, weights=reward, minlength=len(size)) / size
+    # About the mean, not E[r^2] - E[r]^2: equal rewards must give exactly 0.
+    squares = np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=len(size))
+    std = np.sqrt(squares / np.maximum(size - 1, 1))
+    rewards = np.full((len(size), size.max(initial=0)), -np.inf, dtype=reward.dtype)
+    rewards[group, index_in_group(group)] = reward
+    return GroupStatistics(mean[group], std[group], size[group], rewards, group)
+
+
+def is_solved_between(completions: Completions, low: float, high: float) -> NDArray[np.bool_]:
+    """[M] True where the share of correct completions of the problem lies in [low, high]."""
+    _, group, size = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
+    share = (np.bincount(group, weights=completions.is_correct) / size)[group]
+    return np.asarray((share >= low) & (share <= high))
+
+
+def is_repetition(completions: Completions) -> NDArray[np.bool_]:
+    """[M] True where an earlier completion of the same problem has the same tokens."""
+    import pandas as pd
+
+    token_bytes = [tokens.tobytes() for tokens in completions.tokens]
+    columns = {"problem": completions.problem_index, "tokens": pd.Series(token_bytes, dtype=object)}
+    return pd.DataFrame(columns).duplicated().to_numpy()

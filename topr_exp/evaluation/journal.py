@@ -1,0 +1,42 @@
+"""Evaluations during training, each after its update."""
+
+import contextlib
+from collections.abc import Callable
+
+from topr_exp.runtime.stop import Interrupted, StopFlag
+from topr_exp.training.trainer import Journal
+
+
+class EvaluatingJournal:
+    """A journal that passes everything on, and evaluates after every `every`-th update (None: never)."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        every: int | None,
+        evaluate: Callable[[int, int], None],
+        stop: StopFlag,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """evaluate: takes an update's number and its samples. check: raises where nothing may be saved any more."""
+        self.journal, self.every, self.evaluate, self.stop, self.check = journal, every, evaluate, stop, check
+
+    def log(self, record: dict[str, float]) -> None:
+        self.journal.log(record)
+        self.reach(int(record["step"]), int(record["samples"]))
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        self.check()
+        self.journal.before_checkpoint(step, steps)
+
+    def reach(self, step: int, samples: int) -> None:
+        """Evaluate if it is time; after a stop signal, the resumed run evaluates instead."""
+        if self.every is not None and step > 0 and step % self.every == 0 and not self.stop.share():
+            with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
+                self.evaluate(step, samples)
+
+    def resume(self, step: int, samples: int) -> None:
+        """Evaluate at the step of the checkpoint, where an earlier attempt could not; then heed a stop signal."""
+        self.reach(step, samples)
+        if self.stop.share():  # after one more update this point of the curve would never be measured
+            self.stop.check()

@@ -1,0 +1,74 @@
+"""Completions of a run for people to read: a bounded number for each verdict, of every evaluation and training set."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import write_text
+from topr_exp.runtime.json_files import read_lines
+from topr_exp.sampling.completions import Completions
+from topr_exp.types import VERDICTS
+
+PER_VERDICT = 12
+COMPLETIONS = "completions.jsonl"
+
+
+def show_completions(
+    folder: Path, split: str, iteration: int, completions: Completions, examples: NDArray[np.int64] | None = None
+) -> None:
+    """Write graded completions into the folder's file, replacing entries of an earlier attempt.
+
+    Up to PER_VERDICT of each verdict, evenly spread over the rows; `logp` is the log-probability when it was sampled.
+
+    split: test or train. examples: the rows that were trained on.
+    """
+    entries = []
+    for code in range(len(VERDICTS)):
+        for row in spread_evenly(np.flatnonzero(completions.verdicts == code)):
+            entry = {"set": split, "iteration": iteration, **describe_completion(completions, row)}
+            if examples is not None:
+                entry["trained_on"] = bool((examples == row).any())
+            entries.append(entry)
+    path = folder / COMPLETIONS
+    for entry in read_lines(path)[0]:
+        entry_split, entry_iteration = entry.get("set"), entry.get("iteration")
+        is_valid = isinstance(entry_split, str) and isinstance(entry_iteration, int)
+        if is_valid and (entry_split, entry_iteration) != (split, iteration):
+            entries.append(entry)
+    entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file in whatever order of writing
+    if distributed.is_main_process():
+        write_text(path, "".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
+    """At most PER_VERDICT of the rows, evenly spread."""
+    if not len(rows):
+        return []
+    positions = np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int)
+    return [int(row) for row in rows[np.unique(positions)]]
+
+
+def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
+    """One completion with its problem, verdict and log-probability, ready for JSON."""
+    problem = completions.problems[int(completions.problem_index[row])]
+    (text,) = completions.texts(range(row, row + 1))
+    logprobs = completions.table["sampler_logp"][row].as_py() if completions.has("sampler_logp") else None
+    return {
+        "row": row,
+        "problem": problem.id,
+        "sample": int(completions.sample_index[row]),
+        "level": problem.level,
+        "subject": problem.subject,
+        "question": problem.question,
+        "gold": problem.answer,
+        "completion": text,
+        "verdict": VERDICTS[completions.verdicts[row]],
+        "answer": completions.table["answer"][row].as_py(),
+        "tokens": len(completions.tokens[row]),
+        "truncated": bool(completions.is_truncated[row]),
+        "logp": sum(logprobs) if logprobs else None,
+    }

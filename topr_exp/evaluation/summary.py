@@ -1,0 +1,37 @@
+"""The figures of an evaluation: n graded completions of each test problem."""
+
+from typing import Any
+
+from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
+from topr_exp.grading.verdicts import grader_timeouts, votes_are_known
+from topr_exp.sampling.completions import Completions
+from topr_exp.store import Store
+
+
+def summarise_evaluation(completions: Completions, problems: int | None = None) -> dict[str, Any]:
+    """Compute the figures of `statistics.summarise` and mean lengths, of the first `problems` problems (None: of all).
+
+    With the mean reward if graded; without maj@K if the grader names no wrong answers: they could not win the vote.
+    """
+    n = len(completions) // len(completions.problems)
+    verdicts = completions.verdicts.reshape(-1, n)[:problems]
+    classes = completions.answer_classes.reshape(-1, n)[:problems]
+    lengths = completions.tokens.lengths().reshape(-1, n)[:problems]
+    tested = completions.problems[:problems]
+    figures = summarise(verdicts, classes, tested)
+    figures["grader_timeouts"] = grader_timeouts(completions.first_rows(verdicts.size))
+    figures["truncated_share"] = float(completions.is_truncated[: verdicts.size].mean())
+    figures |= mean_lengths(verdicts, lengths)
+    if completions.reward is not None:
+        rewards = completions.reward.reshape(-1, n)[:problems]
+        figures |= mean_reward(rewards, [problem.source for problem in tested])
+    if not votes_are_known(completions):
+        return without_majorities(figures)
+    return figures
+
+
+def table_folders(completions: Completions, store: Store) -> dict[str, str]:
+    """Locate the completions and their verdicts in the store."""
+    stored = completions.stored
+    assert stored is not None, "an evaluation lies in a store"
+    return {"rollouts": str(store.root / stored.rollouts), "verdicts": str(store.root / str(stored.verdicts))}

@@ -1,0 +1,163 @@
+"""Completions of language models: one Arrow table, whose columns grow from stage to stage.
+
+    sampled   problem, sample, tokens, text, finish, sampler_logp (log q of the distribution drawn from)
+    graded    verdict, answer, path, class, reward where rewards are numbers
+    scored    mu_logp, old_logp, ref_logp, as far as a loss reads them
+
+Lists (tokens, log-probabilities) hold a value for each sampled token.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from topr_exp.store import Ragged, Store, Table
+from topr_exp.store.source import Derivation, Source
+from topr_exp.types import CORRECT, Problem
+
+MADE_BY = b"made_by"  # in the metadata of sampled columns
+# Columns of a sampler that notes all tokens that could be drawn: their ids, and how many there were for each token.
+KEPT = ("kept", "kept_sizes")
+
+
+@dataclass(frozen=True)
+class StoredTables:
+    """The tables of a store in which completions lie, shard by shard."""
+
+    rollouts: str  # the table of the sampled columns, by whose name other tables are keyed
+    bounds: Sequence[int]  # first row of each shard, then the number of rows
+    sources: tuple[Source, ...]  # files of each shard's rows
+    tokens_sampled: int = 0  # by this process, in this attempt
+    verdicts: str | None = None  # the table of the graded columns
+
+    @property
+    def shards(self) -> int:
+        return len(self.bounds) - 1
+
+    def shard_rows(self, shard: int) -> range:
+        return range(self.bounds[shard], self.bounds[shard + 1])
+
+
+@dataclass(frozen=True)
+class Completions:
+    """M completions of P prompts; usually as many of each prompt, one prompt's in the order of sampling."""
+
+    problems: Sequence[Problem]  # [P]
+    prompts: Sequence[NDArray[np.int32]]  # [P] token ids
+    table: pa.Table  # [M]
+    stored: StoredTables | None = None  # None: in no store
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    # ---- columns
+
+    def has(self, name: str) -> bool:
+        return name in self.table.column_names
+
+    def with_columns(self, columns: Mapping[str, Any]) -> "Completions":
+        """Append columns, or replace those of the same name; None removes one."""
+        table = self.table.drop_columns([name for name in columns if self.has(name)])
+        for name, column in columns.items():
+            if column is not None:
+                table = table.append_column(name, column)
+        return replace(self, table=table)
+
+    def lists(self, name: str) -> Ragged:
+        """A list column, by row."""
+        return Ragged(self.table[name])
+
+    def _numbers(self, name: str) -> NDArray[Any]:
+        return np.asarray(self.table[name].to_numpy())
+
+    @cached_property
+    def problem_index(self) -> NDArray[np.int32]:
+        """[M] each row's problem, an index into `problems` and `prompts`."""
+        return self._numbers("problem")
+
+    @cached_property
+    def sample_index(self) -> NDArray[np.int64]:
+        """[M] which one of its problem's completions a row is."""
+        return self._numbers("sample").astype(np.int64)
+
+    @cached_property
+    def tokens(self) -> Ragged:
+        """The sampled token ids, by row."""
+        return self.lists("tokens")
+
+    @cached_property
+    def is_truncated(self) -> NDArray[np.bool_]:
+        """[M] cut off by the token limit."""
+        return self._numbers("finish") == "length"
+
+    @cached_property
+    def drawable_tokens(self) -> list[Ragged]:
+        """The columns `KEPT`: ids of all tokens that could be drawn, and how many for each token; or no columns."""
+        return [self.lists(name) for name in KEPT if self.has(name)]
+
+    @cached_property
+    def verdicts(self) -> NDArray[np.int8]:
+        """[M] CORRECT, INCORRECT or INVALID."""
+        return self._numbers("verdict")
+
+    @cached_property
+    def is_correct(self) -> NDArray[np.bool_]:
+        return self.verdicts == CORRECT
+
+    @cached_property
+    def answer_classes(self) -> NDArray[np.int32]:
+        """[M] equal for equal answers to a problem (within a shard), -1 without an answer."""
+        return self._numbers("class")
+
+    @cached_property
+    def reward(self) -> NDArray[np.float64] | None:
+        """[M] rewards from a grader or a log; if a grader was cut off, the lowest and 0. None: no numbers."""
+        if not self.has("reward"):
+            return None
+        numbers = np.array(self.table["reward"].to_pylist(), dtype=np.float64)  # null becomes NaN
+        lowest = min(0.0, float(np.nanmin(numbers, initial=0.0)))
+        return np.where(np.isnan(numbers), lowest, numbers)
+
+    @cached_property
+    def is_imported(self) -> NDArray[np.bool_] | None:
+        """[M] made elsewhere; None where all completions have one origin."""
+        if not self.has("imported"):
+            return None
+        return self._numbers("imported")
+
+    # ---- rows
+
+    def first_rows(self, count: int) -> "Completions":
+        return replace(self, table=self.table.slice(0, count))
+
+    def prompt_of(self, row: int) -> NDArray[np.int32]:
+        return self.prompts[self.problem_index[row]]
+
+    def texts(self, rows: range) -> list[str]:
+        """Consecutive completions as text, without special tokens."""
+        texts: list[str] = self.table["text"].slice(rows.start, len(rows)).to_pylist()
+        return texts
+
+    # ---- where they are from
+
+    @property
+    def made_by(self) -> dict[str, str]:
+        """The program that drew the first completions, with versions and device; empty for imported ones."""
+        metadata = self.table.schema.metadata or {}
+        program: dict[str, str] = json.loads(metadata.get(MADE_BY, b"{}"))
+        return program
+
+    def derived_table(self, store: Store, kind: str, key: Mapping[str, Any]) -> Table:
+        """The store's table of this kind that is made of these completions, shard by shard; `prune` leaves it alone."""
+        assert self.stored is not None, "only stored completions have tables made of them"
+        rows = tuple(np.diff(self.stored.bounds).tolist())
+        derivation = Derivation(rows, self.stored.sources)
+        table = store.table(kind, {"rollouts": self.stored.rollouts, **key}, self.stored.shards, derivation)
+        table.hold()
+        return table

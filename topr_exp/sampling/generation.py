@@ -1,0 +1,201 @@
+"""Sampling of n completions of each problem, kept in the store for all runs that need the same."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+import topr_exp
+from topr_exp.config.model import SamplerConfig, VLLMConfig
+from topr_exp.data.prompts import TokenizedProblems
+from topr_exp.data.rollout_files import FINISHES, LOGPROB_ABOVE_ZERO
+from topr_exp.models.policy import Policy
+from topr_exp.runtime.checksums import file_digest
+from topr_exp.runtime.files import find_module_file
+from topr_exp.runtime.progress import Progress
+from topr_exp.sampling.completions import KEPT, MADE_BY, Completions, StoredTables
+from topr_exp.sampling.hf import HFSampler
+from topr_exp.sampling.sampler import Sample, Sampler
+from topr_exp.store import Ragged, Store
+from topr_exp.store.completions import PROMPTS
+from topr_exp.store.source import Derivation
+from topr_exp.types import TOPRError
+
+VERSION = 2  # of the sampler's arithmetic and of stored tables; part of the key
+
+
+def open_sampler(
+    config: SamplerConfig,
+    scratch: Path,
+    trust_remote_code: bool,
+    *,
+    beside_training: bool = False,
+    keeps_drawable: bool = False,
+) -> closing[Sampler]:
+    """Open the sampler that the settings name, until the end of the block.
+
+    scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
+    keeps_drawable (transformers): note all tokens that could be drawn. ConfigError where a program is missing.
+    """
+    if isinstance(config, VLLMConfig):
+        from topr_exp.sampling.vllm import VLLM
+
+        return closing(VLLM(config, scratch, trust_remote_code, beside_training))
+    if not is_user_sampler(config.name):
+        return closing(HFSampler(config, keeps_drawable=keeps_drawable))
+    module, _, factory = config.name.partition(":")
+    return closing(getattr(topr_exp.import_own(module), factory)(config))
+
+
+def is_user_sampler(name: str) -> bool:
+    """True for package.module:factory."""
+    return ":" in name
+
+
+def sample_completions(
+    sampler: Sampler,
+    policy: Policy,
+    questions: TokenizedProblems,
+    n: int,
+    *,
+    seed: int,
+    store: Store,
+    label: str = "sampling",
+) -> Completions:
+    """Sample n completions of each prompt by shards, but for the shards that the store has.
+
+    A shard is a function of the key and its index: it has its own random generator.
+    """
+    config, prompts = sampler.config, questions.prompts
+    shard_size = config.prompts_per_shard
+    shard_starts = range(0, len(prompts), shard_size)
+    rows_by_shard = tuple(n * len(prompts[start : start + shard_size]) for start in shard_starts)
+    key = sampling_key(config, policy, questions, n, seed=seed, keeps_drawable=sampler.keeps_drawable)
+    table = store.table("rollouts", key, len(shard_starts), Derivation(rows_by_shard))
+    table.hold()
+    sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
+
+    def make_shard(shard: int) -> pa.Table:
+        first = shard * shard_size
+        problems = questions.problems[first : first + shard_size]
+        prompt_ids = [prompt.tolist() for prompt in prompts[first : first + shard_size]]
+        with progress.paused("the sampler starts"):
+            sampler.start(policy, prompt_ids)
+        with sampler.reporting(progress.advance):
+            samples_by_prompt = sampler.sample(policy, prompt_ids, n, (seed, shard), questions.stop)
+        if is_user_sampler(config.name):
+            check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
+        columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem=first)
+        problem_ids = np.repeat([problem.id for problem in problems], n)
+        columns = columns.append_column("problem_id", pa.array(problem_ids, pa.string()))
+        stored_prompts = []
+        for ids, problem in zip(prompt_ids, problems, strict=True):
+            text = policy.text_of(np.asarray(ids, np.int32))
+            stored_prompts.append({"prompt": text, "prompt_tokens": ids, "gold": problem.answer})
+        metadata = {MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(stored_prompts)}
+        return columns.replace_schema_metadata(metadata)
+
+    with Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens") as progress:
+        tokens_sampled = table.fill(make_shard, progress, token_count)
+    columns, bounds, source = table.snapshot()
+    stored = StoredTables(table.name, bounds, source.parts(), tokens_sampled)
+    return Completions(questions.problems, prompts, columns, stored)
+
+
+def sampling_key(
+    config: SamplerConfig,
+    policy: Policy,
+    questions: TokenizedProblems,
+    n: int,
+    *,
+    seed: int,
+    keeps_drawable: bool = False,
+) -> dict[str, Any]:
+    """Build the store's key of sampled completions: all settings, weights and prompts that decide them."""
+    key = {
+        "weights": policy.fingerprint,
+        **policy.computes,
+        "prompts": fingerprint(questions.prompts),
+        "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
+        "n": n,
+        "sampler": config.distribution(policy.vocabulary),
+        "seed": seed,
+        "stop": list(questions.stop),
+        "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
+        "version": VERSION,
+    }
+    if isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision:
+        key["head"] = "float32"
+    user_code = find_module_file(config.name.partition(":")[0]) if is_user_sampler(config.name) else None
+    if user_code is not None:
+        key["code"] = file_digest(user_code)
+    if keeps_drawable:
+        key["kept"] = True
+    return key
+
+
+def check_samples(samples_by_prompt: list[list[Sample]], prompts: int, n: int, name: str) -> None:
+    """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token."""
+    sizes = [len(samples) for samples in samples_by_prompt]
+    if sizes != [n] * prompts:
+        raise TOPRError(f"sampler.name={name} must return {n} completions for each of {prompts} prompts; got {sizes}")
+    for sample in chain.from_iterable(samples_by_prompt):
+        logprobs = np.asarray(sample.logprobs, np.float64)
+        if len(logprobs) != len(sample.tokens):
+            raise TOPRError(
+                f"sampler.name={name} must return one log-probability per token; "
+                f"got {len(logprobs)} for {len(sample.tokens)} tokens"
+            )
+        is_valid = np.isfinite(logprobs) & (logprobs <= LOGPROB_ABOVE_ZERO)
+        if not is_valid.all():
+            invalid = logprobs[~is_valid][0]
+            raise TOPRError(f"sampler.name={name} must return finite log-probabilities of at most 0; got {invalid:g}")
+        if sample.finish not in FINISHES:
+            raise TOPRError(f"sampler.name={name}: finish must be one of {', '.join(FINISHES)}; got {sample.finish!r}")
+
+
+def table_of_samples(
+    policy: Policy, samples_by_prompt: list[list[Sample]], stop: Sequence[str], first_problem: int = 0
+) -> pa.Table:
+    """Tabulate the completions of consecutive problems, with the columns `KEPT` where the sampler notes these."""
+    samples = [*chain.from_iterable(samples_by_prompt)]
+    sizes = [len(group) for group in samples_by_prompt]
+    problem_index = first_problem + np.repeat(np.arange(len(sizes)), sizes)
+    sample_index = np.concatenate([np.arange(size) for size in sizes])
+    table = pa.table(
+        {
+            "problem": pa.array(problem_index, pa.int32()),
+            "sample": pa.array(sample_index, pa.int16()),
+            "tokens": pa.array([sample.tokens for sample in samples], pa.list_(pa.int32())),
+            "text": pa.array([policy.decode(sample.tokens, stop) for sample in samples], pa.string()),
+            "finish": pa.array([sample.finish for sample in samples], pa.string()),
+            "sampler_logp": pa.array([sample.logprobs for sample in samples], pa.list_(pa.float32())),
+        }
+    )
+    if not samples[0].drawable_ids:
+        return table
+    drawable_ids = [[*chain.from_iterable(sample.drawable_ids)] for sample in samples]
+    set_sizes = [[*map(len, sample.drawable_ids)] for sample in samples]
+    for name, column in zip(KEPT, (drawable_ids, set_sizes), strict=True):
+        table = table.append_column(name, pa.array(column, pa.list_(pa.int32())))
+    return table
+
+
+def token_count(table: pa.Table) -> int:
+    """Count the sampled tokens of a table of completions."""
+    return int(Ragged(table["tokens"]).lengths().sum())
+
+
+def fingerprint(rows: Sequence[NDArray[np.integer]]) -> str:
+    """Hash rows of numbers and their boundaries."""
+    digest = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
+    return digest.hexdigest()

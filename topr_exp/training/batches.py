@@ -1,0 +1,138 @@
+"""The training set as tensors, one micro-batch at a time."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from topr_exp.composition.training_set import Examples, Rows, TrainingSet
+from topr_exp.runtime import distributed
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.tree_attention import layout_for
+from topr_exp.types import Batch, PairBatch
+
+
+def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device) -> Inputs:
+    """Build the input of the forward pass over some completions."""
+    drawable_columns = training_set.completions.drawable_tokens
+    drawable = [[column[row] for column in drawable_columns] for row in rows.tolist()]
+    return Inputs(training_set.sequences(rows), device, drawable)
+
+
+def loss_batch(
+    training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Tensor, vocab_kl: Tensor | None
+) -> Batch | PairBatch:
+    """Build the loss's input for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
+    if training_set.description["unit"] != "pairs":
+        return batch_of_rows(training_set, rows, logp, mask, vocab_kl)
+    pairs = len(rows) // 2
+    chosen = batch_of_rows(training_set, rows[:pairs], logp[:pairs], mask[:pairs], None)
+    rejected = batch_of_rows(training_set, rows[pairs:], logp[pairs:], mask[pairs:], None)
+    return PairBatch(chosen, rejected)
+
+
+def batch_of_rows(training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
+    """Build the batch of single completions, one a row."""
+    completions, groups = training_set.completions, training_set.groups
+
+    def numbers(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
+        return torch.as_tensor(values, dtype=dtype, device=logp.device)
+
+    def padded(name: str) -> Tensor | None:
+        if not completions.has(name):
+            return None
+        values = completions.lists(name)
+        array = np.zeros(logp.shape, dtype=np.float32)
+        for line, row in zip(array, rows.tolist(), strict=True):
+            line[: len(values[row])] = values[row]
+        return torch.from_numpy(array).to(logp.device)
+
+    mu_logp = padded("mu_logp")
+    return Batch(
+        logp=logp,
+        mu_logp=mu_logp if mu_logp is not None else logp.detach(),
+        old_logp=padded("old_logp"),
+        mask=mask,
+        reward=numbers(training_set.reward[rows]),
+        positive=numbers(completions.is_correct[rows], torch.bool),
+        baseline=training_set.baseline,
+        group=numbers(completions.problem_index[rows], torch.int64),
+        sample=numbers(completions.sample_index[rows], torch.int64),
+        group_mean=numbers(groups.mean[rows]),
+        group_std=numbers(groups.std[rows]),
+        group_size=numbers(groups.size[rows]),
+        group_rewards=numbers(groups.rewards[groups.group[rows]]),
+        ref_logp=padded("ref_logp"),
+        vocab_kl=vocab_kl,
+    )
+
+
+# ---- micro-batches
+
+
+Positions = NDArray[np.int64]  # in the global batch
+
+
+class MicroBatch(NamedTuple):
+    """Examples of one forward and backward pass of a process."""
+
+    positions: Positions
+    counts: bool  # False: computed only because the other processes compute one, and left out of every sum
+
+
+MicroBatches = list[MicroBatch]
+
+
+def micro_batches(model: Any, training_set: TrainingSet, examples: Examples, size: int) -> MicroBatches:
+    """Split an update's examples into this process's micro-batches of at most `size`.
+
+    Lengths and prompts alone decide the split. Every process gets the same number of micro-batches, since each ends in
+    a sum over the processes; a process that has no examples left repeats one, which does not count.
+    """
+    order = np.arange(len(examples))
+    if size * distributed.world_size() < len(examples) or distributed.world_size() > 1:
+        order = cheapest_order(model, training_set, examples, size)
+    batches = []
+    for positions_by_rank in split_by_rank(order, size):
+        positions = positions_by_rank[distributed.rank()]
+        batches.append(MicroBatch(positions, True) if len(positions) else MicroBatch(order[:1], False))
+    return batches
+
+
+def split_by_rank(order: Positions, size: int) -> list[list[Positions]]:
+    """For each step of an update, the positions that each process computes, by rank."""
+    processes = distributed.world_size()
+    step_size = size * processes
+    starts = range(0, len(order), step_size)
+    return [np.array_split(order[start : start + step_size], processes) for start in starts]
+
+
+def cheapest_order(model: Any, training_set: TrainingSet, examples: Examples, size: int) -> Positions:
+    """Order examples by length, or by problem, which then share the prompt's computation, whichever costs less.
+
+    The second costs less unless lengths differ much: an estimate from lengths and the model's shape decides.
+    """
+    lengths = np.array([training_set.length(example) for example in examples])
+    problems, group = np.unique(training_set.problem_of(examples), return_inverse=True)
+    by_length = np.argsort(lengths, kind="stable")
+    if len(problems) == len(examples):
+        return by_length
+    longest = np.zeros(len(problems), dtype=lengths.dtype)
+    np.maximum.at(longest, group, lengths)
+    by_problem = np.lexsort((lengths, group, longest[group]))
+
+    def operations(order: Positions) -> float:
+        """Of an update: in each of its steps all processes wait for the slowest."""
+        total = 0.0
+        for positions_by_rank in split_by_rank(order, size):
+            costs = []
+            for positions in positions_by_rank:
+                if len(positions):
+                    sequences = training_set.sequences(training_set.rows(examples[positions]))
+                    costs.append(layout_for(model, sequences)[0])
+            total += max(costs)
+        return total
+
+    return min(by_length, by_problem, key=operations)
