@@ -74,7 +74,7 @@ def make_figures(options: argparse.Namespace) -> int:
     code = run(request, todo, lambda: [write_records(need, request) for need in found])
     if code > 2:  # stopped by a signal
         return code
-    if any(job.config.cluster.name == "slurm" for planned in todo for job in planned.jobs):
+    if any(job.config.cluster.submits_jobs for planned in todo for job in planned.jobs):
         say("the same command draws the figures once the jobs have ended")
         return code
     if options.check:

@@ -90,8 +90,15 @@ def test_stages_see_their_own_section_of_the_settings() -> None:
         whole = {"topr_exp.config.settings", "topr_exp.config.load"}
         assert not whole & {nearest(name) for name in IMPORTS[path]}, path
         # Where a run computes: they are given a device, the trainer a layout.
-        place = ("ClusterConfig", "LocalCluster", "SlurmCluster")
-        assert not {f"topr_exp.config.groups.{name}" for name in place} & IMPORTS[path], path
+        assert "topr_exp.config.groups.ClusterConfig" not in IMPORTS[path], path
+
+
+def test_only_sweeps_know_a_scheduler() -> None:
+    """A new one is a class there and a YAML in conf/cluster."""
+    library = [path for path, package in LIBRARY.items() if "sweeps" not in path.parts]
+    texts = [*library, *(ROOT / "reproduce").rglob("*.py")]
+    words = re.compile("slurm|sbatch|srun|squeue|sacct|scontrol", re.IGNORECASE)
+    assert [path for path in texts if words.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_losses_import_torch_types_and_schema_only_and_nothing_but_the_settings_names_one() -> None:

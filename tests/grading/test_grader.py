@@ -11,6 +11,7 @@ from topr_exp.grading import Grader
 from topr_exp.grading.grader import cores
 from topr_exp.grading.gym import score, value_and_numbers
 from topr_exp.grading.pool import WorkerPool
+from topr_exp.runtime.distributed import CPUS_PER_PROCESS
 
 HALF = r"\frac{\sqrt{2}}{2}"
 
@@ -121,19 +122,18 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("processes", "tasks", "cpus_per_task", "expected"),
+    ("processes", "cpus_per_process", "expected"),
     [
-        (None, None, None, 16),
-        ("4", None, None, 4),  # processes of this machine, or of torchrun
-        ("40", None, None, 1),
-        ("4", "4", "4", 4),  # four tasks of Slurm, not bound to CPUs of their own
-        ("4", "4", "16", 16),  # bound to 16 each
-        ("4", "1", "16", 4),  # one task of Slurm's that torchrun divides
+        (None, None, 16),
+        ("4", None, 4),  # processes of this machine, or of torchrun
+        ("40", None, 1),
+        ("4", "4", 4),  # a scheduler started them, not bound to CPUs of their own
+        ("4", "16", 16),  # bound to 16 each
     ],
 )
-def test_the_cpus_of_a_process(monkeypatch, processes, tasks, cpus_per_task, expected):
-    given = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "SLURM_NTASKS": tasks}
-    for name, value in (given | {"SLURM_CPUS_PER_TASK": cpus_per_task}).items():
+def test_the_cpus_of_a_process(monkeypatch, processes, cpus_per_process, expected):
+    variables = {"LOCAL_WORLD_SIZE": processes, CPUS_PER_PROCESS: cpus_per_process}
+    for name, value in variables.items():
         if value is None:
             monkeypatch.delenv(name, raising=False)
         else:

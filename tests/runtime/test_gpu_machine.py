@@ -159,18 +159,18 @@ def test_a_torch_without_cuda_beside_a_gpu_is_one_line(machine, monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    ("visible", "slurm", "rank", "taken"),
+    ("visible", "job", "rank", "taken"),
     [
         (None, None, 2, "2"),
         ("5,7", None, 1, "7"),
-        ("3", "1", 1, "3"),  # Slurm's choice for a task
-        ("3", "0", 1, "process 2 of this machine has no GPU to itself: torch sees 1"),  # two started in one task
+        ("3", "17_0", 1, "3"),  # the scheduler's choice for each process
+        ("3", None, 1, "process 2 of this machine has no GPU to itself: torch sees 1"),
     ],
 )
-def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch, visible, slurm, rank, taken):
+def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch, visible, job, rank, taken):
     count = lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
     monkeypatch.setattr(torch.cuda, "device_count", count)
-    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("SLURM_LOCALID", slurm)):
+    for name, value in (("CUDA_VISIBLE_DEVICES", visible), (distributed.JOB_ID, job)):
         monkeypatch.setenv(name, value or "")  # so that it is set back
         if value is None:
             monkeypatch.delenv(name)
@@ -184,7 +184,7 @@ def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch, visible, slurm
 
 def test_a_process_that_still_sees_all_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every process would compute on the first one."""
-    monkeypatch.delenv("SLURM_LOCALID", raising=False)
+    monkeypatch.delenv(distributed.JOB_ID, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(TOPRError, match="process 2 of this machine can't leave the other GPUs alone: NVML is missing"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.schema import Count, CountOrAll, Named, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
+from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -221,6 +221,7 @@ class ClusterConfig(Section, ABC):
     """Settings that every cluster has."""
 
     processes_are: ClassVar[str] = "cluster.processes"  # the settings that `world_size` is made of
+    submits_jobs: ClassVar[bool] = False  # runs start on other machines, as jobs that may wait in a queue
     name: str
     device: Literal["auto", "cpu", "cuda"]
     threads: OptionalCount
@@ -230,51 +231,3 @@ class ClusterConfig(Section, ABC):
     @abstractmethod
     def world_size(self) -> int:
         """Number of processes of a run."""
-
-
-@dataclass(frozen=True)
-class LocalCluster(ClusterConfig):
-    """This machine."""
-
-    processes: Count  # per run, each on its own GPU if there are any
-    jobs: Count  # runs of a sweep at once
-
-    @property
-    def world_size(self) -> int:
-        return self.processes
-
-
-@dataclass(frozen=True)
-class SlurmCluster(ClusterConfig):
-    """A Slurm cluster."""
-
-    processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
-    partition: str | None
-    account: str | None
-    qos: str | None
-    constraint: str | None
-    timeout_min: Count  # minutes until a job is stopped with a checkpoint and requeued
-    max_num_timeout: Annotated[int, at_least(0)]  # maximum number of these
-    signal_delay_s: Count  # seconds before the time limit at which it gets its stop signal
-    nodes: Count
-    gpus_per_node: OptionalCount
-    cpus_per_task: OptionalCount
-    mem_gb: OptionalCount  # per node
-    array_parallelism: Count  # runs of a sweep at once
-    setup: list[str] | None  # shell commands before a run
-    additional_parameters: Named  # other sbatch options, by their long names
-
-    def check(self) -> Iterator[Rule]:
-        below = self.signal_delay_s < 60 * self.timeout_min
-        yield "signal_delay_s", below, f"below {self.timeout_min} minutes"
-        for key in ("partition", "account", "qos", "constraint"):  # each becomes a line of a script
-            yield key, "\n" not in (getattr(self, key) or ""), "a single line"
-        options = [f"{name}{value}" for name, value in (self.additional_parameters or {}).items()]
-        yield "additional_parameters", "\n" not in "".join(options), "options of a single line"
-
-    @property
-    def world_size(self) -> int:
-        return self.nodes * (self.gpus_per_node or 1)
-
-
-CLUSTERS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

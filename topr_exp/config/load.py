@@ -18,15 +18,14 @@ from omegaconf.errors import OmegaConfBaseException
 import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config.data import SOURCES, DataConfig
-from topr_exp.config.groups import CLUSTERS
 from topr_exp.config.model import SAMPLERS, SamplerConfig
 from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
 from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
 
-# Groups whose choices have different settings, by the choice's name; `_target_` names the class of a loss or a source.
-CHOICES: dict[str, dict[str, Any]] = {"cluster": CLUSTERS, "sampler": SAMPLERS}
+# Groups whose choices have different settings: by `name`, and losses and sources by `_target_`, their class.
+CHOICES = ("cluster", "sampler")
 TARGETS = ("algo", "data")
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
@@ -97,9 +96,10 @@ def schema_of(group: str, values: Any) -> Any:
             if not hasattr(class_of("sampler.name", name), "sample"):
                 raise ConfigError(f"sampler.name={name}: not a sampler (a class with `sample`)")
             return SamplerConfig
-        if name not in CHOICES[group]:
-            raise ConfigError(f"{group}.name={name}: expected one of {', '.join(CHOICES[group])}")
-        return CHOICES[group][name]
+        schemas = choices(group)
+        if name not in schemas:
+            raise ConfigError(f"{group}.name={name}: expected one of {', '.join(schemas)}")
+        return schemas[name]
     if group not in TARGETS:
         return hints_of(Config).get(group)
     schema = class_of(f"{group}._target_", target := given.get("_target_"))
@@ -154,7 +154,10 @@ def choices(group: str) -> dict[str, Any]:
     """The classes of a group whose choices have different settings, by the choice's name."""
     if group == "data":  # imported only where they are asked for
         return {choice: class_of("data._target_", target) for choice, target in SOURCES.items()}
-    return CHOICES[group]
+    if group == "cluster":  # each with the scheduler that it has settings for
+        clusters: dict[str, Any] = class_of("cluster.name", "topr_exp.sweeps.clusters.CLUSTERS")
+        return clusters
+    return SAMPLERS
 
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:

@@ -21,6 +21,7 @@ from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
 from topr_exp.grading.surroundings import is_number, without_words
 from topr_exp.runtime.checksums import file_digest
+from topr_exp.runtime.distributed import CPUS_PER_PROCESS
 from topr_exp.runtime.files import find_module_file
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
@@ -53,9 +54,7 @@ class Outcome:
 def cores() -> int:
     """The CPUs that this process may use, its share where the run's other processes on this machine use the same."""
     usable = len(os.sched_getaffinity(0))
-    # Where each process is a task of Slurm's, it may have been bound to CPUs that the others don't have.
-    is_task = os.environ.get("SLURM_NTASKS") == os.environ.get("WORLD_SIZE")
-    if is_task and usable <= int(os.environ.get("SLURM_CPUS_PER_TASK", "0")):
+    if usable <= int(os.environ.get(CPUS_PER_PROCESS, "0")):  # bound to CPUs that the other processes don't have
         return usable
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, usable // processes_here)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runs.run_files import LAUNCH
+from topr_exp.runtime import distributed
 from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_file, write_text
 from topr_exp.runtime.terminal import LastingStream, warn
 from topr_exp.types import TOPRError
@@ -49,9 +50,8 @@ def keep_log(folder: Path) -> None:
 
 def description(number: int) -> dict[str, str | int | None]:
     """Which attempt this is, where it runs, and since when."""
-    job, array = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID")
-    slurm = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
-    return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm, "began": timestamp()}
+    job = os.environ.get(distributed.JOB_ID)
+    return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "job": job, "began": timestamp()}
 
 
 def record_error(path: Path, error: BaseException) -> None:

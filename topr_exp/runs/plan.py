@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from topr_exp.config.compose_overrides import Composer, parse_arguments
-from topr_exp.config.groups import ClusterConfig, SlurmCluster
+from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import asks_too_much, check_files
@@ -50,7 +50,7 @@ def plan(args: Namespace) -> Plan:
             warn(text)
     if sweep:
         check_sweep(jobs)
-    return Plan(jobs, sweep or isinstance(jobs[0].config.cluster, SlurmCluster))
+    return Plan(jobs, sweep or jobs[0].config.cluster.submits_jobs)
 
 
 def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
@@ -87,7 +87,7 @@ def check_sweep(jobs: list[Job]) -> None:
             if one != other:
                 shown = f"{key.removesuffix('.name')}={one},{other}"
                 raise ConfigError(f"{shown}: the runs of a sweep share it; give one, and start a sweep for each")
-        if isinstance(first.cluster, SlurmCluster) and config.cluster != first.cluster:
+        if first.cluster.submits_jobs and config.cluster != first.cluster:
             raise ConfigError(f"{' '.join(job.overrides)}: its cluster settings differ; start a sweep for each")
         if config.folder in seen:
             raise ConfigError(

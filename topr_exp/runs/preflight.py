@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.groups import SlurmCluster, unit_of
+from topr_exp.config.groups import unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
@@ -200,7 +200,7 @@ def check_machine(configs: Iterable[Config]) -> None:
     runs = [config for config in configs if config.overwrite or not (config.folder / MARK).exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
-    for device in {config.cluster.device for config in runs if not isinstance(config.cluster, SlurmCluster)}:
+    for device in {config.cluster.device for config in runs if not config.cluster.submits_jobs}:
         if slow_device := check_device(device):
             warn(slow_device)
     engines = [
@@ -226,5 +226,5 @@ def check_output_dir(folder: Path, name: str) -> None:
 
 def samples_here(config: Config) -> bool:
     """True where a run samples on a GPU of this machine."""
-    elsewhere = isinstance(config.cluster, SlurmCluster) or config.cluster.device == "cpu"
+    elsewhere = config.cluster.submits_jobs or config.cluster.device == "cpu"
     return not elsewhere and driver_version() is not None

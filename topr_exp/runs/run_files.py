@@ -17,7 +17,7 @@ class Attempt(TypedDict, total=False):
     number: int
     host: str
     pid: int
-    slurm: str | None
+    job: str | None
     began: str
 
 

@@ -15,7 +15,7 @@ LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 9
 def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
     """Keep other processes out of a folder, which is made if need be; TOPRError when another process has it.
 
-    Waits for an owner on another machine as long as file servers keep a lost node's locks: Slurm requeues at once.
+    Waits for an owner on another machine as long as file servers keep a lost node's locks: its run may start at once.
     """
     began, told = time.monotonic(), False
     with disk_errors(f"write in {path}"):

@@ -19,6 +19,9 @@ P = ParamSpec("P")
 # Longer than any stage lets a process wait for the others; whoever started the processes notices one that ends early.
 TIMEOUT = datetime.timedelta(hours=2)
 RUNS_PER_GPU = "TOPR_RUNS_PER_GPU"  # set by the launcher of a sweep
+# Set by a scheduler that starts every process of a run itself, as a job.
+JOB_ID = "TOPR_JOB_ID"
+CPUS_PER_PROCESS = "TOPR_CPUS_PER_PROCESS"  # to which it may have bound this process
 PEER_ERRORS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
 
 _rank, _world_size = 0, 1
@@ -100,8 +103,8 @@ def take_gpu(local_rank: int) -> None:
     import torch
 
     gpu_names = visible_gpus()
-    if len(gpu_names) == 1 and os.environ.get("SLURM_LOCALID") == str(local_rank):
-        return  # Slurm chose one for each task
+    if len(gpu_names) == 1 and JOB_ID in os.environ:
+        return  # the scheduler chose one for each process
     if local_rank >= len(gpu_names):
         raise ConfigError(f"process {local_rank + 1} of this machine has no GPU to itself: torch sees {len(gpu_names)}")
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu_names[local_rank]

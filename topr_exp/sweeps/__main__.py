@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from topr_exp.config.groups import SlurmCluster
-from topr_exp.runs import attempt, run_lock
+from topr_exp.runs import attempt
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status, say, warn
 from topr_exp.runtime.files import disk_errors, read_file
-from topr_exp.runtime.terminal import say, warn
 from topr_exp.sweeps import slurm, sweep
+from topr_exp.sweeps.clusters import SlurmCluster
 from topr_exp.sweeps.sweep import Run, find, missing_runs, open_sweep, read_statuses
 from topr_exp.types import TOPRError
 
@@ -83,7 +82,7 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code) or 'none'}")
     if isinstance(cluster, SlurmCluster):
         slurm.require()
-    with run_lock.lock_run_folder(folder, sweep.CLAIM, "launched"):
+    with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
         runs = open_sweep(folder)
         unfinished = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
         confirm_code(folder, unfinished, cluster, settings)  # the files may be others by now
@@ -104,7 +103,7 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
         raise TOPRError(f"scancel: {problem}")
     # The launcher of a local sweep first, or it would start the next run.
     launcher = [] if run else [folder / sweep.CLAIM]
-    claims = [*launcher, *(each.run.folder / run_lock.CLAIM for each in active if not each.slurm)]
+    claims = [*launcher, *(each.run.folder / attempt.CLAIM for each in active if not each.slurm)]
     left = [text for claim in claims if (text := terminate(claim))]
     told = [f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "") for each in active]
     say(f"cancelled: {', '.join(told) or 'nothing, no run is active'}")

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topr_exp.config.groups import ClusterConfig, LocalCluster, SlurmCluster
-from topr_exp.runs import overwrite, run_lock
+from topr_exp.config.groups import ClusterConfig
+from topr_exp.runs import attempt
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import INPUTS, compare_inputs, inputs_of
 from topr_exp.runs.plan import Job, Plan
+from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
+from topr_exp.runtime.exit_status import plural, printable, say, warn
 from topr_exp.runtime.stop import Interrupted, StopFlag
-from topr_exp.runtime.terminal import plural, printable, say, warn
 from topr_exp.sweeps import slurm, sweep
+from topr_exp.sweeps.clusters import LocalCluster, SlurmCluster
 from topr_exp.sweeps.processes import run_locally
 from topr_exp.sweeps.sweep import ACTIVE, DONE, FAILED, RUNNING, Run, Status, read_status, read_statuses
 from topr_exp.types import TOPRError
@@ -53,7 +54,7 @@ def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
     folder = Path(config.output_dir) / config.name
-    with run_lock.lock_run_folder(folder, sweep.CLAIM, "launched"):
+    with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
         known = sweep.read_runs(folder)
         runs = sweep.runs_of(plan.jobs, arguments, known)
         sweep.record_runs(folder, [*known, *runs])
@@ -76,7 +77,7 @@ def start_all_anew(runs: Sequence[Run]) -> None:
         if each.state in ACTIVE:
             raise TOPRError(f"overwrite=true: run {each.run.number} is {each.state}; cancel it first")
     for run in runs:
-        overwrite.move_aside(run.folder)
+        attempt.move_aside(run.folder)
         run.job, run.settings["overwrite"] = None, False  # a job that is queued again goes on
 
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runs.run_files import read_run_file
+from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import open_own_file
+from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.runtime.terminal import printable
+from topr_exp.sweeps.clusters import SlurmCluster
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
 
@@ -183,6 +184,7 @@ class Task:
         run, place = read_run(folder), TorchDistributedEnvironment()
         assert run is not None, f"{folder} is no run of a sweep any more"
         place.export(set_cuda_visible_devices=False, overwrite=True)
+        export_job()
         if place.rank == 0:
             print(printable(f"the run's output goes on in {folder / LOG}"), flush=True)
             redirect(folder / LOG)
@@ -199,6 +201,16 @@ class Task:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, folder)
+
+
+def export_job() -> None:
+    """Tell the run, which knows no Slurm, its job and the CPUs that this task may be bound to."""
+    variables = os.environ
+    array = variables.get("SLURM_ARRAY_JOB_ID")
+    task_id = variables.get("SLURM_ARRAY_TASK_ID")
+    variables[distributed.JOB_ID] = f"{array}_{task_id}" if array else variables["SLURM_JOB_ID"]
+    if "SLURM_CPUS_PER_TASK" in variables:
+        variables[distributed.CPUS_PER_PROCESS] = variables["SLURM_CPUS_PER_TASK"]
 
 
 def queue_again(reason: signal.Signals, run: Run) -> None:
@@ -230,7 +242,7 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
 
 def refuse_standstill(run: Run) -> None:
     """Give up where SIGTERM came at one place again and again: srun's, of a task that was killed without a word."""
-    state, _ = read_run_file(run.folder / "state.json")
+    state, _ = read_small_file(run.folder / "state.json")
     place = f"{state.get('stage')} {(state.get('progress') or {}).get('done', 0)}"
     with open(run.folder.parent / SCRIPTS / f"{run.job}.places", "a+", opener=open_own_file) as places:
         places.write(f"{place}\n")
