@@ -1,7 +1,7 @@
-"""Sweeps: many runs by one command, in processes of this machine or as an array of Slurm jobs.
+"""Sweeps: many runs by one command, in processes of this machine or as jobs of a cluster.
 
-    plan (topr_exp.runs.plan) -> sweep.py -> launch.py -> processes.py | slurm.py
+    plan (topr_exp.runs.plan) -> launch.py -> scheduler.py: local.py | slurm.py
 
-A sweep is a folder of runs, each written down in its own folder before any starts. Progress is read only from there, so
+A sweep is a folder of runs, each described in its own folder before any starts. Progress is read only from there, so
 a sweep can be watched, resumed and cancelled from another process or another machine.
 """

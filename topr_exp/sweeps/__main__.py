@@ -3,24 +3,22 @@
 Reads the sweep's folder, and Slurm if it has jobs there: works on any machine that sees the folder, at any time.
 """
 
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from topr_exp.runs import attempt
-from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import CommandParser, exit_status, say, warn
+from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.runtime.files import disk_errors, read_file
-from topr_exp.sweeps import slurm, sweep
-from topr_exp.sweeps.clusters import SlurmCluster
-from topr_exp.sweeps.sweep import Run, find, missing_runs, open_sweep, read_statuses
+from topr_exp.runtime.terminal import say, warn
+from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
+from topr_exp.sweeps.run_status import missing_status
+from topr_exp.sweeps.status_table import status_table
+from topr_exp.sweeps.sweep import CLAIM, Run, find_run, missing_runs, open_sweep
 from topr_exp.types import TOPRError
 
-LINES = 40  # that `logs` shows
+LOG_LINES = 40  # that `logs` shows
 RESUME_SETTINGS = (
     "changed cluster settings, such as cluster.jobs=4; and those of the sweep that name code which is not installed, "
     "such as algo._target_=my.Loss, to say that you trust it"
@@ -28,122 +26,89 @@ RESUME_SETTINGS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    top = CommandParser(prog="python -m topr_exp.sweeps", description=str(__doc__).split("\n\n")[0])
-    commands = top.add_subparsers(dest="command", required=True)
+    """Run the command line; returns the exit status."""
+    parser = CommandParser(prog="python -m topr_exp.sweeps", description=str(__doc__).split("\n\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
     for name, (function, text) in COMMANDS.items():
-        each = commands.add_parser(name, help=text, description=text)
-        each.set_defaults(function=function)
-        each.add_argument("folder", type=Path, help="the sweep's folder, output_dir/name")
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(function=function)
+        command.add_argument("folder", type=Path, help="the sweep's folder, output_dir/name")
         if name == "resume":
-            each.add_argument("settings", nargs="*", help=RESUME_SETTINGS)
-        if name in ("cancel", "logs"):
-            several = "*" if name == "cancel" else None
-            each.add_argument("run", nargs=several, help="a run's number or folder name")
-    given = vars(top.parse_args(arguments))
-    del given["command"]
-    return exit_status(partial(given.pop("function"), **given))
+            command.add_argument("settings", nargs="*", help=RESUME_SETTINGS)
+        if name == "cancel":
+            command.add_argument("run", nargs="*", help="a run's number or folder name")
+        if name == "logs":
+            command.add_argument("run", help="a run's number or folder name")
+    options = vars(parser.parse_args(arguments))
+    del options["command"]
+    function = options.pop("function")
+    return exit_status(partial(function, **options))
 
 
 def status(folder: Path) -> int:
     runs = open_sweep(folder)
-    statuses, queue = read_statuses(runs)
-    if queue.note:
-        warn(queue.note)
-    say(sweep.status_table([*statuses, *missing_runs(folder, runs)]))
+    statuses, problem = read_statuses(runs)
+    if problem:
+        warn(problem)
+    missing = [missing_status(run) for run in missing_runs(folder, runs)]
+    say(status_table([*statuses, *missing]))
     return 0
 
 
 def resume(folder: Path, settings: Sequence[str]) -> int:
-    from topr_exp.runs.plan import recompose
-    from topr_exp.runs.preflight import check_machine
-    from topr_exp.schema import plain
-    from topr_exp.sweeps.launch import run_unfinished
-    from topr_exp.sweeps.named_code import KEYS, confirm_code, refuse_strange_place
+    from topr_exp.sweeps.resume import resume_sweep  # imports Hydra
 
-    runs = open_sweep(folder)
-    for owner in {path.stat().st_uid for path in (folder, *(run.folder / sweep.FILE for run in runs))} - {os.getuid()}:
-        warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
-    newest, here = max(runs, key=lambda run: run.launched), folder.resolve()
-    todo = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
-    of_cluster = [text for text in settings if not text.startswith(tuple(f"{key}=" for key in KEYS))]
-    for run in (newest, *todo):
-        refuse_strange_place(run)
-    with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
-        cluster = recompose(newest.arguments, of_cluster)
-        code = confirm_code(folder, todo, cluster, settings)  # before the settings are loaded, which imports it
-        for run in todo:
-            run.settings["cluster"] = plain(cluster)
-        configs = [run.config() for run in todo]
-        places = {Path(run.cwd, one.folder.parent).resolve() for run, one in zip(todo, configs, strict=True)}
-        if moved := places - {here}:
-            raise TOPRError(f"{folder} was launched as {moved.pop()}, where its runs would go on: move it back")
-        check_machine(configs)
-    say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code) or 'none'}")
-    if isinstance(cluster, SlurmCluster):
-        slurm.require()
-    with attempt.lock_run_folder(folder, sweep.CLAIM, "launched"):
-        runs = open_sweep(folder)
-        unfinished = [each.run for each in read_statuses(runs)[0] if each.state not in (sweep.DONE, *sweep.ACTIVE)]
-        confirm_code(folder, unfinished, cluster, settings)  # the files may be others by now
-        for run in runs:
-            run.settings["cluster"] = plain(cluster)
-        missing = missing_runs(folder, runs)
-        sweep.record_runs(folder, runs)
-        return run_unfinished(runs, cluster, missing=missing)
+    return resume_sweep(folder, settings)
 
 
 def cancel(folder: Path, run: Sequence[str]) -> int:
-    """Cancel Slurm's jobs by scancel; local runs, and the launcher when all are meant, by SIGTERM."""
+    """Stop active runs, and the launcher if all are meant."""
     runs = open_sweep(folder)
-    statuses, queue = read_statuses([find(runs, name) for name in run] or runs)
-    active = [each for each in statuses if each.state in sweep.ACTIVE]
-    jobs = [each.slurm for each in active if each.slurm]
-    if jobs and (problem := sweep.run_slurm("scancel", *jobs)[1]):
-        raise TOPRError(f"scancel: {problem}")
-    # The launcher of a local sweep first, or it would start the next run.
-    launcher = [] if run else [folder / sweep.CLAIM]
-    claims = [*launcher, *(each.run.folder / attempt.CLAIM for each in active if not each.slurm)]
-    left = [text for claim in claims if (text := terminate(claim))]
-    told = [f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "") for each in active]
-    say(f"cancelled: {', '.join(told) or 'nothing, no run is active'}")
-    if queue.note:
-        left.append(f"{queue.note}; jobs may be queued: try again when it answers")
-    if left:
-        raise TOPRError("; ".join(left))
+    statuses, problem = read_statuses([find_run(runs, name) for name in run] or runs)
+    active = [status for status in statuses if status.is_active]
+    launcher_claim = None if run else folder / CLAIM
+    failures = []
+    for scheduler in SCHEDULERS.values():
+        failures += scheduler.cancel(active, launcher_claim)
+    cancelled = []
+    for status in active:
+        job = f" ({status.job_id})" if status.job_id else ""
+        cancelled.append(f"run {status.run.number}{job}")
+    say(f"cancelled: {', '.join(cancelled) or 'nothing, no run is active'}")
+    if problem:
+        failures.append(f"{problem}; jobs may be queued: try again when it answers")
+    if failures:
+        raise TOPRError("; ".join(failures))
     return 0
-
-
-def terminate(claim: Path) -> str:
-    """SIGTERM to the process that holds a claim; returns why one is left alone that can't be seen to hold it."""
-    process = locks.living_owner(claim)
-    with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
-        if process is not None and process.is_on_this_host() and process.has_open(claim):
-            os.kill(process.pid, signal.SIGTERM)
-            return ""
-    if process is None or locks.living_owner(claim) is None:
-        return ""
-    return f"{claim}: process {process} is left alone; it is not here, not yours, or at other work"
 
 
 def logs(folder: Path, run: str) -> int:
-    found = find(open_sweep(folder), run)
-    path, error = log_of(found), found.folder / attempt.ERROR
-    say(f"==> {path}")
-    with disk_errors(f"read {path}"):
-        text = read_file(path).decode(errors="replace")
-    say("\n".join(text.rstrip("\n").split("\n")[-LINES:]))
+    """Print the end of a run's output, and its error."""
+    logged_run = find_run(open_sweep(folder), run)
+    log = find_log(logged_run)
+    say(f"==> {log}")
+    log_lines = read_text(log).rstrip("\n").split("\n")
+    say("\n".join(log_lines[-LOG_LINES:]))
+    error = logged_run.folder / attempt.ERROR
     if error.exists():
-        with disk_errors(f"read {error}"):
-            text = read_file(error).decode(errors="replace")
-        say(f"\n==> {error}\n{text.rstrip()}")
+        say(f"\n==> {error}\n{read_text(error).rstrip()}")
     return 0
 
 
-def log_of(run: Run) -> Path:
-    """Find a run's output; before it printed any, what its job printed."""
-    for path in (run.folder / sweep.LOG, slurm.log_of_job(run.folder.parent, run.job or "")):
-        if path is not None and path.exists() and path.stat().st_size:
+def read_text(path: Path) -> str:
+    with disk_errors(f"read {path}"):
+        return read_file(path).decode(errors="replace")
+
+
+def find_log(run: Run) -> Path:
+    """Return the file with a run's output, or with its job's if the run has printed nothing yet."""
+    logs = [run.log]
+    for scheduler in SCHEDULERS.values():
+        job_log = scheduler.logs(run)
+        if job_log is not None:
+            logs.append(job_log)
+    for path in logs:
+        if path.exists() and path.stat().st_size:
             return path
     raise TOPRError(f"run {run.number} ({run.folder.name}) has printed nothing yet")
 
@@ -152,7 +117,7 @@ COMMANDS = {
     "status": (status, "print one line per run: state, stage, time left, pass@1, Slurm id, last error"),
     "resume": (resume, "restart runs that are unfinished or failed and not active anywhere"),
     "cancel": (cancel, "stop runs with a checkpoint; all if none is named"),
-    "logs": (logs, f"print a run's last {LINES} lines, the file with all of them, and its error"),
+    "logs": (logs, f"print a run's last {LOG_LINES} lines, the file with all of them, and its error"),
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Code that a sweep's stored settings name: whoever packed the folder wrote them, so `resume` asks for a word.
+"""Code that a sweep's stored settings name: whoever packed the folder wrote them, so `resume` asks for confirmation.
 
-The word is the setting itself on the command line, as for `evaluate`. This package and installed ones need none.
+To confirm is to repeat the setting on the command line, as for `evaluate`. This package and installed ones need none.
 """
 
 import json
@@ -16,81 +16,90 @@ from topr_exp.schema import plain
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 
-CLASSES = ("algo._target_", "data._target_")  # package.module.Class
-FUNCTIONS = ("data.grader", "sampler.name")  # package.module:name; without a colon one of this package's
-COMMANDS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
-OF_CLUSTER = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
-KEYS = (*CLASSES, *FUNCTIONS, *COMMANDS)
+CLASS_KEYS = ("algo._target_", "data._target_")  # package.module.Class
+FUNCTION_KEYS = ("data.grader", "sampler.name")  # package.module:name; without a colon one of this package's
+COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
+CLUSTER_KEYS = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
+KEYS = (*CLASS_KEYS, *FUNCTION_KEYS, *COMMAND_KEYS)
 
 
-def code_words(settings: Mapping[str, Any]) -> list[str]:
-    """The settings of a run, as KEY=VALUE, that name code of another package, or what may run any code."""
-    words = []
+def code_settings(settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a run, as KEY=VALUE, that name code outside this package."""
+    overrides = []
     for key in KEYS:
         group, _, name = key.partition(".")
         values = settings.get(group)
         value = values.get(name) if isinstance(values, Mapping) else None
-        if key in COMMANDS:
-            names_code = bool(value)
-        else:
-            is_module = isinstance(value, str) and (key in CLASSES or ":" in value)
-            names_code = is_module and package_of(str(value)) != "topr_exp"
-        if names_code:
-            words.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
-    return words
+        if names_code(key, value):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            overrides.append(f"{key}={text}")
+    return overrides
 
 
-def is_installed(word: str) -> bool:
-    """True if a word of `code_words` names a module of an installed distribution."""
-    key, _, value = word.partition("=")
-    return key not in COMMANDS and package_of(value) in metadata.packages_distributions()
+def names_code(key: str, value: Any) -> bool:
+    """True if a setting of KEYS names code outside this package."""
+    if key in COMMAND_KEYS:
+        return bool(value)
+    is_module = isinstance(value, str) and (key in CLASS_KEYS or ":" in value)
+    return is_module and package_of(value) != "topr_exp"
+
+
+def is_installed(override: str) -> bool:
+    """True if a setting of `code_settings` names a module of an installed distribution."""
+    key, _, value = override.partition("=")
+    return key not in COMMAND_KEYS and package_of(value) in metadata.packages_distributions()
 
 
 def package_of(name: str) -> str:
     return name.replace(":", ".").partition(".")[0]
 
 
-def cluster_words(cluster: ClusterConfig) -> list[str]:
-    """The settings of a cluster that a shell or sbatch interprets, as KEY=VALUE of Hydra's."""
-    values, words = plain(cluster), []
-    for key in OF_CLUSTER:
+def cluster_code_settings(cluster: ClusterConfig) -> list[str]:
+    """Return the settings of a cluster, as KEY=VALUE of Hydra's, that a shell or sbatch interprets."""
+    values = plain(cluster)
+    overrides = []
+    for key in CLUSTER_KEYS:
         value = values.get(key.partition(".")[2])
+        if not value:
+            continue
+        text = json.dumps(value)
         if isinstance(value, Mapping):
-            value = "{" + ", ".join(f"{name}: {json.dumps(text)}" for name, text in value.items()) + "}"
-        elif value:
-            value = json.dumps(value)
-        if value:
-            words.append(f"{key}={value}")
-    return words
+            options = [f"{name}: {json.dumps(option)}" for name, option in value.items()]
+            text = "{" + ", ".join(options) + "}"
+        overrides.append(f"{key}={text}")
+    return overrides
 
 
-def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, given: Sequence[str]) -> list[str]:
-    """The words for all code that these runs of a sweep and their cluster name.
+def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, settings: Sequence[str]) -> list[str]:
+    """Return the settings that name code, of these runs of a sweep and of their cluster.
 
-    given: the settings of the command line. ConfigError where code that is not installed is not among them, and where
-    they name some that no run has.
+    settings: of the command line. Raises ConfigError if code that is not installed is not confirmed there, or if a
+    confirmation is of no run.
     """
-    of_runs = dict.fromkeys(word for run in runs for word in code_words(run.settings))
-    of_cluster = cluster_words(cluster) if runs else []
-    given_words = {text for text in given if text.startswith(tuple(f"{key}=" for key in KEYS))}
-    if unknown := sorted(given_words - of_runs.keys()):
+    run_settings: dict[str, None] = {}  # ordered, without repetitions
+    for run in runs:
+        run_settings.update(dict.fromkeys(code_settings(run.settings)))
+    cluster_settings = cluster_code_settings(cluster) if runs else []
+    confirmations = {text for text in settings if text.startswith(tuple(f"{key}=" for key in KEYS))}
+    unknown = sorted(confirmations - run_settings.keys())
+    if unknown:
         raise ConfigError(f"{unknown[0]}: no run of {folder} that is to start has this setting")
-    given_keys = {text.lstrip("+~").partition("=")[0] for text in given}
-    unconfirmed = [word for word in of_runs if word not in given_words and not is_installed(word)]
-    unconfirmed += [word for word in of_cluster if word.partition("=")[0] not in given_keys]
+    unconfirmed = [text for text in run_settings if text not in confirmations and not is_installed(text)]
+    replaced_keys = {text.lstrip("+~").partition("=")[0] for text in settings}
+    unconfirmed += [text for text in cluster_settings if text.partition("=")[0] not in replaced_keys]
     if unconfirmed:
-        shown = printable(shlex.join(unconfirmed), keep="")
+        arguments = printable(shlex.join(unconfirmed), keep="")
         raise ConfigError(
             f"{folder}: its settings run code that is not installed; if you trust it, say so: "
-            f"python -m topr_exp.sweeps resume {folder} {shown}"
+            f"python -m topr_exp.sweeps resume {folder} {arguments}"
         )
-    return [*of_runs, *of_cluster]
+    return [*run_settings, *cluster_settings]
 
 
 def refuse_strange_place(run: Run) -> None:
-    """Raise ConfigError where a run's relative paths count from a folder that its sweep does not lie in.
+    """Raise ConfigError if a run was launched in a folder that its sweep does not lie in.
 
-    The current folder is the user's choice, and one that is not there is an error of the run.
+    The current folder is the user's choice, and a folder that does not exist is an error of the run.
     """
     place = Path(run.cwd)
     if place.is_dir() and not run.folder.resolve().is_relative_to(place.resolve()) and not place.samefile("."):

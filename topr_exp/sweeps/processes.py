@@ -1,4 +1,4 @@
-"""Processes of this machine: runs of a sweep, several at once, and a run as several processes, one a GPU.
+"""Processes of this machine: a run as several processes, one per GPU, and the supervision of any process.
 
 They are forked from a server that has imported torch and transformers, has no threads and has never touched a GPU. One
 that crashes takes nothing with it; one whose launcher is killed saves and ends.
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import connection, forkserver
 from pathlib import Path
@@ -28,70 +28,72 @@ from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.files import disk_errors, open_own_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.runtime.terminal import open_console, printable
-from topr_exp.sweeps.sweep import LOG, Run
 from topr_exp.types import ConfigError, TOPRError
 
 PRELOAD = ["topr_exp.sweeps.preload"]
-POLL_SECONDS = 0.2  # until it is asked again whether a signal came
+POLL_SECONDS = 0.2  # between looks at the stop flag
 GRACE_SECONDS = 5.0  # for the other processes of a run to end by themselves once one of them failed
 
 
 class Killed(TOPRError):
-    """A process ended without a word; the message says how."""
+    """A process ended without sending its error; the message says how."""
 
 
 class Child:
-    """A process that does `work(*arguments)`. log: a file that takes what it prints; None leaves it where it goes."""
+    """A process that does `work(*arguments)`. log: a file for its output; None leaves it where it goes."""
 
     def __init__(self, name: str, log: Path | None, work: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
-        self._messages, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=_run, args=(log, work, arguments, theirs), name=name)
+        self._receiver, sender = context.Pipe(duplex=False)
+        self.process = context.Process(target=_run, args=(log, work, arguments, sender), name=name)
         try:
             self.process.start()
         except (EOFError, OSError) as error:
             raise Killed(f"{name} can't be started: the server that forks it ended (out of memory?)") from error
-        theirs.close()
+        sender.close()
 
     def ending(self) -> BaseException | None:
-        """Describe the end of a process: None when its work is done, else the exception, Killed if it sent none."""
-        with self._messages, contextlib.suppress(EOFError, OSError):  # OSError: killed while it sent
-            ending: BaseException | None = self._messages.recv()
-            return ending
-        code, name = self.process.exitcode or 0, self.process.name
-        if code < 0:
-            return Killed(f"{name} was killed by {signal.Signals(-code).name} (out of memory?)")
-        return Killed(f"{name} ended with exit code {code}")
+        """Return the error that ended the process, Killed if it sent none; None if its work is done."""
+        with self._receiver, contextlib.suppress(EOFError, OSError):  # OSError: killed while it sent
+            error: BaseException | None = self._receiver.recv()
+            return error
+        exit_code = self.process.exitcode or 0
+        name = self.process.name
+        if exit_code < 0:
+            return Killed(f"{name} was killed by {signal.Signals(-exit_code).name} (out of memory?)")
+        return Killed(f"{name} ended with exit code {exit_code}")
 
 
-def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...], pipe: connection.Connection) -> None:
-    """Do the work and send how it ended: None, or an exception of ours."""
+def _run(
+    log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...], sender: connection.Connection
+) -> None:
+    """Do the work and send how it ended: None, or an exception of this package's."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    open_console(lasting=True)
-    ending: BaseException | None = None
+    open_console(goes_on=True)
+    error: BaseException | None = None
 
-    def send_bus_error(error: TOPRError) -> bool:
-        pipe.send(error)
-        return log is None  # then who started this process prints it
+    def send_bus_error(bus_error: TOPRError) -> bool:
+        sender.send(bus_error)
+        return log is None  # then the parent prints it
 
     try:
         if log is not None:
             redirect(log)
         with one_line_for_bus_errors(send_bus_error):
             work(*arguments)
-    except Interrupted as stopped:
-        ending = stopped
-    except Exception as error:
-        ending = distributed.root_cause(error)
-        if not isinstance(ending, TOPRError):
+    except Interrupted as stop:
+        error = stop
+    except Exception as exception:
+        error = distributed.root_cause(exception)
+        if not isinstance(error, TOPRError):
             traceback.print_exc()
-            ending = TOPRError(attempt.message(ending))
-    if ending is not None and log is not None:
-        print(printable(str(ending)), file=sys.stderr)
+            error = TOPRError(attempt.message(error))
+    if error is not None and log is not None:
+        print(printable(str(error)), file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
-    pipe.send(ending)
+    sender.send(error)
 
 
 def _stop_with_parent() -> None:
@@ -102,50 +104,59 @@ def _stop_with_parent() -> None:
 
 
 def supervise(
-    starts: Iterable[Callable[[int], Child]],
-    at_once: int,
+    starts: Sequence[Callable[[int], Child]],
     stop: StopFlag,
     report: Callable[[Child, BaseException | None], None],
     *,
-    one_run: bool = False,
+    slots: int,
+    is_one_run: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Start processes, so many at once, each with the number of its slot, and report the ending of each.
+    """Start processes, one per slot at a time, each with its slot's number, and report how each ended.
 
-    After a stop signal none starts any more, and all are told. one_run: also when one of them was told, since they
-    agree on the update after which they save; once one failed, the others get a few seconds: they may wait for ever.
+    After a stop signal no more start, and all get SIGTERM. is_one_run: they are the processes of one run, which agree
+    on the update after which they save, so all get SIGTERM once one was stopped; once one failed, the others, which
+    may wait for it for ever, are killed after a few seconds. tick: called several times a second.
     """
-    waiting, slots, working = list(starts)[::-1], list(range(at_once))[::-1], dict[Child, int]()
-    deadline, stopped, told = float("inf"), False, False
+    waiting_starts = list(reversed(starts))
+    free_slots = list(reversed(range(slots)))
+    slot_by_child: dict[Child, int] = {}
+    deadline = math.inf
+    is_stopping = was_stopped = False
     try:
-        while waiting or working:
-            while waiting and slots:
-                slot = slots.pop()
-                working[waiting.pop()(slot)] = slot
-            connection.wait([child.process.sentinel for child in working], POLL_SECONDS)
+        while waiting_starts or slot_by_child:
+            while waiting_starts and free_slots:
+                slot = free_slots.pop()
+                start = waiting_starts.pop()
+                slot_by_child[start(slot)] = slot
+            connection.wait([child.process.sentinel for child in slot_by_child], POLL_SECONDS)
             tick()
-            for child in [child for child in working if child.process.exitcode is not None]:
-                slots.append(working.pop(child))
-                report(child, ending := child.ending())
-                if one_run and isinstance(ending, Exception):
+            ended = [child for child in slot_by_child if child.process.exitcode is not None]
+            for child in ended:
+                free_slots.append(slot_by_child.pop(child))
+                error = child.ending()
+                report(child, error)
+                if is_one_run and isinstance(error, Exception):
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-                stopped = stopped or (one_run and isinstance(ending, Interrupted))
-            if not told and (stopped or stop.requested()):
-                waiting, told = [], True
-                for child in working:
+                if is_one_run and isinstance(error, Interrupted):
+                    was_stopped = True
+            if not is_stopping and (was_stopped or stop.requested()):
+                is_stopping = True
+                waiting_starts = []
+                for child in slot_by_child:
                     child.process.terminate()
             if time.monotonic() > deadline:
                 break
     finally:
-        for child in working:  # after a second Ctrl-C, too
+        for child in slot_by_child:  # after a second Ctrl-C, too
             child.process.kill()
-    for child in working:
+    for child in slot_by_child:
         child.process.join()
         report(child, child.ending())
 
 
 def redirect(log: Path) -> None:
-    """Append what this process and its children print to a file; TOPRError where that can't be written."""
+    """Append the output of this process and its children to a file; TOPRError if it can't be written."""
     with disk_errors(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors(f"write {log}"), open(log, "ab", opener=open_own_file) as file:
@@ -156,7 +167,7 @@ def redirect(log: Path) -> None:
 
 
 def share_threads(processes: int) -> None:
-    """Take a part of the CPU threads by default, child processes too; `cluster.threads` goes before."""
+    """Divide the CPU threads of torch, and of child processes, by default; `cluster.threads` overrides it."""
     if processes > 1:
         import torch
 
@@ -165,90 +176,59 @@ def share_threads(processes: int) -> None:
         torch.set_num_threads(threads)
 
 
-# ---- runs of a sweep
-
-
-def run_locally(
-    runs: Sequence[Run],
-    jobs: int,
-    stop: StopFlag,
-    report: Callable[[Run, BaseException | None], None],
-    tick: Callable[[], None],
-) -> None:
-    """Run these, `jobs` at once; `report(run, error)` after each, `tick` again and again meanwhile.
-
-    A stop signal ends them, and no other starts.
-    """
-    of = dict[Child, Run]()
-
-    def start(run: Run, slot: int) -> Child:
-        log = run.folder.resolve() / LOG
-        child = Child("the run", log, run_one, run, log, min(jobs, len(runs)), slot)
-        of[child] = run
-        return child
-
-    starts = [partial(start, run) for run in runs]
-    supervise(starts, jobs, stop, lambda child, error: report(of[child], error), tick=tick)
-
-
-def run_one(run: Run, log: Path, jobs: int, slot: int) -> None:
-    choose_gpus(slot, run.settings["cluster"]["processes"], jobs)
-    share_threads(jobs)
-    run_processes(run.enter(), log)
-
-
-def choose_gpus(slot: int, count: int, jobs: int) -> None:
-    """Spread `jobs` runs over the GPUs, `count` for each, before the first use of one; note how many share one."""
-    names = distributed.visible_gpus()
-    places = max(1, len(names) // count)
-    os.environ[distributed.RUNS_PER_GPU] = str(math.ceil(jobs / places))
-    if len(names) > count:
-        first = slot % (len(names) // count) * count
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first : first + count])
-
-
 # ---- a run as several processes
 
 
 def run_processes(config: Config, log: Path | None = None) -> None:
-    """A run in this process, or in as many as `cluster.processes` says; raises what the run raises."""
-    size, launched = config.cluster.world_size, distributed.launched_processes()
-    if launched > 1 and size != launched:
-        raise ConfigError(f"{config.cluster.processes_are} must be {launched}, as many as were started; got {size}")
-    if size == launched:
+    """Do a run in this process, or in as many as its cluster settings ask for; raises the run's error."""
+    size = config.cluster.world_size
+    launched_size = distributed.launched_processes()
+    if launched_size > 1 and size != launched_size:
+        raise ConfigError(
+            f"{config.cluster.processes_are} must be {launched_size}, as many as were started; got {size}"
+        )
+    if size == launched_size:
         from topr_exp.pipeline import run
 
         run(config)
         return
-    stop, endings = StopFlag(), list[BaseException]()
-    with stop.listening(), rendezvous() as place:
-        for name in ("CUDA_VISIBLE_DEVICES", distributed.RUNS_PER_GPU):
-            if name in os.environ:  # the fork server has it as it was when that started
-                place[name] = os.environ[name]
-
-        def start(rank: int, slot: int) -> Child:
-            return Child(f"process {rank} of {size}", log, run_rank, config, rank, place)
-
-        def note(child: Child, ending: BaseException | None) -> None:
-            endings.extend([ending] if ending else [])
-
-        supervise([partial(start, rank) for rank in range(size)], size, stop, note, one_run=True)
-    endings.sort(key=lambda ending: isinstance(ending, distributed.PeerGone))  # which explains nothing
-    for ending in endings:
-        if isinstance(ending, Exception) and not (
-            stop.requested() and isinstance(ending, Killed | distributed.PeerGone)
-        ):
-            if isinstance(ending, Killed):
-                attempt.record_error(config.folder, ending)  # the others wrote down their own
-            raise ending
+    stop = StopFlag()
+    with stop.listening(), rendezvous() as variables:
+        errors = run_ranks(config, log, stop, variables)
+    errors.sort(key=lambda error: isinstance(error, distributed.PeerGone))  # which explains nothing
+    for error in errors:
+        is_consequence = stop.requested() and isinstance(error, Killed | distributed.PeerGone)
+        if isinstance(error, Exception) and not is_consequence:
+            if isinstance(error, Killed):
+                attempt.record_error(config.folder, error)  # the others recorded their own
+            raise error
     stop.check()  # names the signal that this process got, if it got one
-    for ending in endings:
-        raise ending
+    for error in errors:
+        raise error
+
+
+def run_ranks(config: Config, log: Path | None, stop: StopFlag, variables: dict[str, str]) -> list[BaseException]:
+    """Run all ranks of a run to their end; returns the errors that ended them. variables: of their environment."""
+    size = config.cluster.world_size
+    for name in ("CUDA_VISIBLE_DEVICES", distributed.RUNS_PER_GPU):
+        if name in os.environ:  # the fork server has it as it was when that started
+            variables[name] = os.environ[name]
+    errors: list[BaseException] = []
+
+    def start(rank: int, slot: int) -> Child:
+        return Child(f"process {rank} of {size}", log, run_rank, config, rank, variables)
+
+    def collect_error(child: Child, error: BaseException | None) -> None:
+        if error is not None:
+            errors.append(error)
+
+    supervise([partial(start, rank) for rank in range(size)], stop, collect_error, slots=size, is_one_run=True)
+    return errors
 
 
 @contextlib.contextmanager
 def rendezvous() -> Iterator[dict[str, str]]:
-    """Variables by which processes find torch's store, kept here as under torchrun so that nobody takes its port."""
+    """Keep torch's store in this process, as torchrun does, so that its port stays; yields variables that name it."""
     forkserver.set_forkserver_preload(PRELOAD)
     forkserver.ensure_running()  # it imports torch at the same time
     from torch.distributed import TCPStore
@@ -257,9 +237,10 @@ def rendezvous() -> Iterator[dict[str, str]]:
     yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
-def run_rank(config: Config, rank: int, place: dict[str, str]) -> None:
+def run_rank(config: Config, rank: int, variables: dict[str, str]) -> None:
+    """Be one process of a run."""
     size = config.cluster.world_size
-    os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
     share_threads(size)
     from topr_exp.pipeline import run
 

@@ -1,257 +1,262 @@
-"""Slurm: runs of a sweep as one array of jobs, or several where Slurm's are smaller, through Submitit.
+"""Scheduler of a Slurm cluster: runs of a sweep as an array of jobs, through Submitit.
 
-A run knows its job by the array's name and its place there. Both are written down before Submitit is asked, so that a
-killed launcher loses no job. Nothing relies on Slurm's answers: where it is slow or down, the runs' files have to do.
+A run knows its job by the array's name and its index there. Both are noted before Submitit is asked, so that a killed
+launcher loses no job. Nothing relies on Slurm's answers: where it is slow or down, the runs' files have to do.
 """
 
 import contextlib
 import io
-import math
 import os
 import re
 import secrets
 import shutil
-import signal
+import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topr_exp.config.groups import ClusterConfig
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.files import open_own_file
-from topr_exp.runtime.small_files import read_small_file
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.runtime.terminal import printable, say
+from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.clusters import SlurmCluster
-from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
+from topr_exp.sweeps.processes import redirect, run_processes
+from topr_exp.sweeps.requeue import requeue_stopped_run
+from topr_exp.sweeps.run_status import RunStatus
+from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
+from topr_exp.sweeps.sweep import SCRIPTS, Run, read_run
 from topr_exp.types import ConfigError, TOPRError
 
-REQUEUE_PAUSES = (2.0, 5.0, 10.0, 10.0, 0.0)  # seconds after tries that fail
-MOST_AT_ONE_PLACE = 5  # SIGTERMs in a row, after which a job is not queued again
-ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in what scontrol shows
-DEFAULT_LARGEST_ARRAY = 1001  # jobs of an array, where the cluster's settings name no number
+ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
+ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
+DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
+JOB_STATES = {"RUNNING": "running", "COMPLETING": "ending"}  # in all others a job waits
+SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")  # in Submitit
+SLURM_NAMES = ("partition", "account", "qos", "constraint", "signal_delay_s")  # in Submitit with `slurm_`
 
 
 @dataclass(frozen=True)
-class Part:
-    """Runs that are one array."""
+class Answer:
+    """Output of one of Slurm's commands."""
 
-    first: int  # of the runs that are submitted
-    end: int
-    at_once: int  # runs of it at a time
-    after: int | None  # the array whose end it waits for
-
-    def __len__(self) -> int:
-        return self.end - self.first
+    rows: list[list[str]]  # its lines, split at `|`
+    problem: str = ""  # in one line; then there are no rows
 
 
-def require() -> None:
-    """Raise ConfigError where jobs can't be submitted."""
-    if shutil.which("sbatch") is None:
-        raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
+def run_slurm(*command: str) -> Answer:
+    """Run one of Slurm's commands; never raises."""
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except FileNotFoundError:
+        return Answer([], f"{command[0]} is not on PATH")
+    except subprocess.TimeoutExpired:
+        return Answer([], f"no answer within {ANSWER_SECONDS:g} s")
+    if process.returncode:
+        error_lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+        return Answer([], error_lines[-1])
+    return Answer([line.split("|") for line in process.stdout.splitlines() if line.strip()])
 
 
-def largest_array() -> int:
-    """The number of jobs that an array may have, by Slurm's settings; Slurm's default where these don't tell."""
-    rows, _ = run_slurm("scontrol", "show", "config")
+class SlurmScheduler:
+    """Jobs of a Slurm cluster."""
+
+    def check_available(self) -> None:
+        if shutil.which("sbatch") is None:
+            raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
+
+    def preview(self, run_count: int, cluster: ClusterConfig) -> str:
+        """Describe the arrays of a submission that takes several."""
+        assert isinstance(cluster, SlurmCluster)
+        max_size = max_array_size()
+        if run_count <= max_size:
+            return ""
+        arrays = plan_arrays(run_count, max_size, cluster.array_parallelism)
+        sizes = ", ".join(str(len(array)) for array in arrays)
+        return f"{len(arrays)} arrays of {sizes} runs: an array of this Slurm has at most {max_size} (MaxArraySize)"
+
+    def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
+        """Submit runs as arrays and say so; ConfigError with Slurm's own words."""
+        assert isinstance(cluster, SlurmCluster)
+        folder = runs[0].folder.parent
+        arrays = plan_arrays(len(runs), max_array_size(), cluster.array_parallelism)
+        names = name_arrays(folder, len(arrays))
+        for array, name in zip(arrays, names, strict=True):
+            for index, run in enumerate(runs[array.first : array.end]):
+                run.job = f"{name}_{index}"
+                run.save()
+        array_ids: list[str] = []
+        for array, name in zip(arrays, names, strict=True):
+            predecessor_id = None if array.predecessor is None else array_ids[array.predecessor]
+            try:
+                array_ids.append(submit_array(runs[array.first : array.end], cluster, array, name, predecessor_id))
+            except Exception as error:
+                refusal = describe_refusal(error, cluster)
+                if array_ids:
+                    refusal += f"; {array.first} of {len(runs)} runs are submitted; resume submits the others"
+                raise ConfigError(refusal) from None
+        sizes = [len(array) for array in arrays]
+        say(f"submitted to Slurm: {describe_submission(array_ids, sizes)}")
+        say(f"follow it: python -m topr_exp.sweeps status {folder}")
+
+    def states(self, runs: Sequence[Run]) -> JobStates:
+        array_names = {run.job.rpartition("_")[0] for run in runs if run.job}
+        if not array_names:
+            return NO_JOBS
+        answer = run_slurm("squeue", "-h", "-r", "-n", ",".join(sorted(array_names)), "-o", "%j_%K|%i|%T|%r")
+        if answer.problem:
+            return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")
+        jobs = {}
+        for name, job_id, state, reason in answer.rows:
+            job = name.replace("_N/A", "_0")  # a job alone is no array
+            jobs[job] = JobState(job_id, JOB_STATES.get(state, "queued"), reason.replace("None", ""))
+        return JobStates(jobs)
+
+    def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
+        job_ids = [status.job_id for status in statuses if status.job_id]
+        if job_ids:
+            answer = run_slurm("scancel", *job_ids)
+            if answer.problem:
+                raise TOPRError(f"scancel: {answer.problem}")
+        return []
+
+    def logs(self, run: Run) -> Path | None:
+        array_name, _, index = (run.job or "").rpartition("_")
+        folder = run.folder.parent / SCRIPTS / array_name
+        paths = list(folder.glob(f"*_{index}_0_log.out"))
+        paths += [path for path in folder.glob("*_0_log.out") if path.name.count("_") == 2]  # a job that is no array
+        return paths[0] if paths else None
+
+    def requeue(self, run: Run) -> str:
+        return run_slurm("scontrol", "requeue", os.environ["SLURM_JOB_ID"]).problem
+
+
+# ---- submission
+
+
+def max_array_size() -> int:
+    """Return the largest number of jobs in an array, by Slurm's settings; Slurm's default if they don't tell."""
+    rows = run_slurm("scontrol", "show", "config").rows
     text = "\n".join("|".join(row) for row in rows)
-    limits = [int(number) for number in ARRAY_LIMITS.findall(text)]
-    return max(1, min(limits, default=DEFAULT_LARGEST_ARRAY))
+    limits = [int(digits) for digits in ARRAY_LIMITS.findall(text)]
+    return max(1, min(limits, default=DEFAULT_MAX_ARRAY_SIZE))
 
 
-def plan_arrays(runs: int, largest: int, at_once: int) -> list[Part]:
-    """The arrays that so many runs are submitted as, of which `at_once` run at a time, over all arrays.
-
-    Where there are more arrays than may run at once, an array waits for the end of an earlier one.
-    """
-    count = math.ceil(runs / largest)
-    side_by_side = min(count, at_once)
-    parts = []
-    for number in range(count):
-        place = number % side_by_side
-        share = at_once // side_by_side + (place < at_once % side_by_side)
-        after = number - side_by_side if number >= side_by_side else None
-        parts.append(Part(number * largest, min(runs, (number + 1) * largest), share, after))
-    return parts
-
-
-def describe_arrays(runs: int, cluster: SlurmCluster) -> str:
-    """The line of a preview on the arrays that the runs would be submitted as; "" where one is enough."""
-    largest = largest_array()
-    if runs <= largest:
-        return ""
-    sizes = [len(part) for part in plan_arrays(runs, largest, cluster.array_parallelism)]
-    listed = f"{len(sizes)} arrays of {', '.join(map(str, sizes))} runs"
-    return f"{listed}: an array of this Slurm has at most {largest} (MaxArraySize)"
-
-
-def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
-    """Submit runs as an array, as several where Slurm's are smaller; returns a line that says so.
-
-    ConfigError with Slurm's own words.
-    """
-    parts = plan_arrays(len(runs), largest_array(), cluster.array_parallelism)
+def name_arrays(sweep: Path, array_count: int) -> list[str]:
+    """Return names that no other arrays have."""
     name = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
-    names = [f"{name}-{number}" for number in range(1, len(parts) + 1)] if len(parts) > 1 else [name]
-    for part, array in zip(parts, names, strict=True):
-        for place, run in enumerate(runs[part.first : part.end]):
-            run.job = f"{array}_{place}"
-            run.save()
-    numbers: list[str] = []  # of the arrays in Slurm
-    for part, array in zip(parts, names, strict=True):
-        after = numbers[part.after] if part.after is not None else None
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
-                executor = make_executor(sweep / SCRIPTS, array, cluster, part.at_once, after)
-                folders = [run.folder.resolve() for run in runs[part.first : part.end]]
-                jobs = executor.map_array(Task(), folders)
-        except Exception as error:
-            refusal = describe_refusal(error, cluster)
-            if numbers:
-                refusal += f"; {part.first} of {len(runs)} runs are submitted; resume submits the others"
-            raise ConfigError(refusal) from None
-        numbers.append(jobs[0].job_id.split("_")[0])
-    what = f"array {numbers[0]} of {len(runs)} runs" if len(runs) > 1 else f"job {numbers[0]}"
-    if len(parts) > 1:
-        arrays = ", ".join(f"{number} of {len(part)}" for number, part in zip(numbers, parts, strict=True))
-        what = f"arrays {arrays} runs"
-    return f"submitted to Slurm: {what}\nfollow it: python -m topr_exp.sweeps status {sweep}"
+    return [name] if array_count == 1 else [f"{name}-{number}" for number in range(1, array_count + 1)]
 
 
-def make_executor(folder: Path, array: str, cluster: SlurmCluster, at_once: int, after: str | None) -> Any:
-    """Submitit's executor; what it writes, and what jobs print before their runs begin, lies in `folder`/`array`.
+def submit_array(
+    runs: Sequence[Run], cluster: SlurmCluster, array: Array, name: str, predecessor_id: str | None
+) -> str:
+    """Submit runs as one array, which begins after the end of its predecessor; returns its id."""
+    folder = runs[0].folder.parent / SCRIPTS / name  # of scripts, and of the output of jobs before their runs begin
+    parameters = {"name": name, "slurm_array_parallelism": array.parallel_runs}
+    if predecessor_id is not None:
+        parameters["slurm_dependency"] = f"afterany:{predecessor_id}"
+    with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
+        executor = make_executor(folder, cluster, parameters)
+        jobs = executor.map_array(Task(), [run.folder.resolve() for run in runs])
+    array_id, _, _ = jobs[0].job_id.partition("_")
+    return str(array_id)
 
-    at_once: jobs of the array that may run at a time. after: the array whose end its jobs wait for.
-    """
+
+def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, Any]) -> Any:
+    """Make Submitit's executor with a cluster's settings and further parameters of Submitit's."""
     import submitit
 
     setup = list(cluster.setup or [])
     if cluster.cpus_per_task:
         setup.append(f"export OMP_NUM_THREADS={cluster.cpus_per_task}")
         setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
-    same = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")
-    of_slurm = ("partition", "account", "qos", "constraint", "signal_delay_s")
-    values = {key: getattr(cluster, key) for key in same}
-    values |= {f"slurm_{key}": getattr(cluster, key) for key in of_slurm}
-    values["slurm_array_parallelism"] = at_once
-    if after is not None:
-        values["slurm_dependency"] = f"afterany:{after}"
-    executor = submitit.AutoExecutor(folder=folder / array, cluster="slurm")
+    settings = {name: getattr(cluster, name) for name in SAME_NAMES}
+    for name in SLURM_NAMES:
+        settings[f"slurm_{name}"] = getattr(cluster, name)
+    executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
     executor.update_parameters(
-        **{key: value for key, value in values.items() if value is not None},
-        name=array,
+        **{name: value for name, value in settings.items() if value is not None},
+        **parameters,
         tasks_per_node=cluster.gpus_per_node or 1,
         slurm_stderr_to_stdout=True,
         slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
         slurm_setup=setup or None,
-        # Slurm may be set up never to queue a preempted job again unless the job asks for it.
+        # A cluster may be set up never to requeue a preempted job unless the job asks for it.
         slurm_additional_parameters={"requeue": True, **(cluster.additional_parameters or {})},
     )
     return executor
 
 
+def describe_submission(array_ids: Sequence[str], sizes: Sequence[int]) -> str:
+    """Format the jobs of a submission. sizes: number of runs of each array."""
+    if len(array_ids) > 1:
+        arrays = [f"{array_id} of {size}" for array_id, size in zip(array_ids, sizes, strict=True)]
+        return f"arrays {', '.join(arrays)} runs"
+    if sizes[0] > 1:
+        return f"array {array_ids[0]} of {sizes[0]} runs"
+    return f"job {array_ids[0]}"
+
+
 def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
-    reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
-    if "partition" in reason and (rows := run_slurm("sinfo", "-h", "-o", "%R")[0]):
-        reason += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted({row[0] for row in rows}))})"
-    return f"Slurm refuses the jobs: {reason}"
+    """Format sbatch's errors, with the partitions that there are if the partition is the reason."""
+    reasons = []
+    for line in str(error).splitlines():
+        _, separator, reason = line.partition("error:")
+        if separator:
+            reasons.append(reason.strip())
+    text = "; ".join(reasons) or attempt.message(error)
+    partitions = {row[0] for row in run_slurm("sinfo", "-h", "-o", "%R").rows} if "partition" in text else set()
+    if partitions:
+        text += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted(partitions))})"
+    return f"Slurm refuses the jobs: {text}"
 
 
-def log_of_job(sweep: Path, job: str) -> Path | None:
-    """What a run's job printed, before the run had a log."""
-    array, _, place = job.rpartition("_")
-    logs = sweep / SCRIPTS / array
-    alone = (path for path in logs.glob("*_0_log.out") if path.name.count("_") == 2)  # a job that is no array
-    return next(iter((*logs.glob(f"*_{place}_0_log.out"), *alone)), None)
+# ---- a task of a job
 
 
 class Task:
-    """What Submitit pickles; at a time limit before the run listens it is queued again as it is."""
+    """Process of a run in a job, as Submitit pickles it."""
 
     def __call__(self, folder: Path) -> None:
-        """Be a task of a job: a process of the run in this folder.
+        """Be a process of the run in this folder; raises what the run raises, so that Slurm sees it failed.
 
-        What others than the first print stays in the job's log. Raises what the run raises: Slurm sees it failed.
+        Processes other than the first print to the job's log.
         """
         from submitit.helpers import TorchDistributedEnvironment
 
-        from topr_exp.sweeps.processes import redirect, run_processes
-
-        run, place = read_run(folder), TorchDistributedEnvironment()
+        run = read_run(folder)
         assert run is not None, f"{folder} is no run of a sweep any more"
-        place.export(set_cuda_visible_devices=False, overwrite=True)
+        process_group = TorchDistributedEnvironment()
+        process_group.export(set_cuda_visible_devices=False, overwrite=True)
         export_job()
-        if place.rank == 0:
-            print(printable(f"the run's output goes on in {folder / LOG}"), flush=True)
-            redirect(folder / LOG)
+        if process_group.rank == 0:
+            print(printable(f"the run's output goes on in {run.log}"), flush=True)
+            redirect(run.log)
         try:
             run_processes(run.enter())
         except Interrupted as stop:
             print(printable(str(stop)), file=sys.stderr, flush=True)
-            if place.rank != 0:
-                return  # as done: a task that fails would end the first, which has the job queued again
-            queue_again(stop.signal, run)
+            if process_group.rank != 0:
+                return  # as done: a task that fails would end the first, which has the job requeued
+            requeue_stopped_run(SlurmScheduler(), run, stop.signal)
             raise SystemExit(128 + stop.signal) from None
 
     def checkpoint(self, folder: Path) -> Any:
+        """Requeue the task as it is: Submitit calls this at a time limit before the run listens."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, folder)
 
 
 def export_job() -> None:
-    """Tell the run, which knows no Slurm, its job and the CPUs that this task may be bound to."""
+    """Set the variables that tell a run its job, and the CPUs to which its task may be bound."""
     variables = os.environ
-    array = variables.get("SLURM_ARRAY_JOB_ID")
-    task_id = variables.get("SLURM_ARRAY_TASK_ID")
-    variables[distributed.JOB_ID] = f"{array}_{task_id}" if array else variables["SLURM_JOB_ID"]
+    array_id = variables.get("SLURM_ARRAY_JOB_ID")
+    index = variables.get("SLURM_ARRAY_TASK_ID")
+    variables[distributed.JOB_ID] = f"{array_id}_{index}" if array_id else variables["SLURM_JOB_ID"]
     if "SLURM_CPUS_PER_TASK" in variables:
         variables[distributed.CPUS_PER_PROCESS] = variables["SLURM_CPUS_PER_TASK"]
-
-
-def queue_again(reason: signal.Signals, run: Run) -> None:
-    """Requeue this job, which a signal stopped with a checkpoint; TOPRError after too many time limits, or no progress.
-
-    After SIGTERM a cancelled job must not come back, nor one of which another task failed, and one that is preempted at
-    once Slurm queues again itself. But one that still runs has been given notice (GraceTime).
-    """
-    job = os.environ["SLURM_JOB_ID"]
-    if reason == signal.SIGUSR2:
-        with open(run.folder.parent / SCRIPTS / f"{run.job}.limits", "a", opener=open_own_file) as limits:
-            limits.write("|")
-            if limits.tell() > run.settings["cluster"]["max_num_timeout"]:
-                give_up(run, "out of time, more often than cluster.max_num_timeout allows")
-    at_once = reason in (signal.SIGUSR1, signal.SIGUSR2)  # the cluster wants the node back, the time limit is near
-    failed = not at_once and attempt.last_error(run.folder)  # srun's SIGTERM
-    if at_once or (not failed and run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] == [["RUNNING"]]):
-        if not at_once:
-            refuse_standstill(run)
-        for pause in REQUEUE_PAUSES:  # many jobs of an array ask at once
-            _, problem = run_slurm("scontrol", "requeue", job)
-            print(printable(problem) or "queued again", file=sys.stderr, flush=True)
-            if not problem:
-                (run.folder / attempt.ERROR).unlink(missing_ok=True)
-                return
-            attempt.record_error(run.folder, TOPRError(f"saved, but not queued again ({problem}): resume the sweep"))
-            time.sleep(pause)
-
-
-def refuse_standstill(run: Run) -> None:
-    """Give up where SIGTERM came at one place again and again: srun's, of a task that was killed without a word."""
-    state, _ = read_small_file(run.folder / "state.json")
-    place = f"{state.get('stage')} {(state.get('progress') or {}).get('done', 0)}"
-    with open(run.folder.parent / SCRIPTS / f"{run.job}.places", "a+", opener=open_own_file) as places:
-        places.write(f"{place}\n")
-        places.seek(0)
-        last = places.read().splitlines()[-MOST_AT_ONE_PLACE:]
-    if last == [place] * MOST_AT_ONE_PLACE:
-        give_up(run, f"stopped by SIGTERM {len(last)} times in a row at {place}: out of memory? the job's log may say")
-
-
-def give_up(run: Run, why: str) -> None:
-    attempt.record_error(run.folder, error := TOPRError(why))
-    raise error

@@ -1,45 +1,33 @@
-"""A sweep on disk: the folders of its runs, each with a `launch.json` that says how to start the run.
+"""Folder of a sweep: the folders of its runs, each with a `launch.json` that says how to start the run.
 
-`sweep.json` lists all that were ever launched, so that a folder that was removed by hand is missed. Only the holder of
-`sweep.claim` writes these files. A run's state is read from what the run writes, and from Slurm.
+`sweep.json` lists every run that was ever launched, so that a folder removed by hand is missed. Only the holder of
+`sweep.claim` writes these files.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
-import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from topr_exp.runs import attempt, run_lock
-from topr_exp.runs.finished import MARK, bytes_of_models
+from topr_exp.runs import attempt
 from topr_exp.runs.run_files import LAUNCH, read_run_file
-from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors
-from topr_exp.runtime.json_files import MISSING, as_number, read_lines, read_typed_object, write_json
-from topr_exp.runtime.terminal import plural, printable, readable_size, warn
+from topr_exp.runtime.json_files import MISSING, read_typed_object, write_json
+from topr_exp.runtime.terminal import warn
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
     from topr_exp.runs.plan import Job
 
-FILE = LAUNCH
 RECORD = "sweep.json"
 CLAIM = "sweep.claim"
-LOG = attempt.LOG
-SCRIPTS = ".submitit"  # Submitit's scripts, pickles and logs
-SLURM_SECONDS = 10.0  # that an answer of Slurm may take, before it counts as none
-DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "failed", "stopped", "new"
-UNREADABLE, REMOVED = "unreadable", "removed"
-ACTIVE = (RUNNING, QUEUED)
-WIDEST = 60  # characters of an error that a table shows
+SCRIPTS = ".submitit"  # scripts, pickles and logs of jobs
 
 
 class LaunchedRun(TypedDict):
@@ -50,31 +38,39 @@ class LaunchedRun(TypedDict):
 
 
 class SweepRecord(TypedDict):
-    """sweep.json: the runs of a sweep by the names of their folders, written before any of them is."""
+    """sweep.json: the runs of a sweep by the names of their folders."""
 
     runs: dict[str, LaunchedRun]
 
 
 @dataclass
 class Run:
-    """A run of a sweep."""
+    """A run of a sweep; all but `folder` is in its launch.json."""
 
     folder: Path
     number: int  # from 1, in the order of the first launch
     overrides: list[str]
     settings: dict[str, Any]  # resolved: editing a YAML while jobs are queued changes nothing
-    cwd: str  # where it was launched: relative paths among the settings count from here
-    arguments: list[str]  # of the command that launched it: cluster settings of a resumed sweep come from them
+    cwd: str  # folder of the launch, to which paths in the settings are relative
+    arguments: list[str]  # of the command that launched it; a resumed sweep takes its cluster settings from them
     launched: float  # seconds since 1970
-    job: str | None = None  # in Slurm: the array's name and the place there
+    job: str | None = None  # name under which a scheduler knows its job
+
+    @property
+    def log(self) -> Path:
+        """Output of the run over all attempts."""
+        return self.folder / attempt.LOG
 
     def save(self) -> None:
+        """Write the run's launch.json."""
         with disk_errors(f"write in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / FILE, {key: value for key, value in vars(self).items() if key != "folder"})
+        description = dict(vars(self))
+        del description["folder"]
+        write_json(self.folder / LAUNCH, description)
 
     def config(self) -> Config:
-        """The settings, checked."""
+        """Return the settings, checked."""
         from omegaconf import OmegaConf
 
         from topr_exp.config.load import load
@@ -83,9 +79,9 @@ class Run:
         return load(OmegaConf.create(literal(self.settings)))
 
     def enter(self) -> Config:
-        """Change to the folder that relative paths count from; returns the settings, checked once more.
+        """Change to the folder of the launch; returns the settings, checked once more.
 
-        What goes wrong is the run's error, which no attempt would write down.
+        Errors are recorded as the run's: no attempt at it has begun that could record them.
         """
         from topr_exp.runs.preflight import check_files
 
@@ -93,7 +89,8 @@ class Run:
         try:
             with disk_errors(f"enter {self.cwd}, where the sweep was launched"):
                 os.chdir(self.cwd)
-            check_files(config := self.config())
+            config = self.config()
+            check_files(config)
         except Exception as error:
             attempt.record_error(folder, error)
             raise
@@ -101,238 +98,96 @@ class Run:
 
 
 def read_run(folder: Path) -> Run | None:
-    """The run that a folder's `launch.json` describes; a damaged one, or another user's, is a warning."""
-    stored, fault = read_run_file(folder / FILE, unreadable_is_damage=True)
-    with suppress(TypeError):  # not these keys
-        return Run(folder, **stored)
+    """Read a run from its folder's launch.json; None, with a warning, if that is damaged or another user's."""
+    description, fault = read_run_file(folder / LAUNCH, unreadable_is_damage=True)
+    with suppress(TypeError):  # missing or unknown keys
+        return Run(folder, **description)
     if fault != MISSING:
-        warn(f"{folder / FILE} {fault or 'is damaged'}; the run is left out (the same launch writes the file again)")
+        warn(f"{folder / LAUNCH} {fault or 'is damaged'}; the run is left out (the same launch writes the file again)")
     return None
 
 
 def read_runs(sweep: Path) -> list[Run]:
-    """The runs of a sweep by number, [] where there is none."""
+    """Read the runs of a sweep, by number; [] if there is no sweep."""
+    runs = []
     with disk_errors(f"read {sweep}"):
-        folders = [folder for folder in sweep.iterdir() if folder.is_dir()] if sweep.is_dir() else []
-    return sorted(filter(None, map(read_run, folders)), key=lambda run: (run.number, run.folder))
+        folders = [path for path in sweep.iterdir() if path.is_dir()] if sweep.is_dir() else []
+    for folder in folders:
+        run = read_run(folder)
+        if run is not None:
+            runs.append(run)
+    return sorted(runs, key=lambda run: (run.number, run.folder))
 
 
 def open_sweep(sweep: Path) -> list[Run]:
-    """The runs of a sweep; TOPRError where there are none."""
-    if runs := read_runs(sweep):
-        return runs
-    raise TOPRError(
-        f"no sweep in {sweep} (no run has a {FILE} that can be read); give output_dir/name of a sweep (a run without "
-        "-m is none)"
-    )
+    """Read the runs of a sweep; TOPRError if there are none."""
+    runs = read_runs(sweep)
+    if not runs:
+        raise TOPRError(
+            f"no sweep in {sweep} (no run has a {LAUNCH} that can be read); give output_dir/name of a sweep (a run "
+            "without -m is none)"
+        )
+    return runs
 
 
-def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> list[Run]:
-    """The runs of a launch, with its settings; those that are known keep their number and their job in Slurm."""
+def make_runs(jobs: Iterable[Job], arguments: list[str], earlier_runs: Iterable[Run]) -> list[Run]:
+    """Make the runs of a launch; those of earlier launches keep their number and their job."""
     from topr_exp.schema import plain
 
-    before = {run.folder.name: run for run in known}
-    runs, count = [], max((run.number for run in before.values()), default=0)
+    earlier_by_name = {run.folder.name: run for run in earlier_runs}
+    last_number = max((run.number for run in earlier_by_name.values()), default=0)
+    runs = []
     for job in jobs:
-        folder, settings = job.config.folder, plain(job.config)
-        run = Run(folder, count + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
-        if old := before.get(folder.name):
-            run.number, run.job = old.number, old.job
-        count = max(count, run.number)
+        folder = job.config.folder
+        settings = plain(job.config)
+        run = Run(folder, last_number + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
+        if folder.name in earlier_by_name:
+            earlier = earlier_by_name[folder.name]
+            run.number = earlier.number
+            run.job = earlier.job
+        last_number = max(last_number, run.number)
         runs.append(run)
     return runs
 
 
+def newest_run(runs: Sequence[Run]) -> Run:
+    """Return the run that was launched last."""
+    return max(runs, key=lambda run: run.launched)
+
+
 def record_runs(sweep: Path, runs: Iterable[Run]) -> None:
-    """Add runs to the sweep's record, before anything else is written of them."""
-    stored, fault = read_typed_object(sweep / RECORD, SweepRecord)
+    """Add runs to the sweep's record, before their folders are written."""
+    record, fault = read_typed_object(sweep / RECORD, SweepRecord)
     if fault and fault != MISSING:
         warn(f"{sweep / RECORD} {fault}, and is written again: runs whose folders were removed are forgotten")
-    listed = dict(stored.get("runs", {}))
+    recorded_runs = dict(record.get("runs", {}))
     for run in runs:
-        listed[run.folder.name] = {"number": run.number, "overrides": run.overrides}
-    if listed != stored.get("runs"):
-        write_json(sweep / RECORD, {"runs": listed})
+        recorded_runs[run.folder.name] = {"number": run.number, "overrides": run.overrides}
+    if recorded_runs != record.get("runs"):
+        write_json(sweep / RECORD, {"runs": recorded_runs})
 
 
-def missing_runs(sweep: Path, runs: Iterable[Run]) -> list[Status]:
-    """The runs of the sweep's record that are not among those that were read, each with what became of it."""
-    stored, fault = read_typed_object(sweep / RECORD, SweepRecord, unreadable_is_damage=True)
+def missing_runs(sweep: Path, runs: Iterable[Run]) -> list[Run]:
+    """Return the runs of the sweep's record that are not among `runs`, by number; their settings are lost."""
+    record, fault = read_typed_object(sweep / RECORD, SweepRecord, unreadable_is_damage=True)
     if fault and fault != MISSING:
         warn(f"{sweep / RECORD} {fault}: whether a run's folder was removed is not known")
-    known = {run.folder.name for run in runs}
-    statuses = []
-    for name, launched in stored.get("runs", {}).items():
-        folder = sweep / name
-        if name in known:
-            continue
-        run = Run(folder, launched["number"], launched["overrides"], {}, "", [], 0.0)
-        if folder.exists():
-            statuses.append(Status(run, UNREADABLE, f"{FILE} is missing or damaged"))
-        else:
-            statuses.append(Status(run, REMOVED, "its folder is gone; the same launch makes it again"))
-    return sorted(statuses, key=lambda status: status.run.number)
+    names = {run.folder.name for run in runs}
+    missing = []
+    for name, launched_run in record.get("runs", {}).items():
+        if name not in names:
+            missing.append(Run(sweep / name, launched_run["number"], launched_run["overrides"], {}, "", [], 0.0))
+    return sorted(missing, key=lambda run: run.number)
 
 
-def find(runs: Sequence[Run], name: str) -> Run:
-    """A run by its number or the beginning of its folder's name; TOPRError when it is not one."""
-    named = [run for run in runs if name == str(run.number)]
-    named = named or [run for run in runs if run.folder.name.startswith(name)]
-    if len(named) == 1:
-        return named[0]
+def find_run(runs: Sequence[Run], name: str) -> Run:
+    """Find a run by its number or by the beginning of its folder's name; TOPRError unless exactly one matches."""
+    matches = [run for run in runs if name == str(run.number)]
+    if not matches:
+        matches = [run for run in runs if run.folder.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    match_count = "several runs" if matches else "no run"
     raise TOPRError(
-        f"{name}: {'several runs' if named else 'no run'} of {runs[0].folder.parent}; give a number from 1 to "
-        f"{len(runs)} or a folder's name"
+        f"{name}: {match_count} of {runs[0].folder.parent}; give a number from 1 to {len(runs)} or a folder's name"
     )
-
-
-# ---- the state of jobs in Slurm
-
-
-class Entry(NamedTuple):
-    """A job that waits or runs."""
-
-    id: str  # as squeue prints it
-    state: str  # Slurm's word, as in RUNNING
-    reason: str = ""  # why it waits
-
-
-class Queue(NamedTuple):
-    """Slurm's answer about some jobs."""
-
-    entries: dict[str, Entry]  # by a run's job; of those that ended there is none
-    note: str = ""  # why there is no answer: then any of them may wait or run
-
-
-def query(jobs: Iterable[str]) -> Queue:
-    """The state of these jobs; never raises."""
-    names = {job.rpartition("_")[0] for job in jobs}
-    if not names:
-        return Queue({})
-    rows, problem = run_slurm("squeue", "-h", "-r", "-n", ",".join(sorted(names)), "-o", "%j_%K|%i|%T|%r")
-    if problem:
-        return Queue({}, f"Slurm does not answer ({problem}); going on by the runs' files")
-    return Queue({row[0].replace("_N/A", "_0"): Entry(*row[1:]) for row in rows})  # N/A: a job alone is no array
-
-
-def run_slurm(*command: str) -> tuple[list[list[str]], str]:
-    """The lines of a command's answer, split at `|`, and what went wrong in one line ("" when nothing did)."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_SECONDS)
-    except FileNotFoundError:
-        return [], f"{command[0]} is not on PATH"
-    except subprocess.TimeoutExpired:
-        return [], f"no answer within {SLURM_SECONDS:g} s"
-    if done.returncode:
-        return [], (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return [line.split("|") for line in done.stdout.splitlines() if line.strip()], ""
-
-
-# ---- the state of runs
-
-
-@dataclass(frozen=True)
-class Status:
-    run: Run
-    state: str  # one of those above
-    error: str = ""  # what ended the last attempt, or why it waits
-    stage: str = ""  # with its progress
-    left: str = ""  # time, of the stage
-    accuracy: str = ""  # pass@1 of the base model, and the newest
-    slurm: str = ""  # id of its job, while Slurm has it
-
-    def __str__(self) -> str:
-        detail = f"pass@1 {self.accuracy}" if self.state == DONE else self.error
-        return f"run {self.run.number} {self.state} ({self.run.folder.name})" + (f": {detail}" if detail else "")
-
-
-def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
-    """The present state of some runs of a sweep."""
-    queue = query(run.job for run in runs if run.job and not os.path.exists(run.folder / MARK))
-    return [read_status(run, queue) for run in runs], queue
-
-
-def read_status(run: Run, queue: Queue | None = None) -> Status:
-    """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
-    state, fault = read_run_file(run.folder / "state.json", unreadable_is_damage=True)
-    entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
-    found, error = NEW, ""
-    try:
-        if (run.folder / MARK).exists():
-            found = DONE
-        elif is_running(run.folder):
-            found = RUNNING
-        elif entry is not None:
-            found = RUNNING if entry.state in ("RUNNING", "COMPLETING") else QUEUED
-            error = entry.reason.replace("None", "")
-        elif failure:
-            found, error = FAILED, failure
-        elif state:
-            found = STOPPED
-            error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
-        elif fault != MISSING:
-            found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
-        elif run.job and queue and not queue.note:
-            error = "its job is over, or was never there: see logs"
-        measured = accuracy(run.folder, found == DONE)
-    except (OSError, TOPRError) as denied:  # a folder that this user may not read
-        return Status(run, UNREADABLE, str(denied))
-    stage, left = "" if found in (DONE, NEW) else str(state.get("stage", "")), ""
-    if found == RUNNING and isinstance(progress := state.get("progress"), dict):
-        stage += f" {progress.get('done')}/{progress.get('total')}"
-        if (seconds := as_number(progress.get("seconds_left"))) is not None:
-            left = str(datetime.timedelta(seconds=int(min(seconds, 1e9))))
-    return Status(run, found, error, stage, left, measured, entry.id if entry else "")
-
-
-def is_running(folder: Path) -> bool:
-    """Check that a process of the run is alive."""
-    with disk_errors(f"read {folder / run_lock.CLAIM}"):
-        return locks.living_owner(folder / run_lock.CLAIM) is not None
-
-
-def accuracy(folder: Path, done: bool) -> str:
-    """The base model's pass@1 and the newest one on the same problems, in percent."""
-    records, _ = read_lines(folder / "eval.jsonl")
-    if not records:
-        return ""
-    newest = records[-1]  # on some problems while training, on all before and after
-    base = next(each for each in records if each.get("subset") == newest.get("subset"))
-    values = [as_number(each.get("pass@1")) for each in (base, newest)]
-    shown = [f"{100 * value:.1f}" for value in values if value is not None]
-    return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])
-
-
-def status_table(statuses: Sequence[Status]) -> str:
-    """One line a run, with the settings that not all have, and a line that counts them."""
-    rows = [["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder", ""]]
-    shared = set.intersection(*({*each.run.overrides} for each in statuses))
-    for each in statuses:
-        varies, error = " ".join(word for word in each.run.overrides if word not in shared), each.error
-        varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
-        cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
-        rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
-    return "\n".join([*aligned(rows), *model_sizes(statuses), count_states(statuses)])
-
-
-def model_sizes(statuses: Sequence[Status]) -> list[str]:
-    """A line on the room that the models of a sweep take; none where there are none."""
-    sizes = [size for each in statuses if each.state != UNREADABLE and (size := bytes_of_models(each.run.folder))]
-    if not sizes:
-        return []
-    runs = plural(len(sizes), "run")
-    return [f"models of {runs}: {readable_size(sum(sizes))}; checkpoint.save_model=false keeps none"]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, each column as wide as its widest cell (p̃ is one letter, of two characters)."""
-    widths = [max(len(cell) - cell.count("\u0303") for cell in column) for column in zip(*rows, strict=True)]
-    padded = ([cell.ljust(n + cell.count("\u0303")) for cell, n in zip(row, widths, strict=True)] for row in rows)
-    return ["  ".join(row).rstrip() for row in padded]
-
-
-def count_states(statuses: Sequence[Status]) -> str:
-    number = Counter(each.state for each in statuses)
-    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE, REMOVED)
-    parts = [f"{number[state]} {state}" for state in order if number[state]]
-    return f"{plural(len(statuses), 'run')}: {', '.join(parts)}"

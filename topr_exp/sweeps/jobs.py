@@ -1,0 +1,25 @@
+"""Jobs of a scheduler, as it describes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job that waits or runs."""
+
+    id: str  # as the scheduler prints it
+    state: Literal["queued", "running", "ending"]
+    reason: str = ""  # why it waits
+
+
+@dataclass(frozen=True)
+class JobStates:
+    """A scheduler's answer about the jobs of some runs."""
+
+    by_job: Mapping[str, JobState]  # by `Run.job`, without the jobs that have ended
+    problem: str = ""  # why the scheduler gives no answer: any of the runs may wait or run
+
+
+NO_JOBS = JobStates({})

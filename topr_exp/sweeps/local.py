@@ -1,0 +1,134 @@
+"""Scheduler of this machine: runs of a sweep as processes, several at once, which take turns on its GPUs."""
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from topr_exp.config.groups import ClusterConfig
+from topr_exp.runs import run_lock
+from topr_exp.runtime import distributed, locks
+from topr_exp.runtime.stop import StopFlag
+from topr_exp.runtime.terminal import plural, say
+from topr_exp.sweeps.clusters import LocalCluster
+from topr_exp.sweeps.processes import Child, run_processes, share_threads, supervise
+from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
+from topr_exp.sweeps.jobs import NO_JOBS, JobStates
+from topr_exp.sweeps.sweep import Run
+
+FIRST_REPORT_SECONDS = 10
+REPORT_SECONDS = 60
+
+
+class LocalScheduler:
+    """Processes of this machine: they begin at once and live while `submit` runs."""
+
+    def check_available(self) -> None:
+        """Do nothing: processes can always be started."""
+
+    def preview(self, run_count: int, cluster: ClusterConfig) -> str:
+        return ""
+
+    def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
+        """Run all, `cluster.jobs` at once, and print how each ended; a stop signal ends them, and no other starts."""
+        assert isinstance(cluster, LocalCluster)
+        stop = StopFlag()
+        with stop.listening():
+            run_all(runs, cluster.jobs, stop)
+        stop.check()
+
+    def states(self, runs: Sequence[Run]) -> JobStates:
+        """Return none: the claims in the runs' folders show the processes."""
+        return NO_JOBS
+
+    def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
+        claims = [] if launcher_claim is None else [launcher_claim]
+        claims += [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
+        refusals = [terminate(claim) for claim in claims]
+        return [refusal for refusal in refusals if refusal]
+
+    def logs(self, run: Run) -> Path | None:
+        return None
+
+    def requeue(self, run: Run) -> str:
+        return "processes are not queued"
+
+
+def terminate(claim: Path) -> str:
+    """Send SIGTERM to the process that holds a claim; returns why it is left alone if it can't be seen to hold it."""
+    process = locks.living_owner(claim)
+    with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
+        if process is not None and process.is_here() and process.has_open(claim):
+            os.kill(process.pid, signal.SIGTERM)
+            return ""
+    if process is None or locks.living_owner(claim) is None:
+        return ""
+    return f"{claim}: process {process} is left alone; it is not here, not yours, or at other work"
+
+
+def run_all(runs: Sequence[Run], parallel_runs: int, stop: StopFlag) -> None:
+    """Run all, so many at once, and print how each ended."""
+    run_by_child: dict[Child, Run] = {}
+    ticker = Ticker(runs)
+
+    def start(run: Run, slot: int) -> Child:
+        log = run.log.resolve()
+        child = Child("the run", log, run_one, run, log, min(parallel_runs, len(runs)), slot)
+        run_by_child[child] = run
+        return child
+
+    def report(child: Child, error: BaseException | None) -> None:
+        status = read_status(run_by_child[child])
+        say(f"{time.strftime('%H:%M:%S')} {replace(status, error=str(error or status.error))}")
+
+    supervise([partial(start, run) for run in runs], stop, report, slots=parallel_runs, tick=ticker.tick)
+
+
+def run_one(run: Run, log: Path, parallel_runs: int, slot: int) -> None:
+    """Be the process of a run, of which so many run at once."""
+    choose_gpus(slot, run.settings["cluster"]["processes"], parallel_runs)
+    share_threads(parallel_runs)
+    run_processes(run.enter(), log)
+
+
+def choose_gpus(slot: int, gpus_per_run: int, parallel_runs: int) -> None:
+    """Make only the slot's GPUs visible, before the first use of one; note how many runs share a GPU."""
+    gpus = distributed.visible_gpus()
+    places = max(1, len(gpus) // gpus_per_run)
+    os.environ[distributed.RUNS_PER_GPU] = str(math.ceil(parallel_runs / places))
+    if len(gpus) > gpus_per_run:
+        first = slot % places * gpus_per_run
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[first : first + gpus_per_run])
+
+
+class Ticker:
+    """Prints how far runs of this machine are, soon after the start and then once a minute."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self.began = time.monotonic()
+        self.next_report = self.began + FIRST_REPORT_SECONDS
+
+    def tick(self) -> None:
+        """Print a line if one is due."""
+        now_seconds = time.monotonic()
+        if now_seconds >= self.next_report:
+            self.next_report = now_seconds + REPORT_SECONDS
+            statuses = [read_status(run) for run in self.runs]
+            say(f"{time.strftime('%H:%M:%S')} {describe_progress(statuses, now_seconds - self.began)}")
+
+
+def describe_progress(statuses: Sequence[RunStatus], seconds: float) -> str:
+    """Format how many runs have ended after so many seconds, an estimate for the others, and the stages at work."""
+    ended_count = sum(status.state in (RunState.DONE, RunState.FAILED) for status in statuses)
+    line = f"{ended_count} of {plural(len(statuses), 'run')} ended"
+    if ended_count:
+        seconds_left = seconds / ended_count * (len(statuses) - ended_count)
+        line += f", about {math.ceil(seconds_left / 60)} min left"
+    stages = [f"run {status.run.number} {status.stage}" for status in statuses if status.state == RunState.RUNNING]
+    return f"{line}; {', '.join(stages)}" if stages else line

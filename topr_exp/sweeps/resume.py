@@ -1,0 +1,84 @@
+"""Resuming a sweep from its folder: checks on stored settings, which may be another user's, before anything starts."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from topr_exp.config.groups import ClusterConfig
+from topr_exp.config.settings import Config
+from topr_exp.runs.plan import recompose
+from topr_exp.runs.preflight import check_machine
+from topr_exp.runs.run_files import LAUNCH
+from topr_exp.runs.run_lock import lock_run_folder
+from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.terminal import say, warn
+from topr_exp.schema import plain
+from topr_exp.sweeps.launch import run_unfinished
+from topr_exp.sweeps.named_code import KEYS, confirm_code, refuse_strange_place
+from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
+from topr_exp.sweeps.run_status import missing_status
+from topr_exp.sweeps.sweep import CLAIM, Run, missing_runs, newest_run, open_sweep, record_runs
+from topr_exp.types import TOPRError
+
+
+def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
+    """Start the unfinished runs of a sweep that are active nowhere; returns the exit code.
+
+    settings: changed cluster settings, and settings that confirm code that the sweep names.
+    """
+    runs = open_sweep(folder)
+    warn_of_other_users(folder, runs)
+    newest = newest_run(runs)
+    runs_to_start = find_runs_to_start(runs)
+    for run in (newest, *runs_to_start):
+        refuse_strange_place(run)
+    cluster_settings = [text for text in settings if not text.startswith(tuple(f"{key}=" for key in KEYS))]
+    absolute_folder = folder.resolve()
+    with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
+        cluster = recompose(newest.arguments, cluster_settings)
+        code = confirm_code(
+            folder, runs_to_start, cluster, settings
+        )  # before the settings are loaded, which imports it
+        use_cluster(runs_to_start, cluster)
+        configs = [run.config() for run in runs_to_start]
+        for run, config in zip(runs_to_start, configs, strict=True):
+            refuse_moved_sweep(folder, absolute_folder, run, config)
+        check_machine(configs)
+    say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code) or 'none'}")
+    SCHEDULERS[cluster.name].check_available()
+    with lock_run_folder(folder, CLAIM, "launched"):
+        runs = open_sweep(folder)
+        confirm_code(folder, find_runs_to_start(runs), cluster, settings)  # the files may have changed
+        use_cluster(runs, cluster)
+        missing = [missing_status(run) for run in missing_runs(folder, runs)]
+        record_runs(folder, runs)
+        return run_unfinished(runs, cluster, missing=missing)
+
+
+def warn_of_other_users(folder: Path, runs: Sequence[Run]) -> None:
+    """Warn if files that decide what runs belong to another user."""
+    owners = {folder.stat().st_uid}
+    for run in runs:
+        owners.add((run.folder / LAUNCH).stat().st_uid)
+    for owner in owners - {os.getuid()}:
+        warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
+
+
+def find_runs_to_start(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that are neither done nor active."""
+    statuses, _ = read_statuses(runs)
+    return [status.run for status in statuses if status.needs_start]
+
+
+def use_cluster(runs: Sequence[Run], cluster: ClusterConfig) -> None:
+    """Replace the cluster settings of runs."""
+    for run in runs:
+        run.settings["cluster"] = plain(cluster)
+
+
+def refuse_moved_sweep(folder: Path, absolute_folder: Path, run: Run, config: Config) -> None:
+    """Raise TOPRError if a run would go on in another folder than the sweep's."""
+    launch_folder = Path(run.cwd, config.folder.parent).resolve()
+    if launch_folder != absolute_folder:
+        raise TOPRError(f"{folder} was launched as {launch_folder}, where its runs would go on: move it back")
