@@ -11,7 +11,7 @@ from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
 from topr_exp.schema import plain
-from topr_exp.sweeps.sweep import runs_of
+from topr_exp.sweeps.sweep import make_runs
 
 
 def make_run(
@@ -46,12 +46,12 @@ def write_run(
         (folder / "DONE").touch()
 
 
-def make_sweep_of_two(folder: Path) -> Path:
+def make_sweep_of_two(folder: Path, *settings: str) -> Path:
     """A sweep of a finished run and one that was killed."""
-    given = ["-m", "algo=topr,tis", f"output_dir={folder.parent}", f"name={folder.name}"]
+    given = ["-m", "algo=topr,tis", f"output_dir={folder.parent}", f"name={folder.name}", *settings]
     for algo in ("topr", "tis"):
         make_run(folder.parent, f"algo={algo}", f"name={folder.name}", steps=2, done=algo == "topr")
-    for run in runs_of(plan(parse_arguments(given)).jobs, given, []):
+    for run in make_runs(plan(parse_arguments(given)).jobs, given, []):
         run.save()
     return folder
 

@@ -24,7 +24,7 @@ from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import interval_columns
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.terminal import plural, warn
-from topr_exp.sweeps.sweep import aligned
+from topr_exp.sweeps.status_table import align_columns
 from topr_exp.types import ConfigError, TOPRError
 
 FIGURES = ("pass@1", "maj", "invalid")
@@ -46,7 +46,7 @@ def print_comparison(options: argparse.Namespace) -> int:
     rows = comparison_rows(compared.groups, compared.differences, reference=reference, name=compared.figure)
     lines = [list(rows[0])]
     lines += [list(row.values()) for row in rows]
-    print("\n".join(aligned(lines)))
+    print("\n".join(align_columns(lines)))
     print("[ ]: 95 % each; differences are paired by seed and test problem", *compared.remarks, sep="\n")
     return 0
 

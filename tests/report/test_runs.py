@@ -17,7 +17,7 @@ from topr_exp.report import __main__ as report
 from topr_exp.report import plots
 from topr_exp.report.reader import find_runs, read_run
 from topr_exp.sweeps import __main__ as sweeps
-from topr_exp.sweeps import sweep
+from topr_exp.sweeps import run_status
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
@@ -156,6 +156,6 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_pa
     assert compare.main([str(intact.parent)]) == 0
     assert "[ ]: 95 %" in capsys.readouterr().out
     if name != "run.claim":
-        monkeypatch.setattr(sweep, "is_running", lambda folder: "running" in folder.name)
+        monkeypatch.setattr(run_status, "is_running", lambda folder: "running" in folder.name)
     assert sweeps.main(["status", str(intact.parent)]) == 0
     assert capsys.readouterr().out.count("\n") == len(names) + 2

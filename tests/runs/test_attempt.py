@@ -19,7 +19,7 @@ from topr_exp.pipeline import run
 from topr_exp.report.reader import find_runs
 from topr_exp.runs import overwrite, run_lock
 from topr_exp.store.__main__ import main as store
-from topr_exp.sweeps.launch import start_all_anew
+from topr_exp.sweeps.launch import move_run_folders
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError, TOPRError
 
@@ -59,7 +59,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.Monke
     config = config_of(*overrides(tmp_path, "overwrite=true"))
     assert overwrite.move_overwritten_folder(config).overwrite is False  # no folder: nothing to move
     config.folder.mkdir(parents=True)
-    child = "import sys; from pathlib import Path; from topr_exp.runs.attempt import lock_run_folder\n"
+    child = "import sys; from pathlib import Path; from topr_exp.runs.run_lock import lock_run_folder\n"
     child += "with lock_run_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n"
     run = Run(config.folder, 3, [], {"overwrite": True}, "", [], 0.0)
     with subprocess.Popen(
@@ -70,10 +70,10 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.Monke
         with refused("is being run by process"):
             overwrite.move_overwritten_folder(config)
         with refused("overwrite=true: run 3 is running; cancel it first"):
-            start_all_anew([run])
+            move_run_folders([run])
         holder.communicate()
     (config.folder / "mine").touch()
-    start_all_anew([run])
+    move_run_folders([run])
     assert run.settings == {"overwrite": False}, "or a job that is queued again would move its own folder"
     overwrite.move_aside(config.folder)  # there is none
     assert (config.folder.parent / "replaced" / f"{config.folder.name}-1" / "mine").exists()
@@ -82,7 +82,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path, monkeypatch: pytest.Monke
 def test_no_folder_is_moved_while_slurm_does_not_say_whether_the_run_waits(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with refused("overwrite=true: Slurm does not answer"):
-        start_all_anew([Run(tmp_path, 1, [], {}, "", [], 0.0, job="topr-x_0")])
+        move_run_folders([Run(tmp_path, 1, [], {}, "", [], 0.0, job="topr-x_0")])
     assert tmp_path.exists()
 
 

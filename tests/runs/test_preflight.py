@@ -29,9 +29,9 @@ from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job, plan
 from topr_exp.runs.task_set import TaskSet
 from topr_exp.runtime import checksums
-from topr_exp.sweeps import processes
+from topr_exp.sweeps import local
 from topr_exp.sweeps.launch import refuse_changed_inputs
-from topr_exp.sweeps.sweep import runs_of
+from topr_exp.sweeps.sweep import make_runs
 from topr_exp.types import ConfigError, TOPRError
 
 Told = Callable[..., str]
@@ -315,13 +315,13 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, threads
 def test_the_share_of_a_sweeps_run_is_a_default(tmp_path, threads, monkeypatch):
     """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    monkeypatch.setenv(processes.distributed.RUNS_PER_GPU, "1")  # a sweep's run sets it, for itself alone
+    monkeypatch.setenv(local.distributed.RUNS_PER_GPU, "1")  # a sweep's run sets it, for itself alone
     monkeypatch.chdir(tmp_path)
     configs = [config_of("experiment=smoke", f"output_dir={tmp_path}", f"seed={seed}") for seed in (0, 1)]
     torch.set_num_threads(5)
     pipeline.run(configs[0])
-    begun, new = runs_of([Job([], config) for config in configs], [], [])
+    begun, new = make_runs([Job([], config) for config in configs], [], [])
     for part, asked in ((begun, None), (new, None), (new, 1)):
         part.settings["cluster"]["threads"] = asked
-        processes.run_one(part, tmp_path / "log.txt", 2, 0)
+        local.run_one(part, tmp_path / "log.txt", 2, 0)
     assert threads == [5, 5, 2, 1]

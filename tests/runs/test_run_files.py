@@ -13,7 +13,8 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.provenance import command_of, user_overrides
 from topr_exp.runs.run_files import RUN_FILES, read_run_file
 from topr_exp.runtime.json_files import find_type_fault, has_type
-from topr_exp.sweeps.sweep import STOPPED, SweepRecord, read_run, read_status
+from topr_exp.sweeps.run_status import RunState, read_status
+from topr_exp.sweeps.sweep import SweepRecord, read_run
 
 BEYOND_FLOAT = 10**400
 VALUES = ["text", "with\0", 2.5, True, None, [1], ["a"], [None], {}, {"a": []}, {"a": "text"}, BEYOND_FLOAT]
@@ -106,7 +107,10 @@ def test_the_status_of_a_sweep_names_a_damaged_state(tmp_path: Path) -> None:
     run = read_run(folder)
     assert run is not None
     status = read_status(run)
-    assert (status.state, status.error) == (STOPPED, "state.json has progress=[1], which is not an object or null")
+    assert (status.state, status.error) == (
+        RunState.STOPPED,
+        "state.json has progress=[1], which is not an object or null",
+    )
 
 
 def test_only_files_that_others_write_are_read_without_types() -> None:

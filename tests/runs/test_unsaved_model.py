@@ -15,6 +15,8 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.terminal import readable_size
 from topr_exp.store import __main__ as store
 from topr_exp.sweeps import sweep
+from topr_exp.sweeps.registry import read_statuses
+from topr_exp.sweeps.status_table import status_table
 from topr_exp.types import ConfigError
 
 UNSAVED = "checkpoint.save_model=false"
@@ -105,15 +107,15 @@ def weigh(folder: Path, count: int) -> None:
 
 def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(tmp_path, capsys):
     folder = make_sweep_of_two(tmp_path / "three")
-    statuses, _ = sweep.read_statuses(sweep.read_runs(folder))
-    assert "models of" not in sweep.status_table(statuses)
+    statuses, _ = read_statuses(sweep.read_runs(folder))
+    assert "models of" not in status_table(statuses)
     for each, count in zip(statuses, (1_500_000, 700_000), strict=True):
         weigh(each.run.folder, count)
         (each.run.folder / "state.json").write_text("{}")
     weigh(statuses[0].run.folder / "iteration-1", 100_000)
     assert bytes_of_models(statuses[0].run.folder) == 1_600_000
     line = f"models of 2 runs: 2.3 MB; {UNSAVED} keeps none"
-    assert sweep.status_table(statuses).splitlines()[-2] == line
+    assert status_table(statuses).splitlines()[-2] == line
     (tmp_path / "store").mkdir()
     assert store.main(["--root", str(tmp_path / "store"), "list"]) == 0
     assert f"models of 2 runs, 2.3 MB in {folder}; {UNSAVED} keeps none" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import printable
-from topr_exp.sweeps import __main__ as sweeps
+from topr_exp.sweeps import local
 from topr_exp.types import ConfigError, TOPRError
 
 pytestmark = pytest.mark.timeout(900)
@@ -161,7 +161,7 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -
 def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "PROC", tmp_path / "none")
     with locks.acquire(tmp_path / "run.claim"):  # type: ignore[union-attr]
-        assert "is left alone" in sweeps.terminate(tmp_path / "run.claim")
+        assert "is left alone" in local.terminate(tmp_path / "run.claim")
 
 
 # ---- exit statuses, with one line for an error

@@ -1,7 +1,7 @@
 """Sweeps on a real Slurm of one node, without accounting: whatever happens to the jobs, the results are the same.
 
-`scripts/slurm-for-tests.sh` starts it; where Debian's Slurm or root is missing, these tests are skipped. One array and
-one kill are tried by `make test`, the rest by the extended tests.
+`scripts/slurm-for-tests.sh` starts it; where Debian's Slurm or root is missing, these tests are skipped. One array is
+tried by `make test`, the rest by the extended tests.
 """
 
 import json
@@ -138,6 +138,7 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     assert results(sweep) == results(tmp_path / "local" / "runs")
 
 
+@extended
 def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_path, undisturbed):
     """The launcher of a single run, before it knows the job's id and Submitit has named the job's pickle."""
     arguments, sweep = [*TINY, f"output_dir={tmp_path}", LONG, *SLURM], tmp_path / "runs"

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+JobPhase = Literal["queued", "running", "ending"]
+
 
 @dataclass(frozen=True)
 class JobState:
     """A job that waits or runs."""
 
     id: str  # as the scheduler prints it
-    state: Literal["queued", "running", "ending"]
+    phase: JobPhase
     reason: str = ""  # why it waits
 
 

@@ -16,9 +16,9 @@ from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import plural, say
 from topr_exp.sweeps.clusters import LocalCluster
+from topr_exp.sweeps.jobs import NO_JOBS, JobStates
 from topr_exp.sweeps.processes import Child, run_processes, share_threads, supervise
 from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
-from topr_exp.sweeps.jobs import NO_JOBS, JobStates
 from topr_exp.sweeps.sweep import Run
 
 FIRST_REPORT_SECONDS = 10
@@ -63,7 +63,7 @@ def terminate(claim: Path) -> str:
     """Send SIGTERM to the process that holds a claim; returns why it is left alone if it can't be seen to hold it."""
     process = locks.living_owner(claim)
     with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
-        if process is not None and process.is_here() and process.has_open(claim):
+        if process is not None and process.is_on_this_host() and process.has_open(claim):
             os.kill(process.pid, signal.SIGTERM)
             return ""
     if process is None or locks.living_owner(claim) is None:

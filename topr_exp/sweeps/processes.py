@@ -70,7 +70,7 @@ def _run(
 ) -> None:
     """Do the work and send how it ended: None, or an exception of this package's."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    open_console(goes_on=True)
+    open_console(lasting=True)
     error: BaseException | None = None
 
     def send_bus_error(bus_error: TOPRError) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from topr_exp.runs.finished import MARK
+from topr_exp.sweeps.jobs import JobState, JobStates
 from topr_exp.sweeps.local import LocalScheduler
 from topr_exp.sweeps.run_status import RunStatus, read_status
-from topr_exp.sweeps.jobs import JobState, JobStates
 from topr_exp.sweeps.scheduler import Scheduler
 from topr_exp.sweeps.slurm import SlurmScheduler
 from topr_exp.sweeps.sweep import Run

@@ -41,7 +41,7 @@ def requeue_stopped_run(scheduler: Scheduler, run: Run, reason: signal.Signals) 
 
 def job_is_running(scheduler: Scheduler, run: Run) -> bool:
     job = scheduler.states([run]).by_job.get(run.job or "")
-    return job is not None and job.state == "running"
+    return job is not None and job.phase == "running"
 
 
 def count_time_limit(run: Run) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.config.settings import Config
 from topr_exp.runs.plan import recompose
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runs.run_files import LAUNCH
@@ -43,7 +42,9 @@ def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
         use_cluster(runs_to_start, cluster)
         configs = [run.config() for run in runs_to_start]
         for run, config in zip(runs_to_start, configs, strict=True):
-            refuse_moved_sweep(folder, absolute_folder, run, config)
+            launch_folder = Path(run.cwd, config.folder.parent).resolve()
+            if launch_folder != absolute_folder:
+                raise TOPRError(f"{folder} was launched as {launch_folder}, where its runs would go on: move it back")
         check_machine(configs)
     say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code) or 'none'}")
     SCHEDULERS[cluster.name].check_available()
@@ -75,10 +76,3 @@ def use_cluster(runs: Sequence[Run], cluster: ClusterConfig) -> None:
     """Replace the cluster settings of runs."""
     for run in runs:
         run.settings["cluster"] = plain(cluster)
-
-
-def refuse_moved_sweep(folder: Path, absolute_folder: Path, run: Run, config: Config) -> None:
-    """Raise TOPRError if a run would go on in another folder than the sweep's."""
-    launch_folder = Path(run.cwd, config.folder.parent).resolve()
-    if launch_folder != absolute_folder:
-        raise TOPRError(f"{folder} was launched as {launch_folder}, where its runs would go on: move it back")

@@ -91,7 +91,7 @@ def find_state(run: Run, progress_file: Mapping[str, Any], fault: str, jobs: Job
         return RunState.RUNNING, ""
     job = (jobs or NO_JOBS).by_job.get(run.job or "")
     if job is not None:
-        return RunState.QUEUED if job.state == "queued" else RunState.RUNNING, job.reason
+        return RunState.QUEUED if job.phase == "queued" else RunState.RUNNING, job.reason
     failure = attempt.last_error(run.folder)
     if failure:
         return RunState.FAILED, failure

@@ -24,17 +24,17 @@ from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import printable, say
 from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.clusters import SlurmCluster
+from topr_exp.sweeps.jobs import NO_JOBS, JobPhase, JobState, JobStates
 from topr_exp.sweeps.processes import redirect, run_processes
 from topr_exp.sweeps.requeue import requeue_stopped_run
 from topr_exp.sweeps.run_status import RunStatus
-from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
 from topr_exp.sweeps.sweep import SCRIPTS, Run, read_run
 from topr_exp.types import ConfigError, TOPRError
 
 ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
-JOB_STATES = {"RUNNING": "running", "COMPLETING": "ending"}  # in all others a job waits
+JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in all others a job waits
 SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")  # in Submitit
 SLURM_NAMES = ("partition", "account", "qos", "constraint", "signal_delay_s")  # in Submitit with `slurm_`
 

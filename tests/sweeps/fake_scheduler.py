@@ -1,0 +1,61 @@
+"""A scheduler whose queue is a dictionary, for tests of what a sweep does with one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.groups import ClusterConfig
+from topr_exp.sweeps.jobs import JobState, JobStates
+from topr_exp.sweeps.run_status import RunStatus
+from topr_exp.sweeps.sweep import Run
+from topr_exp.types import TOPRError
+
+
+@dataclass
+class FakeScheduler:
+    """Queues jobs 17_0, 17_1, ... that never start."""
+
+    jobs: dict[str, JobState] = field(default_factory=dict)  # in the queue, by `Run.job`
+    submissions: list[tuple[list[int], ClusterConfig]] = field(default_factory=list)  # numbers of the runs
+    requeues: int = 0
+    problem: str = ""  # why it does not answer
+    submit_error: BaseException | None = None  # raised by `submit` once the jobs are in the queue
+    requeue_problems: list[str] = field(default_factory=list)  # of the next requeues
+
+    def check_available(self) -> None:
+        pass
+
+    def preview(self, run_count: int, cluster: ClusterConfig) -> str:
+        return f"{run_count} jobs"
+
+    def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
+        for index, run in enumerate(runs):
+            run.job = f"array{len(self.submissions)}_{index}"
+            run.save()
+            self.jobs[run.job] = JobState(f"17_{len(self.jobs)}", "queued", "Priority")
+        self.submissions.append(([run.number for run in runs], cluster))
+        if self.submit_error is not None:
+            raise self.submit_error
+
+    def states(self, runs: Sequence[Run]) -> JobStates:
+        return JobStates({} if self.problem else self.jobs, self.problem)
+
+    def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
+        if self.problem:
+            raise TOPRError(self.problem)
+        for status in statuses:
+            self.jobs.pop(status.run.job or "", None)
+        return []
+
+    def logs(self, run: Run) -> Path | None:
+        return run.folder.parent / "job.log"
+
+    def requeue(self, run: Run) -> str:
+        self.requeues += 1
+        return self.requeue_problems.pop(0) if self.requeue_problems else ""
+
+
+def bare_run(folder: Path, number: int = 1, **fields: Any) -> Run:
+    """A run without settings."""
+    return Run(folder, number, [], {}, "", [], 0.0, **fields)
