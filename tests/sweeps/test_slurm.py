@@ -22,7 +22,8 @@ from tests.sweeps.test_group import assert_same_run
 
 LONG = "optim.epochs=8"  # 16 updates
 SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
-SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
+SLURM = "cluster=slurm"
+ONE_CPU = "cluster.cpus_per_task=1"
 
 SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
@@ -72,7 +73,8 @@ def ask(*arguments: str) -> str:
 
 def submit(output: Path, *arguments: object) -> tuple[Path, str, Path]:
     """Submit a sweep; its folder, Slurm's id of its first run, and that run's folder."""
-    done = launch(output, *SLURM, *arguments)
+    names_cpus = any(str(argument).startswith("cluster.cpus_per_task=") for argument in arguments)
+    done = launch(output, SLURM, *arguments, *([] if names_cpus else [ONE_CPU]))
     assert done.returncode == 0, done.stderr
     kind, number = done.stdout.partition("to Slurm: ")[2].split()[:2]
     job = f"{number}_0" if kind == "array" else number
@@ -141,7 +143,7 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
 @extended
 def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_path, undisturbed):
     """The launcher of a single run, before it knows the job's id and Submitit has named the job's pickle."""
-    arguments, sweep = [*TINY, f"output_dir={tmp_path}", LONG, *SLURM], tmp_path / "runs"
+    arguments, sweep = [*TINY, f"output_dir={tmp_path}", LONG, SLURM, ONE_CPU], tmp_path / "runs"
     (tmp_path / "sbatch").write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"; kill -9 $PPID')
     (tmp_path / "sbatch").chmod(0o755)
     killed = command("topr_exp", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
@@ -208,7 +210,7 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undist
 @extended
 def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(tmp_path: Path) -> None:
     sweep, dead = tmp_path / "runs", tmp_path / "slurm.conf"
-    done = launch(tmp_path, *SLURM, "seed=0,1", "cluster.partition=fast")
+    done = launch(tmp_path, SLURM, ONE_CPU, "seed=0,1", "cluster.partition=fast")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "cluster.partition=fast; there are: grace, high, low, main" in done.stderr
     assert not ask("squeue", "--noheader")
