@@ -77,8 +77,8 @@ def best_product(ours: Ours) -> float:
     """Operations a second of tokens x hidden times hidden x intermediate, the best of many."""
     config, policy = ours.policy.model.config, ours.policy
     rows = int(ours.tokens / ours.batches)
-    a = torch.randn(rows, config.hidden_size, device=policy.device, dtype=policy.compute)
-    b = torch.randn(config.hidden_size, config.intermediate_size, device=policy.device, dtype=policy.compute)
+    a = torch.randn(rows, config.hidden_size, device=policy.device, dtype=policy.compute_dtype)
+    b = torch.randn(config.hidden_size, config.intermediate_size, device=policy.device, dtype=policy.compute_dtype)
     best, end = float("inf"), time.monotonic() + 2
     while time.monotonic() < end:
         began = clock(policy.device)

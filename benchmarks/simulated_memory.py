@@ -203,7 +203,7 @@ def skeleton(size: str, lora: int | None) -> Policy:
         policy = Policy(model.eval(), None, "simulated", torch.bfloat16)
     torch.set_default_dtype(torch.float32)
     if lora is not None:
-        policy.add_adapter(LoRA(lora, 2.0 * lora, ALL_LINEAR), 0, "simulated", None)
+        policy.add_adapter(LoRA(lora, 2.0 * lora, ALL_LINEAR), 0, base_path="simulated", trained_folder=None)
     return policy
 
 

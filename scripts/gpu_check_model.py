@@ -64,7 +64,7 @@ LOGITS = 5.0  # standard deviation of a trained model's; a random head's are fou
 
 def write_model(size: str, folder: str, shots: str, given: str = "") -> dict[str, Any]:
     """A random model in bfloat16 with its tokenizer, or one that is given, and the worked examples of its prompts."""
-    from topr_exp.models.loading import weights_fingerprint
+    from topr_exp.models.model_folder import weights_fingerprint
 
     began, found = time.monotonic(), {} if given else random_model(size, Path(folder))
     written = time.monotonic()

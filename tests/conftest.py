@@ -197,7 +197,7 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
 @pytest.fixture
 def own_model(tmp_path: Path) -> Path:
     """A model folder that a test may change."""
-    from topr_exp.models.loading import SHIPPED
+    from topr_exp.models.model_folder import SHIPPED
 
     return Path(shutil.copytree(SHIPPED / "tiny", tmp_path / "own"))
 

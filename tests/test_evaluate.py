@@ -16,8 +16,8 @@ from tests.conftest import config_of, lines_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import main
-from topr_exp.models import loading
-from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
+from topr_exp.models.loading import load_model
+from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.first_prompt import preview_prompt
@@ -217,14 +217,14 @@ def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path: Path, monkeypa
     """A GPU may have no room for both."""
     loaded: list[tuple[str, Any]] = []
 
-    def load(path: str, *given: Any) -> Any:
+    def load(path: str, *arguments: Any, **options: Any) -> Any:
         assert all(model() is None for _, model in loaded)
-        model, tokenizer = load_model(path, *given)
+        model, tokenizer = load_model(path, *arguments, **options)
         model.circle = [model]  # as the first model of a process is held by frames of its loading
         loaded.append((Path(path).name, weakref.ref(model)))
         return model, tokenizer
 
-    monkeypatch.setattr(loading, "load_model", load)
+    monkeypatch.setattr("topr_exp.models.policy.load_model", load)
     verifier = ["task=verifier", "task.solver=tiny", "task.test_solutions=2"]
     gc.disable()  # so that no circle goes by chance
     try:

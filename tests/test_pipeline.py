@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import config_of, lines_of, overrides
 from tests.processes import start_command
 from tests.sweep_tools import result, slow, steps, wait_for
-from topr_exp.models.loading import model_folder, weights_fingerprint
+from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs import task_set
@@ -85,7 +85,7 @@ def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
     config = config_of(*overrides(tmp_path, *more))
     summary = run(config)
     assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == [1]
-    base = weights_fingerprint(model_folder("tiny"))
+    base = weights_fingerprint(fetch_model_folder("tiny"))
     shared, own = (keys_of(folder / "store", "weights") for folder in (tmp_path, config.folder))
     assert shared == [base] * 2, "to train on and to test"
     assert sorted(Counter(own).values()) == [1, 2, 2], "the last one is tested alone"

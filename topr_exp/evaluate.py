@@ -166,7 +166,7 @@ def evaluate_model(config: Config) -> None:
     import torch
 
     from topr_exp.evaluation.showcase import show_completions
-    from topr_exp.models.loading import model_folder, weights_fingerprint
+    from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.cut_off import warn_of_tested
     from topr_exp.runs.task_set import TaskSet
@@ -179,7 +179,7 @@ def evaluate_model(config: Config) -> None:
     stop = StopFlag()
     with stop.listening(), stop.immediate():
         tasks = TaskSet(config, test_only=True)
-        weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
+        weights = weights_fingerprint(fetch_model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.identity.items() if name in DECIDE}
         folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
@@ -194,7 +194,7 @@ def evaluate_model(config: Config) -> None:
             what = "solutions to verify" if config.task.verifies else "problems"
             size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
             say(
-                f"model   {config.model.path} ({size}, {policy.place})\n"
+                f"model   {config.model.path} ({size}, {policy.device_description})\n"
                 f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {what}, "
                 f"{config.data.eval_n} completions each"
             )

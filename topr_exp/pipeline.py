@@ -364,7 +364,7 @@ class Experiment:
         """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
         config, policy = self.config, self.policies.trained
         # From here on the weights change: no folder holds them, and what they compute has a name of its own.
-        policy.folder, policy.fingerprint = None, f"{self.folder.path.name}, iteration {iteration}, in training"
+        policy.rename_weights(f"{self.folder.path.name}, iteration {iteration}, in training")
         whole = reference if "vocab_kl" in config.algo.needs else None
         folder, parallel = self.folder.path / "checkpoints" / str(iteration), config.cluster.parallel
         with self.stop.immediate():

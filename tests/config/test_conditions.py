@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import config_of, needs_peft, overrides, refused
-from topr_exp.models.loading import SHIPPED, weights_fingerprint
+from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.task_set import Policies

@@ -13,7 +13,7 @@ from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
-from topr_exp.models.loading import SHIPPED
+from topr_exp.models.model_folder import SHIPPED
 from topr_exp.runs.plan import plan
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError

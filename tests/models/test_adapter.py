@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausal
 from tests.conftest import config_of, make_model, needs_peft, refused
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
-from topr_exp.models.loading import ADAPTER
-from topr_exp.models.policy import Policy, load_policy, save_policy, stored
+from topr_exp.models.model_folder import ADAPTER
+from topr_exp.models.policy import Policy, load_policy, save_policy, stored_weights
 from topr_exp.sampling.engine_weights import check_log_probabilities
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
@@ -32,7 +32,7 @@ def adapted(dtype: torch.dtype = torch.float32, targets: Any = ALL_LINEAR, train
     """A model, and a policy that trains an adapter on the same; `trained`: with numbers in it."""
     base = make_model(11).to(dtype)
     policy = Policy(copy.deepcopy(base), None, "base", dtype)
-    policy.add_adapter(LoRA(4, 8.0, targets), 0, "somewhere/base", None)
+    policy.add_adapter(LoRA(4, 8.0, targets), 0, base_path="somewhere/base", trained_folder=None)
     if trained:
         generator = torch.Generator().manual_seed(1)
         for _, weight in adapter.trained_weights(policy.model):
@@ -124,7 +124,7 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert beside.peft_config["default"].base_model_name_or_path == "somewhere/base"
     torch.testing.assert_close(logits(beside), expected, atol=0, rtol=0)
     again = Policy(make_model(11), None, "base", torch.float32)
-    again.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 5, "somewhere/base", tmp_path / "model")
+    again.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 5, base_path="somewhere/base", trained_folder=tmp_path / "model")
     assert torch.equal(logits(again.model), expected)
     assert again.fingerprint not in ("base", policy.fingerprint)
     assert again.without_adapter().fingerprint == "base"
@@ -137,7 +137,7 @@ def test_a_layer_adds_alpha_over_rank_times_its_two_matrices() -> None:
     down, up = (weights[f"{name}.lora_{matrix}.default.weight"].detach() for matrix in "AB")
     assert (down.shape[0], up.shape[1]) == (4, 4)
     expected = base.get_parameter(f"{name}.weight") + 8.0 / 4 * up @ down
-    found = adapter.merged(policy.model, f"{name}.weight", adapter.base_weights(policy.model)[f"{name}.weight"])
+    found = adapter.merged_weight(policy.model, f"{name}.weight", adapter.base_weights(policy.model)[f"{name}.weight"])
     torch.testing.assert_close(found, expected)
     states = torch.randn(3, 16, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(policy.model.get_submodule(name)(states), states @ expected.T)
@@ -146,13 +146,13 @@ def test_a_layer_adds_alpha_over_rank_times_its_two_matrices() -> None:
 def test_each_part_of_an_adapted_model_alone_gives_it_another_fingerprint(tmp_path: Path) -> None:
     def fingerprint(base: str = "base", alpha: float = 8.0, changed: bool = False) -> str:
         policy = Policy(make_model(11), Mock(), "base", torch.float32)
-        policy.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "somewhere/base", None)
+        policy.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, base_path="somewhere/base", trained_folder=None)
         if changed:
             dict(adapter.trained_weights(policy.model)).popitem()[1].data[0, 0] += 1
         folder = tmp_path / f"{base}-{alpha}-{changed}-{len(list(tmp_path.iterdir()))}"
         save_policy(policy, folder)
         again = Policy(make_model(11), None, base, torch.float32)
-        again.add_adapter(LoRA(4, alpha, ALL_LINEAR), 0, "somewhere/base", folder)
+        again.add_adapter(LoRA(4, alpha, ALL_LINEAR), 0, base_path="somewhere/base", trained_folder=folder)
         return again.fingerprint
 
     assert fingerprint() == fingerprint()
@@ -163,8 +163,8 @@ class Merged:
     """An engine that has the adapter in its weights: log-probabilities of given completions by them."""
 
     def __init__(self, policy: Policy) -> None:
-        self.model = make_model(11).to(policy.compute)
-        self.model.load_state_dict(dict(stored(policy.model)), strict=False)  # lm_head is tied
+        self.model = make_model(11).to(policy.compute_dtype)
+        self.model.load_state_dict(dict(stored_weights(policy.model)), strict=False)  # lm_head is tied
 
     def ask(self, do: str, *, prompts: list[list[int]], n: int, **settings: Any) -> dict[str, Any]:
         tokens = [10, 4, 7]
@@ -181,7 +181,7 @@ def test_an_engine_is_compared_with_the_weights_it_has_and_training_keeps_its_ow
     policy.tokenizer = Mock(eos_token_id=1)
     before, trained = {name: weight.clone() for name, weight in policy.model.named_parameters()}, logits(policy.model)
     engine = Merged(policy)
-    with adapter.merged_in(policy.model):
+    with adapter.with_merged_adapter(policy.model):
         assert torch.equal(logits(policy.model), logits(engine.model))
     check_log_probabilities(engine, policy, [[0, 5, 3], [0, 4, 4]])  # type: ignore[arg-type]
     engine.model.model.norm.weight.data.mul_(-1)
@@ -198,5 +198,5 @@ def test_weights_that_stay_as_they_are_are_loaded_in_the_precision_of_the_forwar
     assert {str(weight.dtype) for weight in frozen.model.parameters()} == {f"torch.{dtype}"}
     assert {weight.dtype for weight in full.model.parameters()} == {torch.float32}
     # What both compute alike they share in the store.
-    assert (frozen.computes == full.computes) == (dtype == "float32")
-    assert full.computes == {"precision": dtype}
+    assert (frozen.numerics_key == full.numerics_key) == (dtype == "float32")
+    assert full.numerics_key == {"precision": dtype}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from topr_exp.models.loading import SHIPPED
+from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime.files import disk_reason
 from topr_exp.types import TOPRError

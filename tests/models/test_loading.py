@@ -19,8 +19,9 @@ from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of, refused
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.data.prompts import Prompter
-from topr_exp.models import loading
-from topr_exp.models.loading import SHIPPED, check_targets, load_model, model_folder, weights_fingerprint
+from topr_exp.models import model_folder
+from topr_exp.models.loading import load_model
+from topr_exp.models.model_folder import SHIPPED, check_targets, fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.types import ConfigError, TOPRError
 
@@ -66,7 +67,7 @@ def test_weights_stored_in_bfloat16_are_trained_in_float32(own_model: Path, tmp_
     model = config_of(f"model.path={own_model}", "model.dtype=bfloat16").model
     policy = load_policy(model, "cpu")
     assert {weight.dtype for weight in policy.model.parameters()} == {torch.float32}
-    assert policy.compute is torch.bfloat16
+    assert policy.compute_dtype is torch.bfloat16
     with torch.no_grad():
         for weight in policy.model.parameters():
             weight += 5e-7
@@ -152,7 +153,7 @@ def test_an_unreachable_hub_says_how_to_download_the_model_and_how_to_give_a_fol
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with refused(rf"model a/b: .*no route.* `hf download a/b{option}` .*model\.path=FOLDER"):
-        model_folder("a/b", revision)
+        fetch_model_folder("a/b", revision)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -168,7 +169,7 @@ def test_a_gated_model_says_where_access_is_asked_for(wrapped: bool, monkeypatch
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     page = r"https://huggingface\.co/a/b"
     with refused(rf"model a/b is gated: ask for access at {page} and run `hf auth login`, or .*model\.path=FOLDER"):
-        model_folder("a/b")
+        fetch_model_folder("a/b")
 
 
 @pytest.mark.parametrize("index", [True, False])
@@ -180,7 +181,7 @@ def test_a_file_that_has_the_weights_once_more_is_not_counted(tmp_path: Path, in
         where = {"weight_map": {"lm_head.weight": name}}
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(where))
     save_file({"output.weight": torch.zeros(3, 5)}, tmp_path / "consolidated.safetensors")
-    assert loading.linear_layers(tmp_path) == ["lm_head"]
+    assert model_folder.linear_layers(tmp_path) == ["lm_head"]
 
 
 # ---- which layers LoRA may be asked to train, told from a model's files before it is loaded
@@ -197,7 +198,7 @@ def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target
     line = f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALLOWED})"
     lora = LoRA(4, 8.0, ["o_proj", target])
     with pytest.raises(ConfigError) as by_files:
-        check_targets(lora, loading.linear_layers(SHIPPED / "tiny"))
+        check_targets(lora, model_folder.linear_layers(SHIPPED / "tiny"))
     with pytest.raises(ConfigError) as loaded:  # of a name on the hub nothing is known before that
         load_policy(dataclasses.replace(config_of().model, lora=lora), "cpu")
     assert str(by_files.value) == str(loaded.value) == line
@@ -205,7 +206,7 @@ def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target
 
 @pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"], ["self_attn.o_proj"]])
 def test_names_and_ends_of_names_are_taken(targets: str | list[str]) -> None:
-    check_targets(LoRA(4, 8.0, targets), loading.linear_layers(SHIPPED / "tiny"))
+    check_targets(LoRA(4, 8.0, targets), model_folder.linear_layers(SHIPPED / "tiny"))
 
 
 # ---- a model's folder that somebody packed: one line, before anything is built of it
@@ -253,8 +254,8 @@ def test_a_packed_model_folder_is_refused_in_one_line(name: str, own_model: Path
 
 def test_settings_of_a_part_that_are_no_object_are_left_out(own_model: Path) -> None:
     settings(own_model, "config.json", text_config=[1])
-    assert loading.setting(own_model, "vocab_size") == 413
-    assert loading.setting(own_model, "nothing") is None
+    assert model_folder.config_number(own_model, "vocab_size") == 413
+    assert model_folder.config_number(own_model, "nothing") is None
 
 
 def test_end_tokens_of_a_model_of_the_hub_are_checked_once_it_is_loaded(own_model: Path) -> None:
@@ -266,7 +267,7 @@ def test_end_tokens_of_a_model_of_the_hub_are_checked_once_it_is_loaded(own_mode
 def test_layers_of_weights_that_are_damaged_are_one_line(own_model: Path) -> None:
     nested_header(own_model)
     with refused("its weights are no whole safetensors files"):
-        loading.linear_layers(own_model)
+        model_folder.linear_layers(own_model)
 
 
 def test_a_chat_template_that_fails_is_one_line() -> None:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tests.conftest import config_of
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
-from topr_exp.models.loading import SHIPPED
+from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
 from topr_exp.runs.first_prompt import preview_prompt, shown_tokens
 from topr_exp.sampling.imported import encode_prompt, tokenize_completions

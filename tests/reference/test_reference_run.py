@@ -148,11 +148,11 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs compute in float64: in float32 two kinds of processor differ by more than a fault may."""
 
-    def load(*arguments: Any) -> tuple[Any, Any]:
-        model, tokenizer = load_model(*arguments)
+    def load(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+        model, tokenizer = load_model(*arguments, **options)
         return model.double(), tokenizer
 
-    monkeypatch.setattr("topr_exp.models.loading.load_model", load)
+    monkeypatch.setattr("topr_exp.models.policy.load_model", load)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
-from topr_exp.models.loading import weights_fingerprint
+from topr_exp.models.model_folder import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs.console import header
 from topr_exp.runs.first_prompt import preview_prompt

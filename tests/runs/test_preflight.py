@@ -20,7 +20,7 @@ from topr_exp.__main__ import main
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.data.problems import load_problems
 from topr_exp.grading import check_name
-from topr_exp.models import loading
+from topr_exp.models import model_folder
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
 from topr_exp.runs.folder import RunFolder
@@ -82,7 +82,7 @@ def test_a_shipped_model_is_not_for_real_problems(source: Path, capsys: pytest.C
     config_of(*settings)
     line = f"model=tiny knows generated problems alone (data.source=embedded), not data.source={source}"
     assert capsys.readouterr().err == f"warning: {line}\n"
-    config_of(*settings, f"model.path={loading.SHIPPED / 'tiny'}")  # as of another model
+    config_of(*settings, f"model.path={model_folder.SHIPPED / 'tiny'}")  # as of another model
     config_of()
     assert capsys.readouterr().err == ""
 

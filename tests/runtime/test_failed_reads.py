@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import refused
-from topr_exp.models.loading import damage, has_chat_template, linear_layers, setting, weights_fingerprint
+from topr_exp.models.model_folder import (
+    config_number,
+    has_chat_template,
+    linear_layers,
+    model_damage,
+    weights_fingerprint,
+)
 from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime.checksums import _digest_of_version, find_damage, write_checksums
@@ -28,9 +34,9 @@ READS: dict[str, Callable[[Path], Any]] = {
     "what a run evaluated": lambda folder: Evaluations(folder).add({"iteration": 0}),
     "the updates of a run": lambda folder: Metrics(folder).updates(),
     "damage": find_damage,
-    "damage of headers": damage,
+    "damage of headers": model_damage,
     "the layers of an adapter": linear_layers,
-    "the context": lambda folder: setting(folder, "max_position_embeddings"),
+    "the context": lambda folder: config_number(folder, "max_position_embeddings"),
     "a chat template": has_chat_template,
     "weights": weights_fingerprint,
     "checkpoints": checkpoints,

@@ -12,7 +12,7 @@ from tests.conftest import config_of, overrides, refused
 from tests.run_folders import make_sweep_of_two
 from tests.store.conftest import SHARDS, open_table, shard
 from tests.sweep_tools import command
-from topr_exp.models.loading import damage, header
+from topr_exp.models.model_folder import model_damage, read_header
 from topr_exp.runs import run_lock
 from topr_exp.runs.finished import changed_results
 from topr_exp.runs.records import Metrics
@@ -158,8 +158,8 @@ READS: dict[str, Callable[[Path], object]] = {
     "shard-00000.arrow": examine,
     "shard-00001.arrow": read_rows,
     "key.json": lambda path: Store(path.parents[2]).open(path.parent),
-    "model.safetensors": header,
-    "tokenizer.json": lambda path: damage(path.parent),
+    "model.safetensors": read_header,
+    "tokenizer.json": lambda path: model_damage(path.parent),
 }
 
 

@@ -132,7 +132,7 @@ def test_the_same_seed_gives_the_same_completions_whatever_was_asked_before(vllm
 
 def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm: VLLM, tiny: Policy) -> None:
     _, groups = draw(vllm, tiny, 16, stop=("=", "answer"))
-    stopped, ends = tiny.stopper(("=", "answer")), set()
+    stopped, ends = tiny.stop_check(("=", "answer")), set()
     for one in (one for group in groups for one in group):
         assert [stopped(one.tokens[: i + 1]) for i in range(len(one.tokens))].count(True) <= 1
         assert (one.finish == "stop_string") == stopped(one.tokens)

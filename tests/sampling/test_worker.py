@@ -21,7 +21,7 @@ from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaFo
 
 from tests.conftest import config_of, lines_of, make_model
 from tests.sweep_tools import wait_for
-from topr_exp.models.policy import Policy, stored
+from topr_exp.models.policy import Policy, stored_weights
 from topr_exp.runtime.distributed import RUNS_PER_GPU
 from topr_exp.sampling import engine_weights, gpu_share
 from topr_exp.sampling import vllm as vllm_module
@@ -460,7 +460,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(t
     for name, value in {**fakes, "release_gpu_memory": lambda: asked.append("free")}.items():
         monkeypatch.setattr(vllm_module, name, value)
     sampler = VLLM(config_of("sampler=vllm", "sampler.sleep=true").sampler, tmp_path, False, beside_training=True)
-    weights = len(list(stored(policy.model)))
+    weights = len(list(stored_weights(policy.model)))
 
     def sample(policy: Policy = policy) -> list[str]:
         asked.clear()

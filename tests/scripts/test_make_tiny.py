@@ -25,7 +25,8 @@ from tests.conftest import ROOT, config_of
 from topr_exp.data import ledger
 from topr_exp.data.embedded import draw_tasks
 from topr_exp.data.prompts import TEMPLATES
-from topr_exp.models.loading import SHIPPED, load_model
+from topr_exp.models.loading import load_model
+from topr_exp.models.model_folder import SHIPPED
 
 SMALL = replace(RECIPES["tiny"], steps=30, clean_steps=20, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
 

@@ -14,7 +14,7 @@ from tests.sweep_tools import records
 from tests.training.test_parallel import train
 from topr_exp.evaluate import main as evaluate
 from topr_exp.models.adapter import base_weights, trained_weights
-from topr_exp.models.loading import weights_fingerprint
+from topr_exp.models.model_folder import weights_fingerprint
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
 from topr_exp.training.trainer import Trainer

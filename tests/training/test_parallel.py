@@ -36,7 +36,7 @@ EXACT = 1e-6  # in float32, of weights between -2 and 2
 def policy(adapter: bool = False) -> Policy:
     made = Policy(make_model(11), None, "test", torch.float32)
     if adapter:
-        made.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "base", None)
+        made.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, base_path="base", trained_folder=None)
     return made
 
 
@@ -216,7 +216,7 @@ def step_in_bfloat16(folder: Path, parallel: str, lr: float, adapter: bool = Fal
     """Weights before and after a step whose forward pass is bfloat16, as a base is that is not trained."""
     ours = Policy(make_model(11).to(torch.bfloat16 if adapter else torch.float32), None, "test", torch.bfloat16)
     if adapter:
-        ours.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "base", None)
+        ours.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, base_path="base", trained_folder=None)
     examples = make_examples(ours, TOPR)
     config = optim(name="adafactor", micro_batch_size=8, lr=lr)
     trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))

@@ -26,7 +26,7 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
     """A step of 5e-7 is far below the spacing of bfloat16 numbers: weights kept in that would not move."""
     changes = {"lr": 5e-7, "name": optimizer, "grad_clip": float("inf")}
     policy = make_policy(make_model(11))
-    policy.compute = torch.bfloat16
+    policy.compute_dtype = torch.bfloat16
     examples = make_examples(policy, TOPR)
     before = torch.cat([weight.detach().flatten() for weight in policy.model.parameters()]).clone()
     trainer = new_trainer(policy, TOPR, optim(**changes), tmp_path)
@@ -79,7 +79,7 @@ def head_by_hand(policy: Policy, sequences: Any, dtype: torch.dtype) -> list[lis
 @pytest.mark.parametrize("float32_head", [True, False])
 def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_policy, monkeypatch, float32_head):
     policy, asked = make_policy(make_model(11)), []
-    policy.compute, policy.float32_head = torch.bfloat16, float32_head
+    policy.compute_dtype, policy.float32_head = torch.bfloat16, float32_head
     examples = make_examples(policy, AGRO_LOSS)
     trainer = new_trainer(policy, AGRO_LOSS, optim(micro_batch_size=4), tmp_path)
     chosen, seen = np.arange(4), []

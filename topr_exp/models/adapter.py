@@ -1,7 +1,7 @@
-"""LoRA by peft: small matrices beside a model's linear layers are trained, its own weights stay as they are.
+"""LoRA by peft: small matrices beside a model's linear layers are trained, its own weights stay frozen.
 
-The model stays the class that it is, so that all else computes with it as with any other. Its weights with the
-adapter's product added are what is on disk and what engines load (`merged`); the adapter alone lies beside them.
+The model keeps its class, so that all code computes with it as with any other. Its weights with the adapter's product
+added are what is on disk and what engines load (`merged_weight`); the adapter alone lies beside them.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.models.loading import refuse_damage
+from topr_exp.models.model_folder import refuse_damage
 from topr_exp.runtime.checksums import write_checksums
 from topr_exp.types import ConfigError
 
 WEIGHTS = "adapter_model.safetensors"
-NAME = "default"  # peft's, of an adapter that has none
+NAME = "default"  # peft's, of an adapter without a name
 PREFIX = "base_model.model."  # peft's, of the weights of a model that it wraps
 
 
@@ -38,12 +38,14 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
     if base_weights(model).keys() != names:  # such as experts that are one tensor
         raise ConfigError(f"model.lora: an adapter of {type(model).__name__} can't be merged into its weights")
     for _, weight in trained_weights(model):
-        weight.data = weight.data.float()  # peft makes them as the layers are
+        weight.data = weight.data.float()  # peft takes the layers' dtype
 
 
 def trained_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """The weights that training changes: all of a model, or its adapter's."""
-    return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    """The weights that training changes, by name: all of a model, or its adapter's."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            yield name, weight
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:
@@ -54,15 +56,15 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     weights = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {PREFIX + name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    config = model.peft_config[NAME]
-    stored = dataclasses.replace(config, base_model_name_or_path=base, inference_mode=True)
-    stored.target_modules = sorted(stored.target_modules)
-    stored.save_pretrained(folder)
+    targets = sorted(model.peft_config[NAME].target_modules)
+    config = dataclasses.replace(model.peft_config[NAME], base_model_name_or_path=base, inference_mode=True)
+    config.target_modules = targets
+    config.save_pretrained(folder)
     write_checksums(folder)
 
 
 def load_adapter(model: Any, folder: Path) -> None:
-    """Set the adapter of a model, which has one of the same shape, to what `save_adapter` wrote."""
+    """Set the adapter of a model, which has one of the same shape, to the weights that `save_adapter` wrote."""
     from peft import set_peft_model_state_dict
 
     refuse_damage(folder)
@@ -71,66 +73,74 @@ def load_adapter(model: Any, folder: Path) -> None:
 
 
 def fingerprint(base: str, folder: Path, alpha: float) -> str:
-    """A name for the weights `base` with the adapter of a folder, as weights_fingerprint is for a model's folder.
+    """Name the weights `base` with the adapter of a folder, as weights_fingerprint names a model's folder.
 
     alpha: the numerator of the adapter's scale; the denominator is the rank, which its tensors' shapes have.
     """
-    scaled = f"{base} {float(alpha)} ".encode()
-    return hashlib.sha256(scaled + (folder / WEIGHTS).read_bytes()).hexdigest()[:32]
+    scaled_base = f"{base} {float(alpha)} ".encode()
+    return hashlib.sha256(scaled_base + (folder / WEIGHTS).read_bytes()).hexdigest()[:32]
 
 
 def base_weights(model: Any) -> dict[str, Tensor]:
-    """The weights that a model has without its adapter, by the names that they have there."""
-    named = model.named_parameters()
-    return {name.replace(".base_layer.", "."): weight.detach() for name, weight in named if ".lora_" not in name}
+    """A model's weights without its adapter, by the names that they have there."""
+    weights = {}
+    for name, weight in model.named_parameters():
+        if ".lora_" not in name:
+            weights[name.replace(".base_layer.", ".")] = weight.detach()
+    return weights
 
 
 @torch.no_grad()
-def merged(model: Any, name: str, weight: Tensor) -> Tensor:
-    """One of `base_weights` plus what the adapter adds, summed in float32, in main memory (a GPU may lack the room)."""
+def merged_weight(model: Any, name: str, weight: Tensor) -> Tensor:
+    """One of `base_weights` plus the adapter's product, summed in float32, in main memory (a GPU may lack the room).
+
+    A weight that has no adapter is returned itself.
+    """
     module, _, kind = name.rpartition(".")
     layer = model.get_submodule(module)
     if kind != "weight" or not hasattr(layer, "get_delta_weight"):
         return weight
-    return (weight.float() + layer.get_delta_weight(NAME).float()).to(weight.dtype).cpu()
+    total: Tensor = weight.float() + layer.get_delta_weight(NAME).float()
+    return total.to(weight.dtype).cpu()
 
 
 @contextlib.contextmanager
 @torch.no_grad()
-def merged_in(model: Any) -> Iterator[None]:
-    """Compute as an engine does that has the adapter in its weights, and so rounds their sum; afterwards as before."""
-    kept = []
+def with_merged_adapter(model: Any) -> Iterator[None]:
+    """While the block runs, compute as an engine does that has the adapter in its weights, and so rounds their sum."""
+    backups = []
     try:
         for name, weight in base_weights(model).items():
-            if (total := merged(model, name, weight)) is not weight:
-                kept.append((weight, weight.to("cpu", copy=True)))
+            total = merged_weight(model, name, weight)
+            if total is not weight:
+                backups.append((weight, weight.to("cpu", copy=True)))
                 weight.copy_(total)
         with adapters_off(model):
             yield
     finally:
-        for weight, before in kept:
-            weight.copy_(before)
+        for weight, backup in backups:
+            weight.copy_(backup)
 
 
 class WithoutAdapter:
-    """A module as it computes with its adapters off; in everything else the module itself.
+    """A module that computes with its adapters off; in everything else the module itself.
 
-    module: asked each time, since a policy's model is another object while FSDP's parts are gathered.
+    find_module: called every time, since a policy's model is another object while FSDP's parts are gathered.
     """
 
-    def __init__(self, module: Callable[[], Any]) -> None:
-        self._module = module
+    def __init__(self, find_module: Callable[[], Any]) -> None:
+        self._find_module = find_module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module(), name)
+        return getattr(self._find_module(), name)
 
     @property
     def base_model(self) -> "WithoutAdapter":
-        return WithoutAdapter(lambda: self._module().base_model)
+        return WithoutAdapter(lambda: self._find_module().base_model)
 
-    def __call__(self, *arguments: Any, **more: Any) -> Any:
-        with adapters_off(self._module()):
-            return self._module()(*arguments, **more)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        with adapters_off(self._find_module()):
+            return self._find_module()(*arguments, **options)
 
 
 @contextlib.contextmanager

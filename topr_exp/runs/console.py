@@ -47,7 +47,7 @@ def header(
         "task": described(config.task, "task.") if verifies else "",
         "trained on": trained_on.text + left_out(sets.train_report, train),
         "tested on": tested + left_out(sets.test_report, test),
-        "model": f"{model.name}{f' ({model.path})' * (model.path != model.name)}, {size}, {policy.place}"
+        "model": f"{model.name}{f' ({model.path})' * (model.path != model.name)}, {size}, {policy.device_description}"
         + (f", lora ({settings_of(model.lora)})" if model.lora is not None else ""),
         "settings": f"of {model.settings_of}" if model.settings_of is not None else "",
         "precision": slow_precision(policy.device.type, policy.precision),

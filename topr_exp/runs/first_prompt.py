@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems, build_prompter
-from topr_exp.models.loading import encode_chat, encode_text
+from topr_exp.models.tokenization import encode_chat, encode_text
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.preflight import problems
 from topr_exp.runtime.distributed import main_process_only

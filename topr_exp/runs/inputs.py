@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from topr_exp.config.data import DataConfig
 from topr_exp.data.rollout_files import source_files
 from topr_exp.grading.grader import source_file
-from topr_exp.models import loading
+from topr_exp.models import model_folder
 from topr_exp.runtime.checksums import cached_digest
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, find_module_file
@@ -58,16 +58,16 @@ def inputs_of(config: Config) -> dict[str, dict[str, str]]:
         with disk_errors(f"read {path}"):
             name = f"{key} ({path.name})"
             files[f"{key} ({path.parent.name}/{path.name})" if name in files else name] = cached_digest(path)
-    models = {key: loading.weights_fingerprint(path) for key, path in model_folders(config).items()}
+    models = {key: model_folder.weights_fingerprint(path) for key, path in model_folders(config).items()}
     return {"files": files, "models": models, "packages": own_packages(config)}
 
 
 @main_process_only
 def refuse_damaged_model(folder: Path) -> None:
     """Raise TOPRError when the model of a finished run is not what it was."""
-    loading.check_folder(folder, str(folder))
-    for part in (folder, folder / loading.ADAPTER):
-        loading.refuse_damage(part)
+    model_folder.check_folder(folder, str(folder))
+    for part in (folder, folder / model_folder.ADAPTER):
+        model_folder.refuse_damage(part)
 
 
 def keep_threads(run: RunFolder, config: Config) -> None:
@@ -91,7 +91,7 @@ def model_folders(config: Config) -> dict[str, Path]:
         "mu_model": config.mu_model,
         "task.solver": config.task.solver,
     }
-    found = {key: loading.find_folder(name, key) for key, name in names.items() if name is not None}
+    found = {key: model_folder.find_folder(name, key) for key, name in names.items() if name is not None}
     return {key: path for key, path in found.items() if path is not None}
 
 

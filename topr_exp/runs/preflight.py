@@ -21,7 +21,7 @@ from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.data.rollout_files import HUB, IMPORTED, NO_LOG, RolloutReader, kind_of_prompt, source_files
 from topr_exp.grading.grader import check_name
-from topr_exp.models import loading
+from topr_exp.models import model_folder
 from topr_exp.runs.finished import MARK
 from topr_exp.runs.inputs import file_of_class, model_folders, own_files
 from topr_exp.runtime.json_files import read_object
@@ -80,7 +80,7 @@ def check_models(config: Config) -> None:
         raise ConfigError(f"model.revision={config.model.revision}: {config.model.path} is a folder, which has none")
     for key, folder in folders.items():
         check_model(key, folder, config)
-    sizes = {key: loading.setting(folder, "vocab_size") for key, folder in folders.items()}
+    sizes = {key: model_folder.config_number(folder, "vocab_size") for key, folder in folders.items()}
     for key in ("model.reference", "mu_model"):
         ours, theirs = sizes.get("model.path"), sizes.get(key)
         if ours is not None and theirs is not None and theirs < ours:
@@ -91,21 +91,21 @@ def check_models(config: Config) -> None:
 def check_model(key: str, folder: Path, config: Config) -> None:
     if not read_object(folder / "config.json")[0]:
         raise ConfigError(f"{key}: {folder / 'config.json'} holds no settings of a model")
-    if fault := loading.damage(folder):
+    if fault := model_folder.model_damage(folder):
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
-    context, most = loading.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
+    context, most = model_folder.config_number(folder, "max_position_embeddings"), config.sampler.max_new_tokens
     if key not in ("model.reference", "mu_model") and context is not None and most >= context:
         raise ConfigError(f"sampler.max_new_tokens must be below {context}, the model's context in tokens; got {most}")
     if key == "model.path" and config.model.lora is not None:
-        loading.check_targets(config.model.lora, loading.linear_layers(folder))
-    if key == "model.path" and config.data.chat and not loading.has_chat_template(folder):
+        model_folder.check_targets(config.model.lora, model_folder.linear_layers(folder))
+    if key == "model.path" and config.data.chat and not model_folder.has_chat_template(folder):
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 
 
 def asks_too_much(config: Config) -> str | None:
     """The warning that a shipped model is asked real problems; None where it is not."""
     path, source = config.model.path, getattr(config.data, "source", "embedded")
-    if source == "embedded" or "/" in path or not (loading.SHIPPED / path).is_dir():
+    if source == "embedded" or "/" in path or not (model_folder.SHIPPED / path).is_dir():
         return None
     return f"model={config.model.name} knows generated problems alone (data.source=embedded), not data.source={source}"
 

@@ -13,7 +13,7 @@ from topr_exp.data.problems import full_question, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.grading.verdicts import grade_completions
-from topr_exp.models.loading import find_folder
+from topr_exp.models.model_folder import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
@@ -136,7 +136,7 @@ class Policies:
         before = self.folder.model_of(iteration - 1) if iteration > 1 else None
         base = find_folder(model.path)
         name = str(base.resolve()) if base is not None else model.path
-        self.trained.add_adapter(model.lora, self.config.seed, name, before)
+        self.trained.add_adapter(model.lora, self.config.seed, base_path=name, trained_folder=before)
 
     def reference(self) -> Policy | None:
         """π_ref, where the loss has one."""

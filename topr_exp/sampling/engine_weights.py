@@ -8,8 +8,9 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from topr_exp.models import loading
-from topr_exp.models.adapter import merged_in
-from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, stored
+from topr_exp.models.adapter import with_merged_adapter
+from topr_exp.models.out_of_memory import memory_for, release_gpu_memory
+from topr_exp.models.policy import Policy, stored_weights
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.sampler import Sample
 from topr_exp.types import TOPRError
@@ -38,8 +39,8 @@ def send_weights(engine: Engine, policy: Policy) -> None:
     """
     engine.ask("reload")
     with memory_for("handing weights to vLLM", "take sampler=hf"):
-        for name, weight in stored(policy.model):
-            send_weight(engine, name, weight.detach(), policy.compute)
+        for name, weight in stored_weights(policy.model):
+            send_weight(engine, name, weight.detach(), policy.compute_dtype)
     engine.ask("done")
     if policy.device.type == "cuda":
         torch.cuda.ipc_collect()
@@ -90,7 +91,7 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
         stop=[],
     )
     gaps = []
-    with merged_in(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
+    with with_merged_adapter(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
         for prompt, group in zip(prompt_ids, completions_of(answer), strict=True):
             for sample in group:
                 gaps.append((completion_logp(policy, prompt, sample.tokens) - torch.tensor(sample.logprobs)).abs())
@@ -117,7 +118,7 @@ def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch
     """
     model = policy.model
     with policy.autocast():
-        if not policy.float32_head or loading.scaling_of(model) is not None:
+        if not policy.float32_head or loading.logit_scale_of(model) is not None:
             logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits[0, start:-1].float()
             return logits
         hidden = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state[0, start:-1].float()

@@ -121,7 +121,7 @@ def sampling_key(
     """Build the store's key of sampled completions: all settings, weights and prompts that decide them."""
     key = {
         "weights": policy.fingerprint,
-        **policy.computes,
+        **policy.numerics_key,
         "prompts": fingerprint(questions.prompts),
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,

@@ -11,7 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.models.loading import refuse_scaled_logits
-from topr_exp.models.policy import Policy, memory_for
+from topr_exp.models.out_of_memory import memory_for
+from topr_exp.models.policy import Policy
 from topr_exp.sampling.decoding_batch import DecodingBatch
 from topr_exp.sampling.mismatch import rounded_weights
 from topr_exp.sampling.sampler import Sample, Sampler, seed_of
@@ -48,7 +49,7 @@ class HFSampler(Sampler):
             config=self.config,
             eos_ids=policy.eos_ids,
             generator=torch.Generator(device=policy.device).manual_seed(seed_of(*seed)),
-            ends_in_stop_string=policy.stopper(stop) if stop else None,
+            ends_in_stop_string=policy.stop_check(stop) if stop else None,
             keeps_drawable=self.keeps_drawable,
             report=self.report,
         )

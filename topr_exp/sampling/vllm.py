@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from topr_exp.config.model import VLLMConfig
-from topr_exp.models.policy import Policy, release_gpu_memory
+from topr_exp.models.out_of_memory import release_gpu_memory
+from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import note_line
 from topr_exp.runtime.terminal import warn

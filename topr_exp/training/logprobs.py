@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.models.policy import Policy, memory_for
+from topr_exp.models.out_of_memory import memory_for
+from topr_exp.models.policy import Policy
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
@@ -118,7 +119,7 @@ def score_completions(
 
     All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
     """
-    key = {"weights": policy.fingerprint, **policy.computes, "version": VERSION}
+    key = {"weights": policy.fingerprint, **policy.numerics_key, "version": VERSION}
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
     stored, table = completions.stored, completions.derived_table(store, "logprobs", key)

@@ -113,11 +113,11 @@ class FSDP(SingleProcess):
         named_weights = self.model.named_parameters(remove_duplicate=False)
         state = {name: gathered[weight] for name, weight in named_weights}
         self.unsharded_model.load_state_dict(state, strict=False, assign=True)
-        self.policy.model = self.unsharded_model
+        self.policy.replace_model(self.unsharded_model)
         try:
             yield
         finally:
-            self.policy.model = self.model
+            self.policy.replace_model(self.model)
             self.unsharded_model.load_state_dict(self.empty_weights, strict=False, assign=True)
 
 
@@ -140,7 +140,7 @@ def shard(policy: Policy, mesh: Any) -> Any:
     blocks = [module for module in model.modules() if type(module).__name__ in block_classes]
     if not blocks:
         raise TOPRError(f"cluster.parallel=fsdp: {type(model).__name__} does not name its blocks; set ddp")
-    compute_dtype = None if policy.full_precision else policy.compute
+    compute_dtype = None if policy.full_precision else policy.compute_dtype
     # Inputs stay as they are: states between blocks are float32 under autocast.
     precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in blocks:

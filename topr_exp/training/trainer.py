@@ -19,7 +19,8 @@ from torch import Tensor
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
-from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
+from topr_exp.models.out_of_memory import is_out_of_memory, memory_for, release_gpu_memory
+from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
@@ -156,7 +157,7 @@ class Trainer:
         try:
             return self.accumulate_gradients(examples, chosen)
         except RuntimeError as error:
-            if self.recompute or self.config.gradient_checkpointing is not None or not ran_out(error):
+            if self.recompute or self.config.gradient_checkpointing is not None or not is_out_of_memory(error):
                 raise
         warn(f"out of GPU memory: optim.gradient_checkpointing=true from update {self.step + 1} on")
         self.recompute = True

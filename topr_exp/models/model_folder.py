@@ -1,0 +1,320 @@
+"""Folders of models: where they are, what identifies them, and what their JSON and headers say without loading them."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.runtime.checksums import CHECKSUMS, cached_digest, find_damage
+from topr_exp.runtime.files import disk_errors, list_files, open_regular
+from topr_exp.runtime.json_files import parse_object, read_object
+from topr_exp.schema import first_line
+from topr_exp.types import ConfigError, TOPRError
+
+SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
+ADAPTER = "adapter"  # the subfolder of a trained model that has the adapter alone
+HEADER_SIZE = 8  # bytes at the beginning of a safetensors file that hold its header's length
+LONGEST_HEADER = 1 << 28  # bytes
+# Sizes in config.json, by the names of most models and of GPT-2: at most the number of tensors, or the largest
+# dimension of one.
+LAYER_COUNTS = ("num_hidden_layers", "n_layer")
+DIMENSIONS = (
+    *("hidden_size", "vocab_size", "intermediate_size", "head_dim", "num_attention_heads", "num_key_value_heads"),
+    *("n_embd", "n_inner", "n_head"),
+)
+NO_TOKEN_IDS = "must be a token id, or a list of them"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+PICKLED = ("*.bin", "*.pt", "*.pth")
+# Files that decide a model's numbers and tokens; no pickled weights. A model's code runs only with
+# model.trust_remote_code.
+READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja", "*.py")
+HEADER_ERRORS = (ValueError, LookupError, TypeError, AttributeError)  # of a file that is no safetensors file
+
+TensorHeaders = dict[str, dict[str, Any]]  # a tensor's name -> its shape, data_offsets, ...
+
+
+# ---- finding
+
+
+def fetch_model_folder(path_or_name: str, revision: str | None = None) -> Path:
+    """The folder of a shipped model, a local one or a download from the hub; TOPRError where it is incomplete."""
+    folder = find_folder(path_or_name)
+    if folder is not None:
+        return folder
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(path_or_name, revision=revision, allow_patterns=list(READ_FILES)))
+    except Exception as error:  # the hub client raises many types
+        raise TOPRError(hub_refusal(path_or_name, revision, error)) from error
+    check_folder(folder, path_or_name)
+    return folder
+
+
+def hub_refusal(name: str, revision: str | None, error: Exception) -> str:
+    """Say in a line why the hub did not give a model, and the ways to have it."""
+    from huggingface_hub.errors import GatedRepoError
+
+    local_way = "give a folder in its place, as in model.path=FOLDER"
+    if isinstance(error, GatedRepoError) or isinstance(error.__cause__, GatedRepoError):
+        page = f"https://huggingface.co/{name}"
+        return f"model {name} is gated: ask for access at {page} and run `hf auth login`, or {local_way}"
+    command = f"hf download {name}"
+    if revision is not None:
+        command += f" --revision {revision}"
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    return (
+        f"model {name}: not on this machine, and the hub did not give it ({reason}); run `{command}` where the hub "
+        f"can be reached, or {local_way}"
+    )
+
+
+def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
+    """The folder of a model on this machine, None for a name on the hub; ConfigError names the setting `key`."""
+    shipped = SHIPPED / path_or_name
+    if "/" not in path_or_name and (shipped / "config.json").is_file():
+        return shipped
+    folder = Path(path_or_name).expanduser()
+    if folder.is_dir():
+        check_folder(folder, f"{key}={path_or_name}")
+        return folder
+    is_hub_name = path_or_name.count("/") == 1 and not path_or_name.startswith((".", "/", "~"))
+    if not is_hub_name:  # so it was meant as a folder
+        names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
+        raise ConfigError(f"{key}={path_or_name}: no such folder; shipped models are {names}")
+    return None
+
+
+def check_folder(folder: Path, label: str) -> None:
+    """Raise ConfigError, which begins with `label`, for a folder without configuration, weights or tokenizer."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{label}: the folder has no config.json")
+    if not any(folder.glob("*.safetensors")):
+        hint = ""
+        if any(path for pattern in PICKLED for path in folder.glob(pattern)):
+            hint = "; its weights are pickled, which can run code: convert them to safetensors"
+        raise ConfigError(f"{label}: the folder has no weights (*.safetensors){hint}")
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ConfigError(f"{label}: the folder has no tokenizer ({', '.join(TOKENIZER_FILES)})")
+
+
+# ---- identity
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """Hash the files in a model folder that decide its outputs: weights, configuration, tokenizer.
+
+    About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
+    """
+    digests = {}
+    with disk_errors(f"read {folder}"):
+        for path in list_files(folder, *READ_FILES):
+            if path.name != CHECKSUMS:
+                digests[path.name] = cached_digest(path)
+    refuse_damage(folder, digests)
+    lines = [f"{name}:{digest}\n" for name, digest in digests.items()]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
+
+def refuse_damage(folder: Path, known_digests: Mapping[str, str] | None = None) -> None:
+    """Raise TOPRError where a folder has checksums and a file differs; known_digests: SHA-256 of files read before."""
+    if not (folder / CHECKSUMS).exists():
+        return
+    if fault := find_damage(folder, known_digests):
+        raise TOPRError(
+            f"{folder} is damaged: {fault}; restore it, or remove it (and DONE of a finished run), and the command of "
+            f"the run trains it again; if you changed it yourself, remove its {CHECKSUMS}"
+        )
+
+
+# ---- facts by JSON and headers, so that mistakes are told before torch is loaded
+
+
+def config_number(folder: Path, name: str) -> int | None:
+    """A whole number of config.json, of the language model where a model has several parts."""
+    config = read_object(folder / "config.json")[0]
+    for section in (config, config.get("text_config")):
+        if isinstance(section, dict) and isinstance(section.get(name), int):
+            number: int = section[name]
+            return number
+    return None
+
+
+def has_chat_template(folder: Path) -> bool:
+    if "chat_template" in read_object(folder / "tokenizer_config.json")[0]:
+        return True
+    with disk_errors(f"read {folder}"):
+        return bool(list_files(folder, "chat_template*"))
+
+
+def model_damage(folder: Path) -> str | None:
+    """Describe damage to a model folder that its JSON and the headers of its weights show; None for none.
+
+    TOPRError for what can't be read.
+    """
+    return (
+        irregular_file(folder)
+        or missing_weights(folder)
+        or damaged_weights(folder)
+        or size_beyond_weights(folder)
+        or bad_end_token(folder)
+    )
+
+
+def irregular_file(folder: Path) -> str | None:
+    """Name an entry that is no regular file: a FIFO would block, a device may not end."""
+    with disk_errors(f"read {folder}"):
+        for path in list_files(folder, *READ_FILES):
+            if not path.is_file():
+                return f"{path.name} is no regular file"
+    return None
+
+
+def missing_weights(folder: Path) -> str | None:
+    """Name a file of weights that an index lists and that is not there."""
+    with disk_errors(f"read {folder}"):
+        indices = list_files(folder, "*.safetensors.index.json")
+    for index in indices:
+        names = indexed_files(index)
+        if names is None:
+            return f"{index.name} has a weight_map that is no object of file names"
+        missing = sorted(name for name in names if not (folder / name).is_file())
+        if missing:
+            return f"{missing[0]}, which {index.name} names, is not there"
+    return None
+
+
+def indexed_files(index: Path) -> set[str] | None:
+    """The names of the files that an index of weights lists; None where a name is no file's name."""
+    weight_map = read_object(index)[0].get("weight_map", {})
+    if not isinstance(weight_map, dict):
+        return None
+    names = set()
+    for name in weight_map.values():
+        if not isinstance(name, str) or name in ("", "..") or "/" in name:
+            return None
+        names.add(name)
+    return names
+
+
+def weight_files(folder: Path) -> list[Path]:
+    with disk_errors(f"read {folder}"):
+        return list_files(folder, "*.safetensors")
+
+
+def damaged_weights(folder: Path) -> str | None:
+    """Name a file of weights whose header can't be read, or whose size is not as the header says."""
+    for path in weight_files(folder):
+        try:
+            with disk_errors(f"read {path}"):
+                header_length, tensors = read_header(path)
+            data_length = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+            expected = HEADER_SIZE + header_length + data_length
+            shapes_of(tensors)  # raises where a tensor has none
+        except HEADER_ERRORS:
+            return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
+        size = path.stat().st_size
+        if size != expected:
+            return f"{path.name} is damaged: {size} bytes instead of {expected}"
+    return None
+
+
+def size_beyond_weights(folder: Path) -> str | None:
+    """Name a size of config.json that exceeds the weights': building such a model would take for ever."""
+    shapes: list[Sequence[int]] = []
+    for path in weight_files(folder):
+        with disk_errors(f"read {path}"):
+            shapes += shapes_of(read_header(path)[1])
+    largest_dimension = max((size for shape in shapes for size in shape), default=0)
+    for name in LAYER_COUNTS:
+        count = config_number(folder, name)
+        if count is not None and count > len(shapes):
+            return f"config.json has {name}={count}, and the weights have {len(shapes)} tensors"
+    for name in DIMENSIONS:
+        size = config_number(folder, name)
+        if size is not None and size > largest_dimension:
+            return f"config.json has {name}={size}, and the weights have no dimension above {largest_dimension}"
+    return None
+
+
+def shapes_of(tensors: TensorHeaders) -> list[list[int]]:
+    return [list(map(int, tensor["shape"])) for tensor in tensors.values()]
+
+
+def bad_end_token(folder: Path) -> str | None:
+    """Name a file of settings in which the tokens that end a completion are no token ids."""
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).exists():
+            value = read_object(folder / name)[0].get("eos_token_id")
+            if not is_token_ids(value):
+                return f"{name} has eos_token_id={value!r:.60}, which {NO_TOKEN_IDS}"
+    return None
+
+
+def is_token_ids(value: Any) -> bool:
+    """True for an id, a list of them, or None."""
+    if value is None:
+        return True
+    ids = value if isinstance(value, list) else [value]
+    return all(type(token) is int for token in ids)
+
+
+def linear_layers(folder: Path) -> list[str]:
+    """The modules of a model folder that have a matrix as weight, by the headers of the files that transformers reads.
+
+    TOPRError where they can't be read.
+    """
+    tensors: TensorHeaders = {}
+    with disk_errors(f"read {folder}"):
+        try:
+            for path in loaded_weight_files(folder):
+                tensors |= read_header(path)[1]
+            return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
+        except HEADER_ERRORS:
+            raise TOPRError(f"model folder {folder}: its weights are no whole safetensors files") from None
+
+
+def loaded_weight_files(folder: Path) -> list[Path]:
+    """The files that transformers reads; others may hold the weights once more, under other names."""
+    single = folder / "model.safetensors"
+    if single.exists():
+        return [single]
+    index = folder / "model.safetensors.index.json"
+    names = indexed_files(index) if index.exists() else None
+    if names:
+        return sorted(folder / name for name in names)
+    return list_files(folder, "*.safetensors")
+
+
+def read_header(path: Path) -> tuple[int, TensorHeaders]:
+    """The length of a safetensors file's header, and the header without its metadata; ValueError, OSError."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(HEADER_SIZE), "little")
+        header = parse_object(file.read(min(length, LONGEST_HEADER)))
+    if header is None:
+        raise ValueError("no header of a safetensors file")
+    header.pop("__metadata__", None)
+    return length, header
+
+
+def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
+    """Raise ConfigError for a target that is no linear layer of a block, with the nearest one that is.
+
+    layers: the names of the model's modules that have a matrix. A block's have a number in them, which embeddings and
+    the output layer lack. As for peft, a target is a module's full name or its end.
+    """
+    names = [name for name in layers if any(part.isdigit() for part in name.split("."))]
+    ends = sorted({name.rpartition(".")[2] for name in names})
+    for target in lora.names:
+        if any(name == target or name.endswith(f".{target}") for name in names):
+            continue
+        nearest = difflib.get_close_matches(target, ends, n=1) or difflib.get_close_matches(target, names, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigError(
+            f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALL_LINEAR}, or "
+            f"some of {', '.join(ends)})"
+        )

@@ -1,0 +1,32 @@
+"""Token ids of texts, as a model's tokenizer makes them, with the tokens that it puts before a text."""
+
+from typing import Any
+
+PROBE = "1 + 1"  # a text, to see what a tokenizer puts before one
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """Encode a plain text as its tokenizer does, but put nothing behind it.
+
+    Most Llamas' put a beginning-of-sequence token before it; GPT-2's, Qwen's and SmolLM2's don't, though two of these
+    name one. A text that begins with these tokens does not get them twice.
+    """
+    ids = encode_chat(tokenizer, text)
+    prefix = prefix_of(tokenizer)
+    return ids if ids[: len(prefix)] == prefix else [*prefix, *ids]
+
+
+def encode_chat(tokenizer: Any, text: str) -> list[int]:
+    """Encode the output of a chat template, which holds all special tokens that it wants."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # of no length it warns
+    return ids
+
+
+def prefix_of(tokenizer: Any) -> list[int]:
+    """The token ids that a tokenizer puts before a text."""
+    ids = encode_chat(tokenizer, PROBE)
+    ids_with_special: list[int] = tokenizer(PROBE)["input_ids"]
+    for start in range(len(ids_with_special) - len(ids) + 1):
+        if ids_with_special[start : start + len(ids)] == ids:
+            return list(ids_with_special[:start])
+    return []
