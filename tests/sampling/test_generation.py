@@ -52,7 +52,7 @@ def key(**changes: Any) -> dict[str, Any]:
         {"n": 4},
         {"seed": 1},
         {"policy": policy(fingerprint="other")},
-        {"policy": policy(compute=torch.bfloat16)},
+        {"policy": policy(compute_dtype=torch.bfloat16)},
         {"config": dataclasses.replace(CONFIG, temperature=0.5)},
         {"config": dataclasses.replace(CONFIG, name="vllm")},
         {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},

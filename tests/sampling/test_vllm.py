@@ -180,7 +180,7 @@ def test_logits_are_rounded_to_bfloat16_only_where_the_output_layer_is(tiny: Pol
     shutil.copytree(tiny.folder, folder := tmp_path / "model")
     flat.model.save_pretrained(folder)
     for head in (True, False):
-        policy = dataclasses.replace(flat, folder=folder, compute=torch.bfloat16, float32_head=head)
+        policy = dataclasses.replace(flat, folder=folder, compute_dtype=torch.bfloat16, float32_head=head)
         sampler = VLLM(config_of(*settings()).sampler, tmp_path / str(head), False)
         try:
             _, groups = draw(sampler, policy, 64)

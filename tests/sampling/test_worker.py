@@ -191,7 +191,7 @@ engine.ask("generate", prompts=[[8, 5]], seeds=[0], **{PLAIN!r})
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_trust_and_the_precision_of_the_output_layer_reach_an_engine_as_they_were_set(notes, policy, tmp_path, asked):
-    policy = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=asked)
+    policy = dataclasses.replace(policy, compute_dtype=torch.bfloat16, float32_head=asked)
     with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", asked) as made:
         made.prepare(policy, 20)
         made.sample(policy, [[0, 5]], 1, (0,), [])
@@ -418,7 +418,7 @@ def later(policy: Policy, name: str) -> Policy:
 
 
 def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision(notes, policy, tmp_path):
-    policy = dataclasses.replace(policy, compute=torch.bfloat16)
+    policy = dataclasses.replace(policy, compute_dtype=torch.bfloat16)
     made = VLLM(config_of("sampler=vllm").sampler, tmp_path / "sampler", False)  # type: ignore[arg-type]
     try:
         for now in (policy, later(policy, "later"), last := later(policy, "the last")):
@@ -510,7 +510,7 @@ def test_an_engine_is_compared_with_logits_as_the_model_scales_them(policy, monk
 
 def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy, monkeypatch):
     """In bfloat16 logits of 16 to 32 are 0.125 apart, and the engine's output layer is float32."""
-    policy = dataclasses.replace(policy, model=make_model(11), compute=torch.bfloat16)
+    policy = dataclasses.replace(policy, model=make_model(11), compute_dtype=torch.bfloat16)
     policy.model.lm_head.weight.data *= 100
 
     def ask(do: str, *, prompts: list[list[int]], n: int, **settings: Any) -> dict[str, Any]:

@@ -121,15 +121,15 @@ def test_each_other_input_of_completions_is_in_their_key() -> None:
             {"seed": 1},
             {"keeps_drawable": True},
             {"policy": policy(fingerprint="other")},
-            {"policy": policy(compute=torch.bfloat16)},
-            {"policy": policy(compute=torch.bfloat16, model=HALF)},
+            {"policy": policy(compute_dtype=torch.bfloat16)},
+            {"policy": policy(compute_dtype=torch.bfloat16, model=HALF)},
             {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
             {"questions": dataclasses.replace(QUESTIONS, stop=("\n", "Q"))},
             {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},
             {"questions": dataclasses.replace(QUESTIONS, problems=QUESTIONS.problems[::-1])},
         ],
     )
-    half = policy(compute=torch.bfloat16)
+    half = policy(compute_dtype=torch.bfloat16)
     heads = [key_of_rollouts(config=vllm(), policy=dataclasses.replace(half, float32_head=head)) for head in (0, 1)]
     assert heads[0] != heads[1]  # an engine's output layer is another
 
@@ -144,7 +144,7 @@ def test_a_users_sampler_is_in_the_key_by_its_code(tmp_path: Path, monkeypatch: 
 
 
 def test_each_input_of_scores_is_in_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = {"compute": torch.bfloat16}
+    half = {"compute_dtype": torch.bfloat16}
     assert_each_differs(
         key_of_scores,
         [

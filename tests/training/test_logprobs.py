@@ -85,7 +85,7 @@ def rollouts(name: str = "rollouts/a") -> Completions:
 def test_what_decides_the_scores_is_in_their_key(tmp_path: Path, make_policy: Any) -> None:
     """Where something else is asked, nothing that lies there is taken for the answer: all is scored again."""
     policy = make_policy(make_model(11))
-    low = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=True)
+    low = dataclasses.replace(policy, compute_dtype=torch.bfloat16, float32_head=True)
     asked: list[tuple[Any, Completions, bool]] = [
         (policy, rollouts(), True),
         (dataclasses.replace(policy, float32_head=True), rollouts(), False),  # in float32 all is
