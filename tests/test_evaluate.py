@@ -78,6 +78,7 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished: Pat
     assert {each["evaluation"]["seed"] for each in found} == {4}
 
 
+@pytest.mark.extended
 def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: Path) -> None:
     assert main(["model=tiny", f"output_dir={tmp_path / 'a'}", *SMALL]) == 0
     assert found(tmp_path / "a")["model"]["path"] == "tiny"

@@ -169,7 +169,10 @@ def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, 
     assert len(expected["updates"]) >= 20
 
 
-@pytest.mark.parametrize("rounds", [(), ("schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2")])
+IN_ROUNDS = ("schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2")
+
+
+@pytest.mark.parametrize("rounds", [(), pytest.param(IN_ROUNDS, marks=pytest.mark.extended)])
 def test_how_far_the_samplers_mu_is_from_the_policy_is_said(
     outputs: Path, rounds: tuple[str, ...], capsys: Any
 ) -> None:

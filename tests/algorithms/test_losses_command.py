@@ -68,6 +68,7 @@ class OfBoth:
         return LossOutput(-batch.reward * (delta.exp() + delta * batch.mask.sum(-1)))
 
 
+@pytest.mark.extended
 def test_the_picture_shows_a_loss_by_what_its_weight_depends_on_and_equal_ones_together() -> None:
     names = ("topr", "is", "policy_gradient", "grpo", "decoupled_ppo", "rec")
     found = panels({name: loss(name) for name in names} | {"of_both": OfBoth()})

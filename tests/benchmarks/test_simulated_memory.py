@@ -86,6 +86,7 @@ def counted(size: float, processes: int, times: int = 1) -> Any:
     return pytest.approx(times * (processes - 1) / processes * size / GIB, rel=1e-6)
 
 
+@pytest.mark.extended
 def test_what_a_process_sends_is_counted_by_what_and_where(updates: Any) -> None:
     weights, gradients, own = 2 * 2 * BLOCKS + 4 * REST, 4 * (BLOCKS + REST), 2 * 4 * MESSAGES
     within, between = "within a machine", "between machines"
@@ -104,6 +105,7 @@ def test_what_a_process_sends_is_counted_by_what_and_where(updates: Any) -> None
     }  # fmt: skip
 
 
+@pytest.mark.extended
 def test_a_process_holds_its_part_and_what_is_gathered(updates: Any) -> None:
     whole = 4 * (BLOCKS + REST) / GIB
     for name, parts in (("fsdp of 8", 8), ("fsdp of 16", 16), ("hsdp of 16", 8)):

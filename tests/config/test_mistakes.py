@@ -170,6 +170,7 @@ def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper(words: list
     assert [words for words, _ in jobs] == [list(one) for one in expected]
 
 
+@pytest.mark.extended
 def test_runs_that_share_a_composition_are_what_hydra_composes() -> None:
     words = ["model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
     words += ["++model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora.rank=8"]

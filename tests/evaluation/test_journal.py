@@ -133,7 +133,9 @@ def test_each_checkpoint_of_a_run_counts_on_records_that_are_on_the_disk(tmp_pat
 ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.updates=2", "optim.batch_size=8"]
 
 
-@pytest.mark.parametrize(("more", "step"), [([], 2), (ROUNDS, 1)], ids=["offline", "in a round"])
+@pytest.mark.parametrize(
+    ("more", "step"), [([], 2), pytest.param(ROUNDS, 1, marks=pytest.mark.extended)], ids=["offline", "in a round"]
+)
 def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, monkeypatch, more, step):
     settings = ["evaluation.every=1", "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *more]
     settings += ["data.train_problems=12", "data.test_problems=6"]

@@ -99,6 +99,7 @@ def rows(name: str) -> list[dict[str, Any]]:
     return lines_of(path)
 
 
+@pytest.mark.extended
 def test_agreement(grader: Grader) -> None:
     """At least 98.5 % where all conventions agree; not one wrong pair and no invalid completion is paid."""
     pairs = [row for row in rows("grading/equivalence.jsonl") if row["policy"] is None]

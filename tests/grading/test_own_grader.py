@@ -218,6 +218,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
+@pytest.mark.extended
 def test_a_run_with_all_three_its_report_and_an_evaluation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = config_of("experiment=smoke", *OWN, *PLACE, "baseline=-1.5", "data.threshold=0.4")
     summary = run(config)

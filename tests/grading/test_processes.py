@@ -72,6 +72,7 @@ class Interrupt(BaseException):
     pass
 
 
+@pytest.mark.extended
 def test_a_signal_while_grading() -> None:
     """A caller's own SIGALRM comes in time and disturbs nothing; its exception leaves the grader usable."""
     at_work: list[bool] = []

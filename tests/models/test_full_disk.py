@@ -42,7 +42,7 @@ def save_with_limits(folder: Path, answers: Any, with_weights: bool) -> None:
         answers.put((limit, ending, sorted(path.name for path in folder.iterdir())))
 
 
-@pytest.mark.parametrize("with_weights", [True, False])
+@pytest.mark.parametrize("with_weights", [True, pytest.param(False, marks=pytest.mark.extended)])
 def test_each_of_a_models_files_may_find_no_room(with_weights: bool, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()

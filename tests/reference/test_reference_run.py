@@ -90,7 +90,9 @@ OFFLINE = {
 }
 # Of what these join each part is in another case, too.
 EXTENDED = {"grpo, graded", "grpo, mixed", "topr, group", "agro, some problems", "dpo, some problems"}
-EXTENDED |= {"grpo, masked", "oapl, a star po", "rloo, offline"}
+EXTENDED |= {"grpo, masked", "oapl, a star po", "rloo, offline", "red_drop", "m2po", "oapl", "kl_pg", "agro, twice"}
+EXTENDED |= {"decoupled_ppo, mixed", "topr, graded", "topr, per token", "adafactor", "grpo, zero_one"}
+EXTENDED |= {"rloo", "rloo, no reference", "rloo, graded", "icepop", "agro_on_policy", "grpo, few draws"}  # in rounds
 ACTS = {"grpo, masked": "masked_neg", "m2po": "masked_neg"}
 SAMPLED_ANEW = ["schedule=on_policy", "schedule.prompts=3", "schedule.rounds=3", "optim.batch_size=18"]
 SEVERAL_UPDATES = ["schedule.prompts=2", "schedule.updates=3", "optim.batch_size=8"]  # a pass and the next one's half

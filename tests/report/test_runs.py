@@ -122,7 +122,10 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(value[key])
 
 
-@pytest.mark.parametrize("name", [*RESULTS, *(pytest.param(name, marks=pytest.mark.extended) for name in OTHERS)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.extended] * (name != "summary.json")) for name in (*RESULTS, *OTHERS)],
+)
 def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_path, monkeypatch, capsys):
     finished = smoke[0].folder
     shutil.copytree(smoke[0].store, tmp_path / "store")

@@ -202,6 +202,7 @@ def test_lora_without_peft(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- inputs
 
 
+@pytest.mark.extended
 def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's module beside the command, which its workers find too."""
     monkeypatch.syspath_prepend(str(tmp_path))

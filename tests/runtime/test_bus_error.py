@@ -99,6 +99,7 @@ class Cutting(HFSampler):
 """
 
 
+@pytest.mark.extended
 def test_a_run_whose_completions_are_cut_short_fails_with_their_file(tmp_path: Path) -> None:
     (tmp_path / "cutting.py").write_text(CUTTING)
     words = overrides(Path("out"), "sampler.name=cutting:Cutting")

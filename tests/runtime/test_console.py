@@ -67,6 +67,7 @@ def fill(folder: Path) -> None:
     (folder / "own.py").write_text(OWN)
 
 
+@pytest.mark.extended
 def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path: Path) -> None:
     """Its files take no library's place, neither in the command nor in the processes that it starts."""
     fill(tmp_path)

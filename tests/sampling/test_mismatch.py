@@ -267,7 +267,9 @@ def test_a_set_is_kept_for_each_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", [[], ["schedule=async", "schedule.lag=1", "schedule.rounds=3"]], ids=["set", "async"]
+    "schedule",
+    [pytest.param([], marks=pytest.mark.extended), ["schedule=async", "schedule.lag=1", "schedule.rounds=3"]],
+    ids=["set", "async"],
 )
 def test_a_run_with_truncation_begins_at_ratio_1(schedule: list[str], tmp_path: Path) -> None:
     """With top_k=2 every ratio of the first update is below 1, but for π renormalised as the sampler did."""

@@ -188,6 +188,7 @@ def test_a_model_has_time_to_be_uploaded(tmp_path, monkeypatch, capsys, uploads)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.extended
 def test_the_clients_process_may_die_or_hang(tmp_path, monkeypatch, capsys, number):
     monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 3.0)
     with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb"), opened=True) as folder:

@@ -28,7 +28,9 @@ LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
 
 
-@pytest.mark.parametrize("more", [[], [*GRADED, LORA]], ids=["", "graded, lora"])
+@pytest.mark.parametrize(
+    "more", [[], pytest.param([*GRADED, LORA], marks=pytest.mark.extended)], ids=["", "graded, lora"]
+)
 def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path, more: list[str]) -> None:
     fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, *more))
     none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS, *more))
@@ -62,10 +64,12 @@ def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(tmp_p
     "settings",
     [
         ["schedule.lag=2", "sampler.mismatch.weights=int8"],
-        DROP,
-        ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"],
+        pytest.param(DROP, marks=pytest.mark.extended),
+        pytest.param(
+            ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"], marks=pytest.mark.extended
+        ),
         [*IN_FLIGHT, "sampler.prompts_per_shard=4"],
-        [*DROP, "schedule.in_flight=true", "mu=sampler"],
+        pytest.param([*DROP, "schedule.in_flight=true", "mu=sampler"], marks=pytest.mark.extended),
     ],
     ids=["constant", "lengths", "shares", "in flight", "in flight, drop"],
 )

@@ -44,6 +44,7 @@ def test_the_base_stays_bit_for_bit_and_the_optimizer_and_checkpoints_hold_the_a
 # ---- whole runs
 
 
+@pytest.mark.extended
 def test_in_bfloat16_weights_that_stay_are_another_model_which_evaluate_loads_without_peft(tmp_path, monkeypatch):
     short = [*overrides(tmp_path / "runs", "model.dtype=bfloat16", "mu=scored")]
     full, lora = config_of(*short), config_of(*short, SETTING)

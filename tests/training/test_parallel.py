@@ -133,6 +133,7 @@ def resumed(folder: Path, key: tuple[str, str], parallel: str) -> dict[str, torc
 
 
 @pytest.mark.parametrize("key", [CASES[0], *(key for key in CASES[1:] if "topr" in key[0])], ids=str)
+@pytest.mark.extended
 def test_a_checkpoint_loads_on_any_number_of_processes(tmp_path, alone, key):
     expected, _ = alone[key]
     sharded, whole = tmp_path / "sharded", tmp_path / "whole"

@@ -33,7 +33,7 @@ CASES = {  # settings, and the iteration and its update before which the run bre
     "offline": ([*CURVE, "algo=topr", "iterations=2", "optim.epochs=2"], 1, 4),
     "lora in rounds": ([*LORA, *ROUNDS, "algo=rloo", "schedule.rounds=2"], 2, 1),
 }
-MARKS = {name: [*[pytest.mark.extended] * ("round," not in name), *[needs_peft] * ("lora" in name)] for name in CASES}
+MARKS = {name: [*[pytest.mark.extended] * (name != "offline"), *[needs_peft] * ("lora" in name)] for name in CASES}
 
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=MARKS[name]) for name in CASES])
@@ -134,6 +134,7 @@ def test_a_run_without_positives(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads((config.folder / "iteration-1" / "training_set.json").read_text())["note"] == told
 
 
+@pytest.mark.extended
 def test_rounds_without_positives_are_told_at_the_end(smoke, tmp_path, monkeypatch):
     """A round may have none, all of them together should have some."""
     (tmp_path / "strict.py").write_text('def grade(completion, gold):\n    return "incorrect"\n')
@@ -161,6 +162,7 @@ def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeyp
     assert order[-4:] == ["sample", "close", "reference", "close"]
 
 
+@pytest.mark.extended
 def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_path: Path) -> None:
     whole, broken = (config_of(*overrides(tmp_path / name, *SOME, "checkpoint.every_seconds=0")) for name in "ab")
     with pytest.MonkeyPatch.context() as patched:
