@@ -30,7 +30,7 @@ import pyarrow as pa
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from topr_exp.algorithms.policy_gradient import Tapered
+from topr_exp.algorithms.topr import Tapered
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig
 from topr_exp.models.loading import load_model

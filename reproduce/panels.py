@@ -15,7 +15,7 @@ from reproduce.groups import BETA, EFFECTIVE, RATE, Groups, algorithms, name_of
 from reproduce.records import TRIED, read_rates
 from reproduce.selection import Runs, pick
 from reproduce.variance import LIMITS
-from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.topr import Ratio, Tapered
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.drawing import MARKERS, plain_number
 from topr_exp.report.repetitions import counts_of, problem_shares

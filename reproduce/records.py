@@ -9,14 +9,17 @@ import json
 import os
 import string
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import MISSING as MISSING_DEFAULT
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import yaml
-from omegaconf import OmegaConf
 
 from reproduce.selection import Runs
+from topr_exp.algorithms.policy_gradient import PolicyGradient
+from topr_exp.config.load import loss_of_yaml
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import CONF
 from topr_exp.report.reader import Run, read_run
@@ -74,13 +77,15 @@ def chosen(settings: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def usual_values(algo: str) -> dict[str, Any]:
     """What conf/algo says for an algorithm, by dotted key; for a user's, what conf/config.yaml does."""
+    neutral = {field.name: field.default for field in fields(PolicyGradient) if field.default is not MISSING_DEFAULT}
     path = CONF / "algo" / f"{algo}.yaml"
-    values = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    assert isinstance(values, dict)
-    by_tokens = any("divided_by_tokens" in str(each) for each in values.get("defaults", ()))
-    found = {f"algo.{key!s}": value for key, value in values.items()}
-    found |= {"schedule.when_stale": "keep", "sampler.mismatch.weights": "none"}
-    return found | {"optim.reduction": "tokens" if by_tokens else "sequences", "optim.whole_groups": False}
+    values, reduction = {}, "sequences"
+    if path.is_file():
+        values = plain(loss_of_yaml(path))
+        reduction = "tokens" if "divided_by_tokens" in path.read_text(encoding="utf-8") else "sequences"
+    usual = {f"algo.{key}": value for key, value in (neutral | values).items()}
+    usual |= {"schedule.when_stale": "keep", "sampler.mismatch.weights": "none"}
+    return usual | {"optim.reduction": reduction, "optim.whole_groups": False}
 
 
 def read_rates(path: Path | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from reproduce.records import rounded
 from reproduce.selection import Runs
 from topr_exp.algorithms.agro import AGRO, KLPG
 from topr_exp.algorithms.base import clipped_objective
-from topr_exp.algorithms.policy_gradient import taper
+from topr_exp.algorithms.topr import taper
 from topr_exp.runs.records import Record
 from topr_exp.types import Batch
 

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from topr_exp.api import loss as named_loss
-from topr_exp.losses import made_up
+from topr_exp.report.loss_weights import answer_batch
 
 Curve = Callable[[bool, float], float]  # from whether the answer is right and a log-ratio to the weight of a token
 
@@ -29,7 +29,7 @@ PPO = {"rule": "ppo", "a_neg": 0.8, "b_pos": 1.2, **BY_TOKEN}
 
 def weight(loss: Any, tokens: int, unit: float, sampler: bool, right: bool, delta: float) -> float:
     """Weight of the first token where all have log-ratio δ, beside an answer of the other verdict at 0."""
-    logp, batch = made_up(loss, right, tokens, tokens * delta)
+    logp, batch = answer_batch(loss, right, tokens, tokens * delta)
     if sampler:
         batch = dataclasses.replace(batch, old_logp=logp.detach())
     output = loss(batch)

@@ -1,10 +1,9 @@
-"""`python -m scripts.settings_reference`: write docs/reference.md, every setting with range, default and meaning.
+"""`python -m scripts.settings_reference`: write the documents' tables of settings and losses from their classes.
 
-Types and ranges come from the settings' dataclasses, meanings from the remark beside a field there or beside the key in
-conf/, defaults from composing the shipped tiny model and the paper's 8B model.
+docs/reference.md has every setting with range, default and meaning: types and ranges come from the settings'
+dataclasses, meanings from the comment beside a field there or beside the key in conf/, defaults from composing the
+shipped tiny model and the paper's 8B model. docs/algorithms.md has what each loss says of itself, README their number.
 """
-
-from __future__ import annotations
 
 import ast
 import dataclasses
@@ -12,104 +11,168 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topr_exp.algorithms.base import Loss
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import CHOICES, SECTIONS, choices, hints_of
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import CONF
+from topr_exp.losses import load_losses
 from topr_exp.runs.plan import plan
 from topr_exp.schema import describe, options_of, ranges, show
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reference.md"
+REFERENCE, ALGORITHMS, README = ROOT / "docs" / "reference.md", ROOT / "docs" / "algorithms.md", ROOT / "README.md"
 MODELS = ("tiny", "llama3_8b")
-MEANINGS = {  # of losses' keys that several have
-    "length_normalize": "divide an answer's loss by its number of tokens",
-    "eps_low": "the ratio is clipped below 1 − this",
-    "eps_high": "the ratio is clipped above 1 + this",
-    "normalize_std": "divide the advantage by the group's standard deviation",
-    "a_pos": "least weight of a positive",
-    "b_pos": "largest weight of a positive",
-    "a_neg": "least weight of a negative",
-    "b_neg": "largest weight of a negative",
-    "correction": "cap C of the weight min(π_old/μ, C) from the sampler; null: none",
-    "renormalize": "π is renormalised over what top_k and top_p let the sampler draw",
-    "mask": "tokens or answers that are dropped: statistic, level, band, sides",
-}
 HEAD = """# Every setting
 
 Written by `python -m scripts.settings_reference` from the schema; [settings.md](settings.md) is the tour. A key is set
 as `KEY=VALUE`. Where a default depends on the model, it is given for the shipped tiny one and the paper's 8B one.
 """
+LOSSES_HEAD = """| Setting | Method | Paper | Wrong answer | Not used | Needs |
+|---|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the reference: the keys of a group."""
+
+    prefix: str  # of its keys: "" for those of the run
+    title: str
+    schemas: Sequence[Any]  # the dataclasses of its choices
+    values: Mapping[str, Any]  # the group's settings by the choice, or the model, that they are the defaults of
+    files: Sequence[Path] = ()  # YAMLs whose comments say what a key means
+
+    @property
+    def group(self) -> str:
+        return self.prefix.rstrip(".")
+
+
+def pages() -> dict[Path, str]:
+    """The text of every document that is written from classes."""
+    return {REFERENCE: reference_page(), **pages_of_losses()}
+
+
+def pages_of_losses() -> dict[Path, str]:
+    """The text of the documents that have a table or the number of losses."""
+    losses = load_losses([])
+    algorithms, readme = ALGORITHMS.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
+    table = LOSSES_HEAD + "".join(map(loss_row, losses.values()))
+    return {
+        ALGORITHMS: re.sub(rf"{re.escape(LOSSES_HEAD)}(?:\|.*\n)*", lambda _: table, algorithms),
+        README: re.sub(r"\d+ losses\b", f"{len(losses)} losses", readme),
+    }
+
+
+# ---- losses
+
+
+def loss_row(loss: Loss) -> str:
+    """A row of the table of losses."""
+    assert loss.paper is not None, f"algo={loss.name} names no paper"
+    paper = loss.paper.equation
+    if loss.paper.arxiv:
+        link = f"[{loss.paper.arxiv}](https://arxiv.org/abs/{loss.paper.arxiv})"
+        paper = ", ".join(filter(None, [link, loss.paper.equation]))
+    wrong_reward = "0" if loss.rewards == "zero_one" else "−1"
+    unused = []
+    if not loss.uses_baseline:
+        unused.append("baseline")
+    if not loss.needs_mu:
+        unused.append("μ")
+    needs = [f"`{need}`" for need in sorted(loss.needs)]
+    cells = (f"`algo={loss.name}`", loss.paper.method, paper, wrong_reward, ", ".join(unused), ", ".join(needs))
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def loss_sections() -> Iterator[Section]:
+    """A section for each class of losses, with the defaults of the algorithms that are made of it."""
+    losses_by_class: dict[type, dict[str, Any]] = {}
+    for name, loss in load_losses([]).items():
+        losses_by_class.setdefault(type(loss), {})[name] = loss
+    for schema, losses in losses_by_class.items():
+        yield Section("algo.", f"algo={', '.join(losses)}", [schema], losses)
+
+
+# ---- the reference
 
 
 @functools.cache
-def page() -> str:
-    """The page's text."""
-    models = {model: settings(f"model={model}") for model in MODELS}
-    parts = [HEAD, *section("", "The run", [Config], models)]
-    for group in hints_of(Config):
+def reference_page() -> str:
+    """The text of docs/reference.md."""
+    lines = [HEAD]
+    for section in sections():
+        lines += section_lines(section)
+    return "\n".join(lines) + "\n"
+
+
+def sections() -> Iterator[Section]:
+    configs = {model: compose(f"model={model}") for model in MODELS}
+    common_files = [CONF / "config.yaml", CONF / "problems.yaml"]
+    yield Section("", "The run", [Config], configs, common_files)
+    for group, schema in hints_of(Config).items():
         if group == "algo":
-            parts += losses()
+            yield from loss_sections()
         elif group in SECTIONS:
-            schemas = choices(group) if group in ("data", *CHOICES) else {"": hints_of(Config)[group]}
-            values = {model: getattr(config, group) for model, config in models.items()}
-            parts += section(f"{group}.", group, list(dict.fromkeys(schemas.values())), values)
-    return "\n".join(parts) + "\n"
+            schemas = [schema]
+            if group in ("data", *CHOICES):
+                schemas = list(dict.fromkeys(choices(group).values()))
+            values = {model: getattr(config, group) for model, config in configs.items()}
+            files = [*common_files, *sorted((CONF / group).glob("*.yaml"))]
+            yield Section(f"{group}.", group, schemas, values, files)
 
 
-def settings(*overrides: str) -> Any:
+def compose(*overrides: str) -> Any:
+    """The settings of one run."""
     (job,) = plan(parse_arguments([*overrides])).jobs
     return job.config
 
 
-def losses() -> Iterator[str]:
-    """A table for each class of losses, with the defaults of the algorithms that are made of it."""
-    built = {path.stem: settings(f"algo={path.stem}").algo for path in sorted((CONF / "algo").glob("*.yaml"))}
-    for schema in dict.fromkeys(map(type, built.values())):
-        values = {name: loss for name, loss in built.items() if type(loss) is schema}
-        yield from section("algo.", f"algo={', '.join(values)}", [schema], values)
-
-
-def section(prefix: str, title: str, schemas: list[Any], values: dict[str, Any]) -> Iterator[str]:
-    """A table of the keys of a group, over all the classes that its choices have."""
-    yield f"\n## {title}\n\n{first_sentence(schemas[0])}\n\n| key | allowed | default | |\n|---|---|---|---|"
-    seen = {*SECTIONS, "algo"} if not prefix else {"name"} if prefix == "algo." else set[str]()
-    for schema in schemas:
-        remarks, allowed = remarks_of(schema), {name: each.allowed for name, each in ranges(schema)}
+def section_lines(section: Section) -> Iterator[str]:
+    """The lines of a section: heading, first sentence of its first class, a row a key over all its classes."""
+    introduction = first_sentence(section.schemas[0])
+    yield f"\n## {section.title}\n\n{introduction}\n\n| key | allowed | default | |\n|---|---|---|---|"
+    written_keys = set[str]()
+    if not section.prefix:
+        written_keys = {*SECTIONS, "algo"}
+    elif section.group == "algo":
+        written_keys = {"name"}
+    for schema in section.schemas:
+        remarks, range_of_key = remarks_of(schema), dict(ranges(schema))
         for field in dataclasses.fields(schema):
-            if field.name in seen or not field.init:
+            if field.name in written_keys or not field.init:
                 continue
-            seen.add(field.name)
-            options = " or ".join(describe(option) for option in options_of(hints_of(schema)[field.name]))
-            files = [CONF / "algo" / f"{name}.yaml" for name in values] if prefix == "algo." else files_of(prefix)
-            is_choice = field.name == "name" and prefix not in ("", "optim.")
-            chosen = f"`{prefix.rstrip('.')}=NAME` chooses" if is_choice else ""
-            meaning = chosen or remarks.get(field.name) or yaml_remark(files, prefix.rstrip("."), field.name)
-            meaning = meaning or MEANINGS.get(field.name, "")
-            cells = (f"`{prefix}{field.name}`", allowed.get(field.name, options), default(field.name, values), meaning)
+            written_keys.add(field.name)
+            if field.name in range_of_key:
+                allowed = range_of_key[field.name].allowed
+            else:
+                allowed = " or ".join(map(describe, options_of(hints_of(schema)[field.name])))
+            meaning = meaning_of(section, field.name, remarks)
+            cells = (f"`{section.prefix}{field.name}`", allowed, default_of(field.name, section.values), meaning)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def default(key: str, values: dict[str, Any]) -> str:
+def meaning_of(section: Section, key: str, remarks: Mapping[str, str]) -> str:
+    """What a key means: the comment beside its field, else the comment in a YAML."""
+    if key == "name" and section.prefix not in ("", "optim."):
+        return f"`{section.group}=NAME` chooses"
+    return remarks.get(key) or yaml_remark(section, key)
+
+
+def default_of(key: str, values: Mapping[str, Any]) -> str:
     """A key's default; several, each with the names that have it, where these differ."""
-    named = dict[str, list[str]]()
-    for name, each in values.items():
-        if hasattr(each, key):
-            named.setdefault(f"`{show(getattr(each, key))}`", []).append(name)
-    return (
-        ", ".join(named)
-        if len(named) < 2
-        else ", ".join(f"{text} ({', '.join(names)})" for text, names in named.items())
-    )
-
-
-def files_of(prefix: str) -> list[Path]:
-    group = CONF / prefix.rstrip(".")
-    return [CONF / "config.yaml", CONF / "problems.yaml", *(sorted(group.glob("*.yaml")) if prefix else [])]
+    names_by_default: dict[str, list[str]] = {}
+    for name, settings in values.items():
+        if hasattr(settings, key):
+            names_by_default.setdefault(f"`{show(getattr(settings, key))}`", []).append(name)
+    if len(names_by_default) < 2:
+        return ", ".join(names_by_default)
+    return ", ".join(f"{default} ({', '.join(names)})" for default, names in names_by_default.items())
 
 
 def first_sentence(schema: Any) -> str:
@@ -118,34 +181,45 @@ def first_sentence(schema: Any) -> str:
 
 def remarks_of(schema: Any) -> dict[str, str]:
     """The comment beside each field of a dataclass and of its bases."""
-    found = dict[str, str]()
-    for each in reversed(schema.__mro__):
-        if dataclasses.is_dataclass(each):
-            source = textwrap.dedent(inspect.getsource(each))
-            lines = source.splitlines()
-            for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno:
-                    _, _, remark = lines[node.end_lineno - 1][node.end_col_offset :].partition("# ")
-                    found[node.target.id] = remark.replace("None", "null") or found.get(node.target.id, "")
-    return found
+    remarks: dict[str, str] = {}
+    for base in reversed(schema.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        source = textwrap.dedent(inspect.getsource(base))
+        (definition,) = ast.parse(source).body
+        assert isinstance(definition, ast.ClassDef)
+        for node in definition.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                assert node.end_lineno is not None
+                last_line = source.splitlines()[node.end_lineno - 1]
+                _, _, remark = last_line[node.end_col_offset :].partition("# ")
+                remarks[node.target.id] = remark.replace("None", "null") or remarks.get(node.target.id, "")
+    return remarks
 
 
-def yaml_remark(files: list[Path], group: str, key: str) -> str:
-    """The comment beside or above a key in these files of conf/; in config.yaml, in the group's section."""
-    for path in files:
-        above = list[str]()
-        inside = ""
+def yaml_remark(section: Section, key: str) -> str:
+    """The comment beside or above a key in the section's files; in config.yaml, within its group."""
+    pattern = re.compile(rf"\s*{key}:(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:# (.*))?$")
+    for path in section.files:
+        comments_above: list[str] = []
+        group = ""
         for line in path.read_text(encoding="utf-8").splitlines():
-            if top := re.match(r"(\w+):", line):
-                inside = top[1]
-            found = re.match(rf"\s*{key}:(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:# (.*))?$", line)
-            mine = path.name != "config.yaml" or (inside == group if group else not line.startswith(" "))
-            if found and mine and (remark := found[1] or " ".join(above)):
+            if top_level := re.match(r"(\w+):", line):
+                group = top_level[1]
+            is_of_section = path.name != "config.yaml"
+            if not is_of_section:
+                is_of_section = group == section.group if section.group else not line.startswith(" ")
+            match = pattern.match(line) if is_of_section else None
+            if match and (remark := match[1] or " ".join(comments_above)):
                 return str(remark)
-            above = [*above, line.strip(" #")] if line.lstrip().startswith("#") else []
+            if line.lstrip().startswith("#"):
+                comments_above.append(line.strip(" #"))
+            else:
+                comments_above = []
     return ""
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.algorithms.agro import RLOO
-from topr_exp.algorithms.policy_gradient import Tapered
+from topr_exp.algorithms.topr import Tapered
 
 
 @dataclasses.dataclass(frozen=True)

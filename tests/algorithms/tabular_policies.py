@@ -84,8 +84,7 @@ VARIANTS += [("agro_on_policy", {"square_baseline": kind}) for kind in ("others_
 
 def with_signals(loss: Any, batch: Batch) -> Batch:
     """The batch as the trainer hands it over: with the signals where the loss has any."""
-    signals = getattr(loss, "signals", None)
-    return dataclasses.replace(batch, signals=signals(batch)) if signals is not None else batch
+    return dataclasses.replace(batch, signals=loss.signals(batch))
 
 
 def rng(seed: int) -> np.random.Generator:

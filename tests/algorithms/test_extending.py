@@ -49,7 +49,15 @@ def test_a_value_out_of_range_is_refused_as_printed(tmp_path):
 
 
 def test_the_table_of_needs_is_complete():
-    assert set(re.findall(r"^\| `(\w+)` \|", LOSS, re.MULTILINE)) - {"needs"} == NEEDS.keys()
+    table = LOSS.partition("`needs` is a set of:")[2]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == NEEDS.keys()
+
+
+def test_the_table_of_the_description_is_complete():
+    table = LOSS.partition("## What a loss says of itself")[2].partition("`needs` is a set of:")[0]
+    properties = {name for name, member in vars(Loss).items() if isinstance(member, property)}
+    derived = {"paper", "divides_by_length", "limits_by_reward_sign"}
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == properties - derived | {"rewards", "papers"}
 
 
 def test_the_packages_checks_hold_for_the_printed_loss(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import Case, load, probability, rng, torch_token_logp
-from topr_exp.algorithms.policy_gradient import taper
+from topr_exp.algorithms.topr import taper
 
 INF = float("inf")
 LIMITS = [(1, 1, 0, 1), (0, 1, 0, 1), (1, 1, 1, 1), (0, INF, 0, INF), (1, 1, 0, 0), (0.5, 1.5, 0.25, 2.0)]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
+from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng
 from tests.algorithms.test_loss_propositions import whole_language
 from tests.conftest import refused
-from topr_exp.algorithms.policy_gradient import Mask, Tapered
-from topr_exp.config.load import build_section
+from topr_exp.algorithms.masks import Mask
+from topr_exp.algorithms.policy_gradient import PolicyGradient
+from topr_exp.algorithms.topr import Tapered
 from topr_exp.types import Batch, ConfigError
 
 INF = math.inf
@@ -79,8 +80,8 @@ def test_neutral_settings_change_nothing(ratio: str) -> None:
 def test_at_one_policy_a_row_is_reinforce(name: str) -> None:
     case = random_case(2, on_policy=True)
     case.old = case.mu
-    settings = {key: settings_of(name)[key] for key in ("advantage", "length_normalize")}
-    plain = load("topr", b_neg=1.0, a_neg=1.0, **settings)
+    loss = load(name)
+    plain = load("topr", b_neg=1.0, a_neg=1.0, advantage=loss.advantage, length_normalize=loss.length_normalize)
     np.testing.assert_allclose(gradient(case, load(name)), gradient(case, plain), rtol=0, atol=1e-12)
 
 
@@ -150,11 +151,23 @@ def test_masks_by_hand(name: str, reward: float, moved: float, kept: bool) -> No
     assert float(found) == pytest.approx(-reward * (0.5 + moved) / 0.5 if kept else 0.0)
 
 
-def test_the_class_has_the_defaults_of_a_run_from_before() -> None:
-    """A YAML without the new fields is the loss that it was."""
-    old = {key: value for key, value in settings_of("topr").items() if key not in (
-        "rule", "denominator", "correction", "correction_level", "mask")}  # fmt: skip
-    assert build_section("algo", old) == load("topr")
+@pytest.mark.parametrize("name", ["topr", "tis", "is", "naive", "sft"])
+def test_a_member_of_toprs_family_with_a_setting_of_the_grammar_is_of_the_grammar(name: str) -> None:
+    assert type(load(name)) is Tapered
+    corrected = load(name, correction=2.0, advantage="group")
+    assert type(corrected) is PolicyGradient
+    expected = dataclasses.asdict(load(name, advantage="group"))
+    assert dataclasses.asdict(corrected).items() >= expected.items()
+    assert corrected.correction == 2.0
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "token", "geometric", "prefix"])
+@pytest.mark.parametrize("name", ["topr", "tis", "is", "naive", "sft"])
+def test_the_grammar_without_its_factors_is_toprs_family_to_the_digit(name: str, ratio: str) -> None:
+    case = random_case(4, baseline=0.3)
+    plain, extended = load(name, ratio=ratio)(case.batch()), load(name, ratio=ratio, rule="clip")(case.batch())
+    assert torch.equal(plain.loss, extended.loss)
+    assert all(torch.equal(plain.metrics[key], extended.metrics[key]) for key in plain.metrics)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +186,12 @@ def test_the_class_has_the_defaults_of_a_run_from_before() -> None:
 def test_a_loss_built_in_python_is_checked_as_settings_are(given: dict[str, Any], line: str) -> None:
     right: dict[str, Any] = {"name": "mine", "a_pos": 1, "b_pos": np.float64(1), "a_neg": 0, "b_neg": 1,
                              "ratio": "token", "length_normalize": True}  # fmt: skip
-    built = Tapered(**right)
+    built = PolicyGradient(**right)
     assert (built.ratio, built.b_neg, type(built.b_neg), type(built.b_pos)) == ("token", 1.0, float, float)
     masks = [Mask("difference", low=-math.inf, high=0.1)]
-    assert Tapered(**right, mask=masks, advantage="group").mask == masks
+    assert PolicyGradient(**right, mask=masks, advantage="group").mask == masks
     with refused(line, ConfigError):
-        Tapered(**right | given)
+        PolicyGradient(**right | given)
 
 
 @pytest.mark.parametrize(

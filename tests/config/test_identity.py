@@ -129,14 +129,12 @@ def test_a_yaml_without_an_added_key_takes_its_neutral_value() -> None:
 
 LOSS = """
 from dataclasses import dataclass
+from topr_exp.algorithms.base import Loss
 
 @dataclass(frozen=True)
-class Mine:
-    name: str
+class Mine(Loss):
     scale: float
     FIELD
-    needs = frozenset()
-    uses_baseline = True
 
     def __call__(self, batch): ...
 """

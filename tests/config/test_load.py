@@ -135,7 +135,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         ("needs = frozenset({'ref_logp', 'refrence'})", "needs refrence, which nothing provides; allowed: pairs, "),
         ("needs = 'pairs'", "needs must be a set of names; got 'pairs'"),
         ("needs = frozenset(); rewards = 'zero-one'", "rewards=zero-one: expected one of pm1, zero_one"),
-        ("needs = frozenset(); __call__ = None", "not a loss (it needs `name` and `__call__`)"),
+        ("def signals(self, batch): return {}", "signal_names must name the tensors that `signals` returns"),
     ],
 )
 def test_a_loss_declares_nothing_that_nobody_knows(declared, message, tmp_path, monkeypatch):

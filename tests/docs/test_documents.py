@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from scripts.settings_reference import PAGE, page
+from scripts.settings_reference import REFERENCE, pages_of_losses, reference_page
 from tests.conftest import ROOT, config_of
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.load import hints_of
-from topr_exp.config.settings import Config
 from topr_exp.grading.grader import GRADER_VERSION
+from topr_exp.losses import load_losses
 from topr_exp.runs.plan import plan
 
 DOCS = ROOT / "docs"
@@ -32,7 +31,8 @@ def rows(text: str, heading: str) -> list[list[str]]:
 
 # ---- algorithms.md, coming_from.md, reference.md: names
 
-LOSSES = [(name, paper, settings.strip("`")) for name, paper, settings, _ in rows(TEXTS["algorithms.md"], "| Name")]
+METHODS = TEXTS["algorithms.md"].partition("\n## REINFORCE")[2]
+LOSSES = [(name, paper, settings.strip("`")) for name, paper, settings, _ in rows(METHODS, "| Name")]
 
 
 @pytest.mark.parametrize(("paper", "settings"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
@@ -53,21 +53,27 @@ def test_trl_has_the_settings_that_are_named_as_its_own_and_conf_those_of_ours()
                     for column in (0, 2))  # fmt: skip
     keys = {key for path in (ROOT / "conf").rglob("*.yaml")
             for key in re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)}  # fmt: skip
+    keys |= {name for loss in load_losses([]).values() for name in vars(loss)}
     assert min(len(theirs), len(ours)) > 20
     assert not {name.rpartition(".")[2] for name in ours} - keys
     fields = pytest.importorskip("trl").GRPOConfig.__dataclass_fields__
     assert not theirs - {*fields, "reward_funcs"}  # of its trainer
 
 
+def test_the_tables_and_the_number_of_losses_are_those_of_the_classes() -> None:
+    for path, text in pages_of_losses().items():
+        assert path.read_text(encoding="utf-8") == text, "run python -m scripts.settings_reference"
+
+
 @pytest.mark.extended
 def test_the_reference_is_written_anew_when_a_setting_changes_and_says_what_each_is() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.settings_reference"
-    table = [line.split(" | ") for line in page().splitlines() if line.startswith("| `")]
+    assert REFERENCE.read_text(encoding="utf-8") == reference_page(), "run python -m scripts.settings_reference"
+    table = [line.split(" | ") for line in reference_page().splitlines() if line.startswith("| `")]
     assert len(table) > 150
     assert not [row[0] for row in table if len(row) != 4 or not row[1].strip() or row[3].strip(" |") == ""]
     names = {re.sub(r"[|` ]", "", row[0]) for row in table}
     assert {"algo.b_neg", "data.turns", "sampler.timeout_min", "cluster.partition", "optim.lr", "baseline"} <= names
-    assert {key for key in hints_of(Config) if f"\n## {key}" in page()} >= {"data", "model", "sampler", "tracking"}
+    assert all(f"\n## {key}" in reference_page() for key in ("data", "model", "sampler", "tracking"))
 
 
 def test_the_code_that_is_named_is_there() -> None:

@@ -40,6 +40,12 @@ class Completion:
     ref: Any = None  # [T] log π_ref
 
 
+NEUTRAL = {  # values of settings that a YAML leaves out
+    "advantage": "reward", "rule": "clip", "denominator": "sampler", "correction": None, "correction_level": "token",
+    "mask": None, "off_policy_mask": None, "form": "paper",
+}  # fmt: skip
+
+
 def advantage_of(algo: Any, one: Completion, reward: float) -> float:
     if algo["advantage"] == "reward":
         return reward
@@ -272,6 +278,7 @@ def against_others(one: Completion) -> float:
 
 def losses_of(algo: Any, sides: list[Completion], scores: list[Record], c: float) -> Iterator[tuple[Tensor, Record]]:
     """The loss of each example and what the loss reports of it; scores: log π of the tokens (`logp`) and their `kl`."""
+    algo = NEUTRAL | ({"advantage": "group"} if algo["name"] == "vespo" else {}) | algo
     logps = [score["logp"] for score in scores]
     if algo["name"] == "dpo":
         half = len(sides) // 2

@@ -210,7 +210,7 @@ def test_the_setting_that_the_line_names_mends_it(rewards, given, key, capsys):
                                (("algo.advantage=group",), False)],
 )  # fmt: skip
 def test_losses_whose_limits_go_by_the_sign(overrides: tuple[str, ...], by_sign: bool) -> None:
-    assert getattr(config_of("output_dir=out", "name=n", *overrides).algo, "by_sign", False) is by_sign
+    assert config_of("output_dir=out", "name=n", *overrides).algo.limits_by_reward_sign is by_sign
 
 
 # ---- the first prompt: a dry run's and a run folder's is what the model gets

@@ -123,7 +123,7 @@ def test_each_file_of_a_saved_log_is_an_input(tmp_path: Path) -> None:
 
 
 def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeypatch):
-    text = "from topr_exp.algorithms.policy_gradient import Tapered\n\n\nclass Mine(Tapered):\n    pass\n"
+    text = "from topr_exp.algorithms.topr import Tapered\n\n\nclass Mine(Tapered):\n    pass\n"
     (tmp_path / "own_notebook.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     words = overrides(tmp_path, "algo._target_=own_notebook.Mine")

@@ -47,7 +47,7 @@ def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(tmp_pat
 
 NAMES = ["tokenizers.py", "torch.py", "pyarrow.py", "numpy.py", "hydra_plugins/stranger.py", "multiprocessing.py"]
 OWN = """
-from topr_exp.algorithms.policy_gradient import Tapered
+from topr_exp.algorithms.topr import Tapered
 
 
 class Loss(Tapered):

@@ -1,34 +1,40 @@
 """What a loss returns: anything but losses [B] with a gradient, and metrics [B], is one line at the first update."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
 from tests.conftest import make_model, refused
 from tests.training.test_trainer import DPO_LOSS, TOPR, make_examples, new_trainer, optim
+from topr_exp.algorithms.base import Loss
 from topr_exp.types import Batch, LossOutput
 
 
 @dataclass(frozen=True)
-class Returns:
-    """A loss that returns what a function makes of a right output."""
+class Returns(Loss):
+    """A loss that returns a changed output of a right loss."""
 
-    change: Callable[[LossOutput], Any]
-    signals_of: Callable[[Batch], Any] | None = None
+    change: Any = None  # a function of the right output
+    signals_of: Any = None  # a function of the batch; None: no signals
+    right: Any = TOPR
     name: str = "bad"
-    needs: frozenset[str] = field(default_factory=frozenset)
-    uses_baseline: ClassVar[bool] = True
-
-    def __call__(self, batch: Any) -> Any:
-        return self.change((DPO_LOSS if "pairs" in self.needs else TOPR)(batch))
 
     @property
-    def signals(self) -> Callable[[Batch], Any] | None:
-        return self.signals_of
+    def needs(self) -> frozenset[str]:
+        return frozenset(self.right.needs)
+
+    @property
+    def signal_names(self) -> frozenset[str]:
+        return frozenset() if self.signals_of is None else frozenset({"limit"})
+
+    def __call__(self, batch: Any) -> Any:
+        return self.change(self.right(batch))
+
+    def signals(self, batch: Batch) -> Any:
+        return self.signals_of(batch)
 
 
 WRONG = {
@@ -66,14 +72,14 @@ def first_update(loss: Any, folder: Path, make_policy: Any, micro: int = 16, bat
 def test_a_wrong_output_is_one_line_before_any_step(wrong: str, tmp_path: Path, make_policy: Any) -> None:
     change, line = WRONG[wrong]
     with refused(rf"^algo=bad must return .*{line}"):
-        first_update(Returns(change), tmp_path, make_policy)
+        first_update(Returns(change=change), tmp_path, make_policy)
 
 
 def test_the_shape_is_that_of_the_micro_batch_and_of_pairs(tmp_path: Path, make_policy: Any) -> None:
-    mean = Returns(lambda out: LossOutput(out.loss.mean()))
+    mean = Returns(change=lambda out: LossOutput(out.loss.mean()))
     with refused(r"one loss per completion, shape \[4\]; got \[\]"):
         first_update(mean, tmp_path, make_policy, micro=4)
-    of_pairs = Returns(mean.change, needs=frozenset({"pairs"}))
+    of_pairs = Returns(change=mean.change, right=DPO_LOSS)
     with refused(r"one loss per pair, shape \[5\]; got \[\]"):
         first_update(of_pairs, tmp_path, make_policy, batch=5)
 
@@ -86,9 +92,9 @@ def test_wrong_signals_are_one_line(micro: int, tmp_path: Path, make_policy: Any
         (lambda batch: batch.reward, r"tensors by name.*; got \[16\]"),
     ):
         with refused(rf"^signals of algo=bad must return {line}"):
-            first_update(Returns(lambda out: out, signals), tmp_path, make_policy, micro)
+            first_update(Returns(change=lambda out: out, signals_of=signals), tmp_path, make_policy, micro)
 
 
 def test_a_right_output_trains(tmp_path: Path, make_policy: Any) -> None:
     for change in (lambda out: out, lambda out: LossOutput(out.loss.double(), {"w": torch.ones(len(out.loss))})):
-        assert first_update(Returns(change), tmp_path, make_policy)["grad_norm"] > 0
+        assert first_update(Returns(change=change), tmp_path, make_policy)["grad_norm"] > 0

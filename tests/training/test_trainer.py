@@ -13,8 +13,8 @@ import torch
 
 from tests.conftest import make_graded, make_model
 from topr_exp.algorithms.agro import AGRO
-from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.algorithms.regressions import DPO
+from topr_exp.algorithms.topr import Tapered
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
 from topr_exp.training import optimizers

@@ -1,1 +1,1 @@
-"""The losses: each a frozen dataclass of hyper-parameters with a pure `__call__`; `base` says what they share."""
+"""Losses: each a frozen dataclass of hyper-parameters with a pure `__call__`; `base` has what they share."""

@@ -5,12 +5,29 @@ the same for all; AGRO minimises its variance (Lemma 3, Equations 4 to 6). Losse
 is divided by length by default: E_π[∇logπ / T] is not 0, so dividing by T breaks the group baselines.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from topr_exp.algorithms import base
+from topr_exp.algorithms.base import (
+    NotNegative,
+    Paper,
+    Positive,
+    ZeroOneLoss,
+    advantage_of,
+    check_batch,
+    check_complete_groups,
+    group_sums,
+    leave_one_out,
+    log_prob,
+    masked,
+    needed,
+    reduce_tokens,
+    signal,
+    token_ref_log_ratio,
+)
 from topr_exp.types import Batch, LossOutput, Tensor, TOPRError
+
+ARXIV = "2503.19612"
 
 # Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ. vanilla: Σ_t Σ_t' δ_t' ∇logπ_t;
 # future_only: only t' ≥ t; exact_one_step: for t' > t the token KL of step t' in place of δ_t', for t' = t the gradient
@@ -23,7 +40,7 @@ SquareBaseline = Literal["none", "others_variance", "leave_one_out"]
 
 
 @dataclass(frozen=True)
-class AGRO(base.ZeroOne):
+class AGRO(ZeroOneLoss):
     """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n responses of any origin.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
@@ -34,9 +51,12 @@ class AGRO(base.ZeroOne):
     Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is KL(π‖π_ref)).
     """
 
-    beta: base.Positive
-    estimator: Estimator
-    length_normalize: bool
+    beta: Positive  # weight of the divergence from the reference; ours, the paper has no default
+    estimator: Estimator  # of the penalty's gradient; other than vanilla on-policy alone
+    length_normalize: bool  # divide an answer's loss by its number of tokens
+
+    papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
+    signal_names: ClassVar[frozenset[str]] = frozenset({"advantage"})
 
     @property
     def needs(self) -> frozenset[str]:
@@ -48,21 +68,22 @@ class AGRO(base.ZeroOne):
         return frozenset(needs)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_complete_groups(batch, self.name)
-        regularized = batch.reward - self.beta * base.token_ref_log_ratio(batch).sum(1).detach()
-        return {"advantage": base.leave_one_out(batch, regularized)}
+        check_complete_groups(batch, self.name)
+        regularized = batch.reward - self.beta * token_ref_log_ratio(batch).sum(1).detach()
+        return {"advantage": leave_one_out(batch, regularized)}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        base.check_batch(batch, "ref_logp")
-        advantage = base.signal(batch, "advantage")
-        log_ratio = base.token_ref_log_ratio(batch).sum(1).detach()
+        check_batch(batch, "ref_logp")
+        advantage = signal(batch, "advantage")
+        delta = token_ref_log_ratio(batch).sum(1).detach()
         if self.estimator == "vanilla":
-            direction = advantage * base.log_prob(batch)
+            direction = advantage * log_prob(batch)
         else:
-            without_own = advantage + self.beta * log_ratio
-            direction = without_own * base.log_prob(batch) - self.beta * half_square(batch, self.estimator)
-        metrics = {"advantage": advantage, "ref_log_ratio": log_ratio}
-        return LossOutput(base.reduce_tokens(-direction, batch, self.length_normalize), metrics)
+            advantage_without_penalty = advantage + self.beta * delta
+            penalty = self.beta * half_square(batch, self.estimator)
+            direction = advantage_without_penalty * log_prob(batch) - penalty
+        metrics = {"advantage": advantage, "ref_log_ratio": delta}
+        return LossOutput(reduce_tokens(-direction, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
@@ -77,7 +98,10 @@ class AGROOnPolicy(AGRO):
     Signals: advantage, square (S_i − S̄_−i)² − b_i.
     """
 
-    square_baseline: SquareBaseline
+    square_baseline: SquareBaseline  # b; others_variance: n >= 3, unbiased; leave_one_out: the paper's, biased
+
+    papers: ClassVar = {"agro_on_policy": Paper("AGRO on-policy", ARXIV, "Equation 6")}
+    signal_names: ClassVar[frozenset[str]] = frozenset({"advantage", "square"})
 
     @property
     def needs(self) -> frozenset[str]:
@@ -87,31 +111,31 @@ class AGROOnPolicy(AGRO):
         advantage = super().signals(batch)["advantage"]
         square = advantage.square()
         if self.square_baseline == "leave_one_out":
-            square = base.leave_one_out(batch, square)
+            square = leave_one_out(batch, square)
         elif self.square_baseline == "others_variance":
             square = square - self._others_variance(batch, advantage)
         return {"advantage": advantage, "square": square}
 
     def __call__(self, batch: Batch) -> LossOutput:
         output = super().__call__(batch)
-        square = base.signal(batch, "square")
-        term = square / (2 * self.beta) * base.log_prob(batch)
-        loss = output.loss + base.reduce_tokens(term, batch, self.length_normalize)
+        square = signal(batch, "square")
+        term = square / (2 * self.beta) * log_prob(batch)
+        loss = output.loss + reduce_tokens(term, batch, self.length_normalize)
         return LossOutput(loss, {**output.metrics, "square": square})
 
     def _others_variance(self, batch: Batch, advantage: Tensor) -> Tensor:
         """n/(n−1) times the unbiased variance of the others' S, from S_i − S̄_−i = n/(n−1) (S_i − S̄)."""
-        n, _ = base.group_sums(batch, advantage)
+        n, _ = group_sums(batch, advantage)
         if bool((n < 3).any()):
             raise TOPRError(f"algo={self.name}: square_baseline=others_variance needs at least 3 responses to a prompt")
         centered = advantage * (n - 1) / n  # S_i − S̄: it sums to 0 over the group
-        _, total = base.group_sums(batch, centered.square())
-        others = total - centered.square() - centered.square() / (n - 1)  # Σ_j≠i (S_j − S̄_−i)²
-        return n / (n - 1) * others / (n - 2)
+        _, total = group_sums(batch, centered.square())
+        others_squares = total - centered.square() - centered.square() / (n - 1)  # Σ_j≠i (S_j − S̄_−i)²
+        return n / (n - 1) * others_squares / (n - 2)
 
 
 @dataclass(frozen=True)
-class RLOO(base.ZeroOne):
+class RLOO(ZeroOneLoss):
     """REINFORCE with a leave-one-out baseline and the KL penalty inside the reward.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S_i = r_i − β log μ(y_i)/π_ref(y_i)
@@ -123,34 +147,42 @@ class RLOO(base.ZeroOne):
     Signals (β > 0): advantage S_i − S̄_−i. Metrics: advantage.
     """
 
-    beta: base.NotNegative
-    length_normalize: bool
+    beta: NotNegative  # weight of the penalty; ours, as for agro; 0 is plain RLOO without a reference
+    length_normalize: bool  # divide an answer's loss by its number of tokens
+
+    papers: ClassVar = {"rloo": Paper("RLOO", "2402.14740")}
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"group_rewards"} if self.beta == 0 else {"groups", "group_rewards", "ref_logp"})
+        if self.beta == 0:
+            return frozenset({"group_rewards"})
+        return frozenset({"groups", "group_rewards", "ref_logp"})
 
     @property
-    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
-        return None if self.beta == 0 else self._signals
+    def signal_names(self) -> frozenset[str]:
+        if self.beta == 0:
+            return frozenset()
+        return frozenset({"advantage"})
 
-    def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_complete_groups(batch, self.name)
-        penalty = base.masked(batch.mu_logp - base.needed(batch, "ref_logp"), batch).sum(1)
-        return {"advantage": base.leave_one_out(batch, batch.reward - self.beta * penalty)}
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        if self.beta == 0:
+            return {}
+        check_complete_groups(batch, self.name)
+        penalty = masked(batch.mu_logp - needed(batch, "ref_logp"), batch).sum(1)
+        return {"advantage": leave_one_out(batch, batch.reward - self.beta * penalty)}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        base.check_batch(batch)
+        check_batch(batch)
         if self.beta == 0:
-            advantage = base.advantage_of(batch, "leave_one_out", self.name)
+            advantage = advantage_of(batch, "leave_one_out", self.name)
         else:
-            advantage = base.signal(batch, "advantage")
-        loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
+            advantage = signal(batch, "advantage")
+        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
 
 @dataclass(frozen=True)
-class KLPG(base.ZeroOne):
+class KLPG(ZeroOneLoss):
     """The KL-regularised policy gradient, as AGRO's offline baseline.
 
     g = (1/n) Σ_i [(r_i − r̄_−i) ∇logπ(y_i) − β ∇ Σ_t KL(π(·|x, y_<t) ‖ π_ref(·|x, y_<t))]
@@ -160,30 +192,32 @@ class KLPG(base.ZeroOne):
     Metrics: advantage, vocab_kl Σ_t KL.
     """
 
-    beta: base.Positive
-    length_normalize: bool
+    beta: Positive  # weight of the KL; ours, as for agro
+    length_normalize: bool  # divide an answer's loss by its number of tokens
 
+    papers: ClassVar = {"kl_pg": Paper("KL-regularised policy gradient", ARXIV, "Section 8.2")}
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, "leave_one_out", self.name)
-        kl = base.masked(base.needed(batch, "vocab_kl"), batch).sum(1)
-        loss = base.reduce_tokens(self.beta * kl - advantage * base.log_prob(batch), batch, self.length_normalize)
+        advantage = advantage_of(batch, "leave_one_out", self.name)
+        kl = masked(needed(batch, "vocab_kl"), batch).sum(1)
+        loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
 
 
 def half_square(batch: Batch, estimator: Estimator) -> Tensor:
     """A function [B] whose gradient is the estimate of ∇½Δ² (AGRO, Section 6); its value means nothing."""
-    delta = base.token_ref_log_ratio(batch).detach()
+    delta = token_ref_log_ratio(batch).detach()
     if estimator == "vanilla":
-        return delta.sum(1) * base.log_prob(batch)
+        return delta.sum(1) * log_prob(batch)
+    token_logp = masked(batch.logp, batch)
     if estimator == "future_only":
-        return (_from_here(delta) * base.masked(batch.logp, batch)).sum(1)
-    kl = base.masked(base.needed(batch, "vocab_kl"), batch)
-    later = _from_here(kl.detach()) - kl.detach()
-    return (later * base.masked(batch.logp, batch) + kl).sum(1)
+        return (sum_from_here(delta) * token_logp).sum(1)
+    kl = masked(needed(batch, "vocab_kl"), batch)
+    future_kl = sum_from_here(kl.detach()) - kl.detach()
+    return (future_kl * token_logp + kl).sum(1)
 
 
-def _from_here(values: Tensor) -> Tensor:
+def sum_from_here(values: Tensor) -> Tensor:
     """Σ_t'≥t of `values` [B, T]."""
     return values.flip(1).cumsum(1).flip(1)

@@ -1,18 +1,19 @@
-"""Shared parts of every loss: the protocol that the trainer knows, shape checks, log-ratios, group statistics.
+"""The base class of a loss, and the functions that losses are written with.
 
-A loss is a frozen dataclass of its `name` and its hyper-parameters (types and ranges by annotation, the rest in
-`check`), whose values stand in `conf/algo/<name>.yaml` alone. Calling it maps a batch to per-example losses; the
-trainer alone reduces, by the global count, so that padding, accumulation and world size can't change a result.
+A loss is a frozen dataclass of its `name` and its hyper-parameters, whose values stand in `conf/algo/<name>.yaml`; a
+field has a default only where that changes nothing. Calling it maps a batch to losses [B]; the trainer alone reduces
+them, by the global count, so that padding, accumulation and world size can't change a result.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
 from topr_exp.types import Batch, ConfigError, LossOutput, Tensor, TOPRError
-
-Example = TypeVar("Example", contravariant=True)
 
 Finite = Annotated[float, FINITE]
 Positive = Annotated[float, Range("above 0 and finite", lambda value: 0 < value < math.inf)]
@@ -20,9 +21,13 @@ NotNegative = Annotated[float, Range("at least 0 and finite", lambda value: 0 <=
 PositiveOrInf = Annotated[float, above(0)]
 PositiveOrNull = Annotated[float | None, above(0, "null or above 0")]
 
-BY_TOKEN = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # fields of a batch that are [B, T]
-BY_RESPONSE = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # that are [B]
-STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group are equal
+Advantage = Literal["reward", "group", "group_std", "leave_one_out"]
+"""Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
+
+group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
+"""
+
+# ---- the description of a loss
 
 NEEDS = {
     "pairs": "called with a PairBatch of correct and incorrect responses",
@@ -34,44 +39,20 @@ NEEDS = {
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
 }
+Rewards = Literal["pm1", "zero_one"]  # of a correct and a wrong answer: 1 and -1, 1 and 0
 
 
-Advantage = Literal["reward", "group", "group_std", "leave_one_out"]
-"""Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
+@dataclass(frozen=True)
+class Paper:
+    """Source of a loss."""
 
-group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
-"""
-
-
-@runtime_checkable
-class Loss(Protocol[Example]):
-    """A pure loss of a Batch, or of a PairBatch if it needs "pairs".
-
-    `needs` names what the batch must carry (keys of `NEEDS`); it may depend on the fields, so ask the instance.
-    `uses_baseline` is False where c cancels, only scales the loss or has no meaning: setting one is then an error. A
-    class may also name the rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1. With
-    `needs_mu = False` its gradient does not depend on `Batch.mu_logp`, so that it can be trained with mu=none.
-
-    A loss whose coefficients depend on the whole global batch, of which `__call__` may see a part, has a method
-    `signals` from a Batch to tensors [B] by name. The trainer calls it over the global batch, scored by the current
-    policy, without gradients, and `__call__` finds its part in `Batch.signals`. `signals` itself is None where these
-    hyper-parameters need none. Where the global batch has to hold all responses to a prompt, `needs` has "groups".
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def needs(self) -> frozenset[str]: ...
-
-    @property
-    def uses_baseline(self) -> bool: ...
-
-    def __call__(self, batch: Example) -> LossOutput: ...
+    method: str  # its name there
+    arxiv: str = ""  # identifier; empty for a loss that only code describes
+    equation: str = ""  # or section or table
 
 
-class Typed(Section):
-    """Base of the losses here: fields are converted and checked as settings are, also where Python built the object."""
+class TypedSection(Section):
+    """Base of settings whose fields are converted and checked also where Python built the object."""
 
     def __post_init__(self) -> None:
         schema: Any = type(self)
@@ -81,51 +62,124 @@ class Typed(Section):
 
 
 @dataclass(frozen=True)
-class Named(Typed):
-    """Base of the losses here; of two with the same class (`topr`, `tis`) the name tells which one it is."""
+class Loss(TypedSection, ABC):
+    """Base of every loss: hyper-parameters as fields, a description as class variables, `__call__` as the formula.
 
-    name: str
+    A part of the description that depends on the hyper-parameters is a property, so ask the instance.
+    """
+
+    name: str  # of its YAML; tells `topr` from `tis`, which have one class
+
+    papers: ClassVar[Mapping[str, Paper]] = MappingProxyType({})  # by `name`
+    rewards: ClassVar[Rewards] = "pm1"  # of its paper; `data.reward` overrides them
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the batch must carry: keys of `NEEDS`."""
+        return frozenset()
+
+    @property
+    def uses_baseline(self) -> bool:
+        """False where a constant c cancels, only scales the loss or has no meaning: setting one is then an error."""
+        return True
+
+    @property
+    def needs_mu(self) -> bool:
+        """False where the gradient does not depend on `Batch.mu_logp`, so that mu=none is allowed."""
+        return True
+
+    @property
+    def limits_by_reward_sign(self) -> bool:
+        """True where R = R0 − c alone decides if an answer becomes rarer: a wrong one with R ≥ 0 never does."""
+        return False
+
+    @property
+    def drops_tokens(self) -> bool:
+        """True where tokens or responses may be left out; the metric `masked` or `kept` then has their share."""
+        return False
+
+    @property
+    def signal_names(self) -> frozenset[str]:
+        """The tensors that `signals` returns; empty where the loss of a response depends on no other response."""
+        return frozenset()
+
+    @property
+    def divides_by_length(self) -> bool:
+        """True where a response's loss is divided by its number of tokens: the field `length_normalize`, if any."""
+        return bool(getattr(self, "length_normalize", False))
+
+    @property
+    def paper(self) -> Paper | None:
+        return self.papers.get(self.name)
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        """Tensors [B] over the global batch, scored by the current policy without gradients.
+
+        `__call__`, which may see only a part of that batch, finds its part of them in `Batch.signals`. The global batch
+        has whole groups if `needs` has "groups".
+        """
+        return {}
+
+    @abstractmethod
+    def __call__(self, batch: Any) -> LossOutput:
+        """Losses and metrics [B] of a Batch, or of a PairBatch if `needs` has "pairs"."""
 
 
-class ZeroOne(Named):
-    """Rewards and baseline of a loss whose paper gives 0 for a wrong answer and compares the answers to a prompt."""
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
-
-
-class OfGroup(Named):
-    """Needs and baseline of a loss that weighs a response against the others to its prompt."""
+class GroupLoss(Loss):
+    """Base of a loss that weighs a response against the others to its prompt."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
     uses_baseline: ClassVar[bool] = False
 
 
-def check_batch(batch: Batch, *extra: str) -> None:
-    """Raise TOPRError for a wrong shape or dtype in a batch, or if an optional field named in `extra` is missing."""
+class ZeroOneLoss(GroupLoss):
+    """Base of a loss whose paper compares the answers to a prompt and gives 0 for a wrong one."""
+
+    rewards: ClassVar[Rewards] = "zero_one"
+
+
+def check_range(name: str, value: object, allowed: str, holds: bool) -> None:
+    """Raise ConfigError with one line that names the key, what is allowed and what was given."""
+    if not holds:
+        raise ConfigError(f"{name} must be {allowed}; got {value}")
+
+
+# ---- checks of a batch
+
+TOKEN_FIELDS = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # of a batch, [B, T]
+RESPONSE_FIELDS = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # [B]
+
+
+def check_batch(batch: Batch, *required: str) -> None:
+    """Raise TOPRError for a wrong shape or dtype in a batch, or if an optional field in `required` is missing."""
     shape, dtype = list(batch.logp.shape), str(batch.logp.dtype)
-    refuse_field("logp", "[B, T]", shape, len(shape) == 2)
-    refuse_field("logp", "float32 or float64", dtype, dtype in ("torch.float32", "torch.float64"))
+    check_field("logp", "[B, T]", shape, len(shape) == 2)
+    check_field("logp", "float32 or float64", dtype, dtype in ("torch.float32", "torch.float64"))
     for name in ("mask", "positive"):
         field_dtype = str(getattr(batch, name).dtype)
-        refuse_field(name, "bool", field_dtype, field_dtype == "torch.bool")
-    for names, expected in ((BY_TOKEN, shape), (BY_RESPONSE, shape[:1])):
-        for name in names:
-            value = getattr(batch, name)
-            if value is not None:
-                refuse_field(name, f"of shape {expected}", list(value.shape), list(value.shape) == expected)
+        check_field(name, "bool", field_dtype, field_dtype == "torch.bool")
+    for name in TOKEN_FIELDS:
+        check_shape(batch, name, shape)
+    for name in RESPONSE_FIELDS:
+        check_shape(batch, name, shape[:1])
     if batch.group_rewards is not None:
         rewards_shape = list(batch.group_rewards.shape)
-        by_response = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
-        refuse_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, by_response)
-    for name in extra:
+        is_by_response = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
+        check_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, is_by_response)
+    for name in required:
         needed(batch, name)
 
 
-def refuse_field(name: str, allowed: str, given: object, ok: bool) -> None:
+def check_shape(batch: Batch, name: str, expected: list[int]) -> None:
+    value = getattr(batch, name)
+    if value is not None:
+        check_field(name, f"of shape {expected}", list(value.shape), list(value.shape) == expected)
+
+
+def check_field(name: str, allowed: str, value: object, holds: bool) -> None:
     """Raise TOPRError with one line that names a field of a batch, what is allowed and what was given."""
-    if not ok:
-        raise TOPRError(f"Batch.{name} must be {allowed}; got {given}")
+    if not holds:
+        raise TOPRError(f"Batch.{name} must be {allowed}; got {value}")
 
 
 def needed(batch: Batch, name: str) -> Tensor:
@@ -136,14 +190,17 @@ def needed(batch: Batch, name: str) -> Tensor:
     return value
 
 
-def signal(batch: Batch, key: str) -> Tensor:
+def signal(batch: Batch, name: str) -> Tensor:
     """One of the tensors [B] that the loss's `signals` computed over the global batch, checked."""
-    if key not in batch.signals:
-        raise TOPRError(f"Batch.signals lacks {key!r}: run loss.signals over the global batch first")
-    value, shape = batch.signals[key], list(batch.logp.shape[:1])
-    refuse_field(f"signals[{key!r}]", f"of shape {shape}", list(value.shape), list(value.shape) == shape)
-    refuse_field(f"signals[{key!r}]", "detached", "a tensor with a gradient", not value.requires_grad)
+    if name not in batch.signals:
+        raise TOPRError(f"Batch.signals lacks {name!r}: run loss.signals over the global batch first")
+    value, shape = batch.signals[name], list(batch.logp.shape[:1])
+    check_field(f"signals[{name!r}]", f"of shape {shape}", list(value.shape), list(value.shape) == shape)
+    check_field(f"signals[{name!r}]", "detached", "a tensor with a gradient", not value.requires_grad)
     return value
+
+
+# ---- log-probabilities and tokens
 
 
 def masked(values: Tensor, batch: Batch) -> Tensor:
@@ -177,13 +234,20 @@ def token_ref_log_ratio(batch: Batch) -> Tensor:
 
 
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
-    """A loss [B] that is a sum over tokens, divided by T if asked."""
-    return loss / lengths(batch) if length_normalize else loss
+    """A loss [B] that is a sum over tokens, divided by T if `length_normalize`."""
+    if not length_normalize:
+        return loss
+    return loss / lengths(batch)
 
 
-def share_of_tokens(values: Tensor, batch: Batch) -> Tensor:
-    """The mean of `values` [B, T], which may be True and False, over each response's tokens, [B]."""
+def mean_over_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """The mean of `values` [B, T], numbers or booleans, over each response's tokens, [B]."""
     return masked(values.to(batch.logp.dtype), batch).sum(1) / lengths(batch)
+
+
+# ---- groups: the responses to one prompt
+
+STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group are equal
 
 
 def check_group_size(size: Tensor, name: str) -> None:
@@ -193,7 +257,7 @@ def check_group_size(size: Tensor, name: str) -> None:
 
 
 def group_sums(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
-    """n and Σ `values` over each sample's own group, both [B]."""
+    """The number of rows in a row's group and the sum of `values` [B] over them, both [B]."""
     ids, index = needed(batch, "group").unique(return_inverse=True)
     count = values.new_zeros(len(ids)).index_add(0, index, values.new_ones(len(values)))
     total = values.new_zeros(len(ids)).index_add(0, index, values)
@@ -205,9 +269,9 @@ def check_complete_groups(batch: Batch, name: str) -> None:
     count, _ = group_sums(batch, batch.reward)
     check_group_size(count, name)
     if batch.group_size is not None and bool((count != batch.group_size).any()):
-        worst = int((count - batch.group_size).abs().argmax())
-        given, allowed = int(count[worst]), int(batch.group_size[worst])
-        raise TOPRError(f"algo={name} needs complete groups; a group has {given} of its {allowed} responses here")
+        row = int((count - batch.group_size).abs().argmax())
+        present, sampled = int(count[row]), int(batch.group_size[row])
+        raise TOPRError(f"algo={name} needs complete groups; a group has {present} of its {sampled} responses here")
 
 
 def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
@@ -217,7 +281,7 @@ def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
 
 
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
-    """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
+    """The advantage of each response, [B]; group statistics are over all n, also responses not in the batch."""
     check_batch(batch)
     if kind == "reward":
         return batch.reward - batch.baseline
@@ -232,10 +296,7 @@ def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
     return centered / (needed(batch, "group_std") + STD_OFFSET)
 
 
-def check_range(name: str, value: float | str | None, allowed: str, ok: bool) -> None:
-    """Raise ConfigError with one line that names the key, what is allowed and what was given."""
-    if not ok:
-        raise ConfigError(f"{name} must be {allowed}; got {value}")
+# ---- PPO's clipping
 
 
 def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:
@@ -244,9 +305,15 @@ def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high
     Where the clipped branch holds, exp is not evaluated at Δ, so a huge ratio gives neither an infinite value nor an
     undefined gradient; A = 0 gives 0. Arguments: Δ with gradient, A, of shapes that broadcast.
     """
-    low = math.log(1 - eps_low) if eps_low < 1 else -math.inf
-    high = math.log1p(eps_high)
-    clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
-    inside = (delta.masked_fill(clipped | (advantage == 0), 0.0)).exp() * advantage
+    low, high = log_or_minus_inf(1 - eps_low), math.log1p(eps_high)
+    is_clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
+    inside = delta.masked_fill(is_clipped | (advantage == 0), 0.0).exp() * advantage
     edge = delta.detach().clamp(low, high).exp()
-    return inside.where(~clipped, edge * advantage), clipped
+    return inside.where(~is_clipped, edge * advantage), is_clipped
+
+
+def log_or_minus_inf(limit: float) -> float:
+    """log of a limit of a ratio; −∞ for 0 or less, which limits nothing."""
+    if limit <= 0:
+        return -math.inf
+    return math.log(limit)

@@ -4,42 +4,54 @@
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from topr_exp.algorithms import base
+from topr_exp.algorithms.base import (
+    Advantage,
+    GroupLoss,
+    Loss,
+    Paper,
+    PositiveOrInf,
+    PositiveOrNull,
+    advantage_of,
+    check_batch,
+    check_complete_groups,
+    clipped_objective,
+    group_sums,
+    lengths,
+    log_or_minus_inf,
+    log_ratio,
+    masked,
+    mean_over_tokens,
+    needed,
+    reduce_tokens,
+    signal,
+    token_log_ratio,
+)
 from topr_exp.schema import Range
 from topr_exp.types import Batch, LossOutput, Tensor
 
+AtMostOne = Annotated[float, Range("above 0 and at most 1", lambda value: 0 < value <= 1)]
+
 
 @dataclass(frozen=True)
-class Clipped(base.Named):
+class Clipped(Loss):
     """Limits of a ratio below and above 1."""
 
-    eps_low: Annotated[float, Range("above 0 and at most 1", lambda eps: 0 < eps <= 1)]
-    eps_high: base.PositiveOrInf
+    eps_low: AtMostOne  # the ratio is clipped below 1 − this
+    eps_high: PositiveOrInf  # the ratio is clipped above 1 + this
 
-    def clip(
-        self, delta: Tensor, advantage: Tensor, batch: Batch, threshold: float | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """PPO's objective [B] of the ratios e^Δ, Δ [B] or by token [B, T], whose objectives are summed; its metrics.
+    def clip(self, delta: Tensor, advantage: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """PPO's objective of the ratios e^Δ and the share of them that is clipped, both [B].
 
-        A response with A < 0 whose mean −δ_t is above `threshold` is left out (DeepSeek-V3.2, arXiv 2512.02556).
+        delta: [B], or [B, T] by token, whose objectives are summed.
         """
-        by_token = delta.ndim == 2
-        weight = advantage[:, None] if by_token else advantage
-        objective, clipped = base.clipped_objective(delta, weight, self.eps_low, self.eps_high)
-        total = base.masked(objective, batch).sum(1) if by_token else objective
-        metrics = {"clipped": base.share_of_tokens(clipped, batch) if by_token else clipped.to(total.dtype)}
-        if threshold is not None:
-            drift = -base.log_ratio(batch).detach() / base.lengths(batch)
-            dropped = (advantage < 0) & (drift > threshold)
-            total, metrics["masked"] = total.masked_fill(dropped, 0.0), dropped.to(total.dtype)
-        return total, metrics
-
-
-Ratio = Literal["sequence", "token"]  # the ratio that is clipped: of the sequence (the paper) or of each token
+        if delta.ndim == 1:
+            objective, is_clipped = clipped_objective(delta, advantage, self.eps_low, self.eps_high)
+            return objective, is_clipped.to(objective.dtype)
+        objective, is_clipped = clipped_objective(delta, advantage[:, None], self.eps_low, self.eps_high)
+        return masked(objective, batch).sum(1), mean_over_tokens(is_clipped, batch)
 
 
 @dataclass(frozen=True)
@@ -53,22 +65,41 @@ class PPO(Clipped):
     Gradient: r R ∇logπ / T, zero where clipped.
     """
 
-    ratio: Ratio
-    length_normalize: bool
+    ratio: Literal["sequence", "token"]  # the ratio that is clipped: of the answer (the paper) or of each token
+    length_normalize: bool  # divide an answer's loss by its number of tokens
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    uses_baseline: ClassVar[bool] = True
+    papers: ClassVar = {"ppo": Paper("PPO on responses", "2503.14286", "Equation 6")}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        base.check_batch(batch)
-        delta = base.token_log_ratio(batch) if self.ratio == "token" else base.log_ratio(batch)
-        total, metrics = self.clip(delta, batch.reward - batch.baseline, batch)
-        loss = base.reduce_tokens(-total, batch, self.length_normalize)
-        return LossOutput(loss, {"objective": total.detach(), **metrics})
+        check_batch(batch)
+        delta = log_ratio(batch) if self.ratio == "sequence" else token_log_ratio(batch)
+        objective, clipped_share = self.clip(delta, batch.reward - batch.baseline, batch)
+        loss = reduce_tokens(-objective, batch, self.length_normalize)
+        return LossOutput(loss, {"objective": objective.detach(), "clipped": clipped_share})
+
+
+class GroupClipped(GroupLoss, Clipped):
+    """PPO's clipping with an advantage relative to the group."""
+
+    def loss_and_metrics(
+        self, delta: Tensor, advantage: Tensor, batch: Batch, *, off_policy_mask: float | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """−objective [B] of `clip`, and the metrics.
+
+        off_policy_mask: a response with A < 0 whose mean −δ_t is above it is left out (arXiv 2512.02556); null: none.
+        """
+        objective, clipped_share = self.clip(delta, advantage, batch)
+        metrics = {"advantage": advantage, "clipped": clipped_share}
+        if off_policy_mask is not None:
+            drift = -log_ratio(batch).detach() / lengths(batch)
+            is_dropped = (advantage < 0) & (drift > off_policy_mask)
+            objective = objective.masked_fill(is_dropped, 0.0)
+            metrics["masked"] = is_dropped.to(objective.dtype)
+        return -objective, metrics
 
 
 @dataclass(frozen=True)
-class GRPO(base.OfGroup, Clipped):
+class GRPO(GroupClipped):
     """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
@@ -80,20 +111,26 @@ class GRPO(base.OfGroup, Clipped):
     Metrics: advantage, clipped; with a mask also masked.
     """
 
-    normalize_std: bool
-    length_normalize: bool
-    off_policy_mask: base.PositiveOrNull = None
+    normalize_std: bool  # divide the advantage by the group's standard deviation
+    length_normalize: bool  # divide an answer's loss by its number of tokens
+    off_policy_mask: PositiveOrNull = None  # 0.5 (DeepSeek-V3.2) drops wrong answers that have become unlikely
+
+    papers: ClassVar = {"grpo": Paper("GRPO", "2402.03300")}
+
+    @property
+    def drops_tokens(self) -> bool:
+        return self.off_policy_mask is not None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        kind: base.Advantage = "group_std" if self.normalize_std else "group"
-        advantage = base.advantage_of(batch, kind, self.name)
-        total, metrics = self.clip(base.token_log_ratio(batch), advantage, batch, self.off_policy_mask)
-        loss = base.reduce_tokens(-total, batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage, **metrics})
+        kind: Advantage = "group_std" if self.normalize_std else "group"
+        advantage = advantage_of(batch, kind, self.name)
+        delta = token_log_ratio(batch)
+        loss, metrics = self.loss_and_metrics(delta, advantage, batch, off_policy_mask=self.off_policy_mask)
+        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
-class GSPO(base.OfGroup, Clipped):
+class GSPO(GroupClipped):
     """GSPO: PPO's clipping of the ratio's geometric mean over the response, far nearer to 1 than GRPO's.
 
     loss = − min(s A, clip(s, 1 − ε_low, 1 + ε_high) A),   s = exp(Δ/T),   A = (r − r̄) / (std + 1e-4)
@@ -103,17 +140,22 @@ class GSPO(base.OfGroup, Clipped):
     Metrics: advantage, clipped; with a mask also masked. Gradient: −s A ∇logπ / T, zero where clipped.
     """
 
-    off_policy_mask: base.PositiveOrNull = None
+    off_policy_mask: PositiveOrNull = None  # 0.5 (DeepSeek-V3.2) drops wrong answers that have become unlikely
+
+    papers: ClassVar = {"gspo": Paper("GSPO", "2507.18071")}
+
+    @property
+    def drops_tokens(self) -> bool:
+        return self.off_policy_mask is not None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, "group_std", self.name)
-        delta = base.log_ratio(batch) / base.lengths(batch)
-        total, metrics = self.clip(delta, advantage, batch, self.off_policy_mask)
-        return LossOutput(-total, {"advantage": advantage, **metrics})
+        advantage = advantage_of(batch, "group_std", self.name)
+        delta = log_ratio(batch) / lengths(batch)
+        return LossOutput(*self.loss_and_metrics(delta, advantage, batch, off_policy_mask=self.off_policy_mask))
 
 
 @dataclass(frozen=True)
-class GMPO(base.OfGroup, Clipped):
+class GMPO(GroupClipped):
     """GMPO: the geometric mean of the token ratios, of which each is clipped by PPO's rule, in log space.
 
     loss = − A exp((1/T) Σ_t δ'_t),   δ' = min(δ, ε_high) where A > 0, max(δ, −ε_low) where A < 0,   A as in GSPO
@@ -123,16 +165,19 @@ class GMPO(base.OfGroup, Clipped):
     Metrics: advantage, clipped. Gradient: −(A/T) exp(mean δ') Σ_t ∇logπ_t over the tokens that are not clipped.
     """
 
-    eps_low: base.PositiveOrInf
+    eps_low: PositiveOrInf  # of the log-ratio
+    eps_high: PositiveOrInf  # of the log-ratio
+
+    papers: ClassVar = {"gmpo": Paper("GMPO", "2507.20673", "Equation 4")}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, "group_std", self.name)
-        delta, sign = base.token_log_ratio(batch), advantage[:, None]
-        clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
-        limited = delta.where(~clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
-        mean = limited.sum(1) / base.lengths(batch)
+        advantage = advantage_of(batch, "group_std", self.name)
+        delta, sign = token_log_ratio(batch), advantage[:, None]
+        is_clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
+        limited = delta.where(~is_clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
+        mean = limited.sum(1) / lengths(batch)
         loss = -advantage * mean.masked_fill(advantage == 0, 0.0).exp()
-        return LossOutput(loss, {"advantage": advantage, "clipped": base.share_of_tokens(clipped, batch)})
+        return LossOutput(loss, {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)})
 
 
 @dataclass(frozen=True)
@@ -145,46 +190,61 @@ class REC(Clipped):
     has positives, those with the lowest sample index (exchangeable: a random choice, the same in any batch); r̄ is the
     mean of what is kept, dropped samples have loss 0 and stay in the count. With infinite ε it is RED-Drop.
 
-    Signals (`drop`): advantage. Metrics: advantage, clipped; for `drop` also kept.
+    Signals (`drop`): advantage, kept. Metrics: advantage, clipped; for `drop` also kept.
     """
 
-    eps_low: base.PositiveOrInf
-    drop: bool
-    length_normalize: bool
+    eps_low: PositiveOrInf  # the ratio is clipped below 1 − this
+    drop: bool  # drop negatives of a group until it has as many positives
+    length_normalize: bool  # divide an answer's loss by its number of tokens
 
+    papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203"), "red_drop": Paper("RED-Drop", "2509.24203")}
     uses_baseline: ClassVar[bool] = False
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"groups", "group_rewards"} if self.drop else {"group_rewards"})
+        if self.drop:
+            return frozenset({"groups", "group_rewards"})
+        return frozenset({"group_rewards"})
 
     @property
-    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
-        return self._signals if self.drop else None
+    def drops_tokens(self) -> bool:
+        return self.drop
 
-    def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_complete_groups(batch, self.name)
-        keep = self._kept(batch).to(batch.reward.dtype)
-        _, count = base.group_sums(batch, keep)
-        _, total = base.group_sums(batch, keep * batch.reward)
-        return {"advantage": keep * (batch.reward - total / count.clamp(min=1)), "kept": keep}
+    @property
+    def signal_names(self) -> frozenset[str]:
+        if self.drop:
+            return frozenset({"advantage", "kept"})
+        return frozenset()
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        if not self.drop:
+            return {}
+        check_complete_groups(batch, self.name)
+        kept_weight = self._is_kept(batch).to(batch.reward.dtype)
+        _, kept_count = group_sums(batch, kept_weight)
+        _, total = group_sums(batch, kept_weight * batch.reward)
+        mean = total / kept_count.clamp(min=1)
+        return {"advantage": kept_weight * (batch.reward - mean), "kept": kept_weight}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        base.check_batch(batch)
-        advantage = base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, "group", self.name)
-        delta, sign = base.token_log_ratio(batch).detach(), advantage[:, None]
-        low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
-        inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))
-        total = advantage * base.masked(batch.logp.where(inside, 0.0), batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(~inside, batch)}
+        check_batch(batch)
         if self.drop:
-            metrics["kept"] = base.signal(batch, "kept")
-        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
+            advantage = signal(batch, "advantage")
+        else:
+            advantage = advantage_of(batch, "group", self.name)
+        delta, sign = token_log_ratio(batch).detach(), advantage[:, None]
+        low, high = log_or_minus_inf(1 - self.eps_low), math.log1p(self.eps_high)
+        is_inside = ((sign >= 0) & (delta <= high)) | ((sign <= 0) & (delta >= low))
+        objective = advantage * masked(batch.logp.where(is_inside, 0.0), batch).sum(1)
+        metrics = {"advantage": advantage, "clipped": mean_over_tokens(~is_inside, batch)}
+        if self.drop:
+            metrics["kept"] = signal(batch, "kept")
+        return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
 
-    def _kept(self, batch: Batch) -> Tensor:
+    def _is_kept(self, batch: Batch) -> Tensor:
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
-        group, sample = base.needed(batch, "group"), base.needed(batch, "sample")
-        _, positives = base.group_sums(batch, batch.positive.to(batch.reward.dtype))
-        same_group = group[:, None] == group[None, :]
-        before = same_group & (sample[None, :] < sample[:, None]) & ~batch.positive[None, :]
-        return batch.positive | (before.sum(1) < positives)
+        group, sample = needed(batch, "group"), needed(batch, "sample")
+        _, positives = group_sums(batch, batch.positive.to(batch.reward.dtype))
+        is_same_group = group[:, None] == group[None, :]
+        is_earlier_negative = is_same_group & (sample[None, :] < sample[:, None]) & ~batch.positive[None, :]
+        return batch.positive | (is_earlier_negative.sum(1) < positives)

@@ -3,12 +3,22 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from topr_exp.algorithms import base
+from topr_exp.algorithms.base import (
+    Loss,
+    Paper,
+    Positive,
+    ZeroOneLoss,
+    check_batch,
+    check_group_size,
+    log_ratio,
+    needed,
+    token_ref_log_ratio,
+)
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 
 @dataclass(frozen=True)
-class DPO(base.Named):
+class DPO(Loss):
     """Direct preference optimisation on pairs.
 
     loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
@@ -18,33 +28,31 @@ class DPO(base.Named):
     Metrics: margin β[Δ(y_w) − Δ(y_l)], accuracy (is it above 0), both Δ. Gradient: −β σ(−margin) ∇[Δ(y_w) − Δ(y_l)].
     """
 
-    beta: base.Positive
+    beta: Positive  # times the difference of the log-ratios
 
+    papers: ClassVar = {"dpo": Paper("DPO", "2305.18290", "Equation 7")}
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
     uses_baseline: ClassVar[bool] = False
 
     def __call__(self, batch: PairBatch) -> LossOutput:
         from torch.nn.functional import logsigmoid
 
-        base.check_batch(batch.chosen)
-        base.check_batch(batch.rejected)
+        check_batch(batch.chosen)
+        check_batch(batch.rejected)
         assert len(batch.chosen.logp) == len(batch.rejected.logp), "chosen and rejected must have as many rows"
-        chosen, rejected = base.log_ratio(batch.chosen), base.log_ratio(batch.rejected)
-        margin = self.beta * (chosen - rejected)
+        chosen_log_ratio, rejected_log_ratio = log_ratio(batch.chosen), log_ratio(batch.rejected)
+        margin = self.beta * (chosen_log_ratio - rejected_log_ratio)
         metrics = {
             "margin": margin.detach(),
             "accuracy": (margin.detach() > 0).to(margin.dtype),
-            "chosen_log_ratio": chosen.detach(),
-            "rejected_log_ratio": rejected.detach(),
+            "chosen_log_ratio": chosen_log_ratio.detach(),
+            "rejected_log_ratio": rejected_log_ratio.detach(),
         }
         return LossOutput(-logsigmoid(margin), metrics)
 
 
-Anchor = Literal["mu", "ref"]  # the ratio's denominator: μ, which sampled (OAPL), or the reference model (A*-PO)
-
-
 @dataclass(frozen=True)
-class OAPL(base.ZeroOne):
+class OAPL(ZeroOneLoss):
     """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
 
     loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
@@ -55,22 +63,26 @@ class OAPL(base.ZeroOne):
     Metrics: advantage r − V*, residual. Gradient: 2β residual ∇logπ, at π = π_ref 2β times REINFORCE's with r − V*.
     """
 
-    beta: base.Positive
-    beta_value: base.Positive
-    anchor: Anchor
+    beta: Positive  # as in TRL's a2po; steps are small with it, so search optim.lr
+    beta_value: Positive  # temperature of the optimal value V*
+    anchor: Literal["mu", "ref"]  # under π in the ratio: the policy that sampled, or model.reference (A*-PO)
+
+    papers: ClassVar = {"oapl": Paper("OAPL", "2602.19362")}
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"group_rewards"} if self.anchor == "mu" else {"group_rewards", "ref_logp"})
+        if self.anchor == "mu":
+            return frozenset({"group_rewards"})
+        return frozenset({"group_rewards", "ref_logp"})
 
     def __call__(self, batch: Batch) -> LossOutput:
-        base.check_batch(batch)
-        rewards, size = base.needed(batch, "group_rewards"), base.needed(batch, "group_size")
-        base.check_group_size(size, self.name)
+        check_batch(batch)
+        rewards, size = needed(batch, "group_rewards"), needed(batch, "group_size")
+        check_group_size(size, self.name)
         best = rewards.max(1).values
         total = ((rewards - best[:, None]) / self.beta_value).exp().sum(1)
         value = best + self.beta_value * (total / size).log()  # exactly r where all n rewards are r
         advantage = batch.reward - value
-        delta = base.log_ratio(batch) if self.anchor == "mu" else base.token_ref_log_ratio(batch).sum(1)
+        delta = log_ratio(batch) if self.anchor == "mu" else token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})

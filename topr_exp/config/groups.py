@@ -199,7 +199,7 @@ def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
     tokens, unit = reduction == "tokens", unit_of(loss.needs)
     pairs = f"sequences for algo={loss.name}, which trains on {unit}"
     yield "optim.reduction", not tokens or unit != "pairs", pairs
-    twice = tokens and getattr(loss, "length_normalize", False)
+    twice = tokens and loss.divides_by_length
     yield "algo.length_normalize", not twice, "false where optim.reduction is tokens, which divides by them too"
 
 
@@ -209,7 +209,7 @@ def mu_rules(loss: Any, mu: str) -> Iterator[Rule]:
     yield "mu", mu == "sampler" or "old_logp" not in loss.needs, two
     drawn = f"sampler for algo={loss.name}, which renormalises over what could be drawn"
     yield "mu", mu == "sampler" or "kept" not in loss.needs, drawn
-    needs_mu = getattr(loss, "needs_mu", True) and unit_of(loss.needs) != "pairs"
+    needs_mu = loss.needs_mu and unit_of(loss.needs) != "pairs"
     yield "mu", not needs_mu or mu != "none", f"scored or sampler for algo={loss.name}, which reads μ"
 
 

@@ -10,13 +10,15 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import topr_exp
-from topr_exp.algorithms.base import NEEDS, Loss
+from topr_exp.algorithms.base import NEEDS, Loss, Rewards
+from topr_exp.algorithms.policy_gradient import PolicyGradient
+from topr_exp.algorithms.topr import Tapered
 from topr_exp.config.data import SOURCES, DataConfig
 from topr_exp.config.model import SAMPLERS, SamplerConfig
 from topr_exp.config.sampler_choice import by_sampler, sampler_here
@@ -104,13 +106,14 @@ def schema_of(group: str, values: Any) -> Any:
         return hints_of(Config).get(group)
     schema = class_of(f"{group}._target_", target := given.get("_target_"))
     if group == "algo":
-        what = "a loss (a dataclass with `needs` and `uses_baseline`)"
-        right = dataclasses.is_dataclass(schema) and all(hasattr(schema, name) for name in ("needs", "uses_baseline"))
+        base, description = Loss, "a loss (a dataclass below topr_exp.algorithms.base.Loss with `__call__`)"
     else:
-        what = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
-        right = isinstance(schema, type) and issubclass(schema, DataConfig) and not inspect.isabstract(schema)
-    if not right:
-        raise ConfigError(f"{group}._target_={target}: not {what}")
+        base = DataConfig
+        description = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
+    if not isinstance(schema, type) or not issubclass(schema, base) or inspect.isabstract(schema):
+        raise ConfigError(f"{group}._target_={target}: not {description}")
+    if schema is Tapered and not given.keys() <= {"_target_", *hints_of(Tapered)}:
+        return PolicyGradient  # with a mask, a correction or PPO's rule, one of TOPR's family is of the grammar
     return schema
 
 
@@ -125,17 +128,18 @@ def class_of(key: str, target: Any) -> Any:
         raise ConfigError(f"{key}={target}: {type(error).__name__}: {first_line(error)}") from None
 
 
-def broken_contract(loss: Any) -> str | None:
-    """Find a declaration of a loss that nothing here understands; None where all is understood."""
-    if not isinstance(loss, Loss):
-        return "not a loss (it needs `name` and `__call__`)"
+def broken_contract(loss: Loss) -> str | None:
+    """Say which part of a loss's description nothing here understands; None where all is understood."""
     if not isinstance(loss.needs, (set, frozenset)):
         return f"needs must be a set of names; got {loss.needs!r}"
     if unknown := sorted(map(str, loss.needs - NEEDS.keys())):
         return f"needs {unknown[0]}, which nothing provides; allowed: {', '.join(NEEDS)}"
-    two = ("pm1", "zero_one")  # which a loss may ask for
-    rewards = getattr(loss, "rewards", two[0])
-    return None if rewards in two else f"rewards={rewards}: expected one of {', '.join(two)}"
+    if loss.rewards not in get_args(Rewards):
+        return f"rewards={loss.rewards}: expected one of {', '.join(get_args(Rewards))}"
+    schema = type(loss)
+    if schema.signals is not Loss.signals and schema.signal_names is Loss.signal_names:
+        return "signal_names must name the tensors that `signals` returns"
+    return None
 
 
 def is_text(key: str) -> bool:

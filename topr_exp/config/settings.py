@@ -88,8 +88,8 @@ class Config(Section):
     @property
     def reward(self) -> Reward:
         """The rewards: the data's if set, else those of the algorithm's paper (1 and -1 where it names none)."""
-        of_paper: Reward = getattr(self.algo, "rewards", "pm1")
-        return self.data.reward or of_paper
+        rewards_of_paper: Reward = self.algo.rewards
+        return self.data.reward or rewards_of_paper
 
     @property
     def reference(self) -> ModelConfig:

@@ -24,7 +24,7 @@ def report_reward_signs(found: TrainingSet, algo: Any, key: str = "effective_pos
     if effective is not None:
         share = 100 * found.description["positive_share"]
         say(f"{'p̃':<12} {effective:.3g}: {share:.3g} % positive, c = {found.baseline:g}")  # p̃ is two characters
-    advice = never_rarer(shares, algo.name) if getattr(algo, "by_sign", False) else ""
+    advice = never_rarer(shares, algo.name) if algo.limits_by_reward_sign else ""
     if not advice and effective is not None:
         advice = weight_advice(found, effective, key)
     if advice:

@@ -34,7 +34,7 @@ class ConfiguredLoss:
         given = {
             "optim.reduction": self.reduction,
             "mu": self.mu,
-            "algo.length_normalize": getattr(self.function, "length_normalize", None),
+            "algo.length_normalize": self.function.divides_by_length,
         }
         rules = [
             ("optim.reduction", self.reduction in get_args(Reduction), " or ".join(get_args(Reduction))),
@@ -62,13 +62,12 @@ class ConfiguredLoss:
     @property
     def rewards(self) -> str:
         """The rewards of the loss's paper: "pm1" for 1 and -1, "zero_one" for 1 and 0."""
-        rewards: str = getattr(self.function, "rewards", "pm1")
-        return rewards
+        return str(self.function.rewards)
 
     @property
     def signals(self) -> Any:
         """The function from the global batch to `Batch.signals`; None for a loss that needs none."""
-        return getattr(self.function, "signals", None)
+        return self.function.signals if self.function.signal_names else None
 
     def __call__(self, batch: Batch | PairBatch) -> LossOutput:
         kind = PairBatch if "pairs" in self.needs else Batch

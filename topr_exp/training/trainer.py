@@ -59,7 +59,7 @@ class Trainer:
         self.layout, self.stop = layout, stop or StopFlag()
         if config.compile:
             compile_layers(policy.model)
-        self.signals: Callable[[Any], dict[str, Tensor]] | None = getattr(loss, "signals", None)
+        self.signals: Callable[[Any], dict[str, Tensor]] | None = loss.signals if loss.signal_names else None
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip

@@ -1,0 +1,198 @@
+"""TOPR and its family: REINFORCE with an importance ratio that is limited by the sign of the reward.
+
+Le Roux et al. (arXiv 2503.14286), Equation 7, for a response y of T tokens with R = R0 − c and r = π(y|x) / μ(y|x):
+
+    loss = − stopgrad(w) · R · log π(y|x) / T,   w = clip(r, a+, b+) where R > 0, clip(r, a−, b−) where R < 0
+
+    limits (Table 1)  a+  b+  a−  b−
+    topr              1   1   0   1    positives at full weight, negatives by min(r, 1)
+    sft               1   1   0   0    positives alone
+    naive             1   1   1   1    no importance weight
+    is                0   ∞   0   ∞    the ratio itself
+    tis               0   1   0   1    min(r, 1) for both
+
+PPO's clipping (rule=ppo), masks and corrections are the grammar of `policy_gradient`, which extends this class.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from topr_exp.algorithms.base import (
+    Advantage,
+    Loss,
+    NotNegative,
+    Paper,
+    advantage_of,
+    lengths,
+    log_or_minus_inf,
+    log_prob,
+    masked,
+    mean_over_tokens,
+    reduce_tokens,
+)
+from topr_exp.schema import Rule
+from topr_exp.types import Batch, LossOutput, Tensor
+
+ARXIV = "2503.14286"
+CLIP_TOLERANCE = 1e-3  # rounding moves Δ off 0 by less; without it half of all would count as clipped at step 0
+
+# The ratio that weighs: e^Δ of the sequence (the paper), e^δ_t of a token, e^(Δ/T), e^Σ_{u ≤ t} δ_u of a prefix.
+Ratio = Literal["sequence", "token", "geometric", "prefix"]
+
+
+@dataclass(frozen=True)
+class Tapered(Loss):
+    """REINFORCE with a clipped importance weight, its limits chosen by the sign of R.
+
+    `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R logπ_t, which other frameworks call TOPR; `ratio=geometric` clips
+    r^(1/T). Without 1/T the expected gradient is that of −J in Equation 11. With rewards of 1 and 0 and c < 0, R is
+    positive for all. An `advantage` other than `reward` takes R's place.
+
+    Metrics: weight w, clipped_low, clipped_high (shares beyond a limit), objective R ρ(r, a, b) (ratio=sequence).
+    """
+
+    a_pos: NotNegative  # least weight of a positive
+    b_pos: float  # largest weight of a positive
+    a_neg: NotNegative  # least weight of a negative
+    b_neg: float  # largest weight of a negative
+    ratio: Ratio  # of the whole answer, of each token, its geometric mean, of each prefix
+    length_normalize: bool  # divide an answer's loss by its number of tokens
+    advantage: Advantage = "reward"  # weight of an answer: reward minus baseline, or relative to its group
+
+    papers: ClassVar = {
+        "topr": Paper("TOPR", ARXIV, "Equation 8"),
+        "tis": Paper("Truncated importance sampling", ARXIV, "Section 2.3"),
+        "is": Paper("Off-policy REINFORCE", ARXIV, "Equation 5"),
+        "naive": Paper("Naive REINFORCE", ARXIV, "Equation 2"),
+        "sft": Paper("Training on positives", ARXIV, "Table 1"),
+    }
+
+    def check(self) -> list[Rule]:
+        return [
+            ("b_pos", self.b_pos >= self.a_pos, f"at least a_pos = {self.a_pos}"),
+            ("b_neg", self.b_neg >= self.a_neg, f"at least a_neg = {self.a_neg}"),
+        ]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        if self.advantage == "reward":
+            return frozenset()
+        return frozenset({"group_rewards"})
+
+    @property
+    def uses_baseline(self) -> bool:
+        """False where one sign has no weight, as in sft, and c only scales the loss; in a group it cancels."""
+        return self.b_pos > 0 and self.b_neg > 0 and self.advantage == "reward"
+
+    @property
+    def needs_mu(self) -> bool:
+        """False where both weights are constants, as in sft and naive."""
+        return self.a_pos != self.b_pos or self.a_neg != self.b_neg
+
+    @property
+    def limits_by_reward_sign(self) -> bool:
+        return self.b_neg > 0 and self.advantage == "reward"
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = advantage_of(batch, self.advantage, self.name)
+        ratio = self.limited_ratio(batch, advantage)
+        weight = ratio.log_weight.exp()
+        loss = -weighted_log_prob(weight, advantage, batch)
+        metrics = ratio.metrics(weight, batch)
+        if self.ratio == "sequence":
+            metrics["objective"] = product(ratio.taper, advantage)
+        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+
+    def limited_ratio(self, batch: Batch, advantage: Tensor) -> "LimitedRatio":
+        """The ratio with the limits of each response, by the sign of its advantage."""
+        log_ratio = self.log_weighing_ratio(batch)
+        is_positive = (advantage > 0) | ((advantage == 0) & batch.positive)  # at 0, without a gradient, the verdict
+        log_low = log_by_sign(self.a_pos, self.a_neg, is_positive, log_ratio)
+        log_high = log_by_sign(self.b_pos, self.b_neg, is_positive, log_ratio)
+        return LimitedRatio(log_ratio, log_low, log_high)
+
+    def log_weighing_ratio(self, batch: Batch) -> Tensor:
+        """log r without gradient: [B], or [B, T] for the ratios of tokens and prefixes."""
+        token_log_ratio = masked(batch.logp - self.log_denominator(batch), batch).detach()
+        if self.ratio == "token":
+            return token_log_ratio
+        if self.ratio == "prefix":
+            return masked(token_log_ratio.cumsum(1), batch)
+        if self.ratio == "geometric":
+            return token_log_ratio.sum(1) / lengths(batch)
+        return token_log_ratio.sum(1)
+
+    def log_denominator(self, batch: Batch) -> Tensor:
+        """log μ of each token, [B, T]."""
+        return batch.mu_logp
+
+
+@dataclass(frozen=True)
+class LimitedRatio:
+    """The ratio that weighs and its limits, in log space, where nothing overflows: [B], or [B, T] by token."""
+
+    log_ratio: Tensor
+    log_low: Tensor  # log a, in a shape that broadcasts
+    log_high: Tensor  # log b
+
+    @property
+    def log_weight(self) -> Tensor:
+        return self.log_ratio.clamp(self.log_low, self.log_high)
+
+    @property
+    def taper(self) -> Tensor:
+        return taper(self.log_ratio, self.log_low, self.log_high)
+
+    def metrics(self, weight: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Mean weight and shares of clipped ratios of each response, [B]; weight: [B], [B, 1] or [B, T]."""
+        is_low = self.log_ratio < self.log_low - CLIP_TOLERANCE
+        is_high = self.log_ratio > self.log_high + CLIP_TOLERANCE
+        return {
+            "weight": response_mean(weight, batch),
+            "clipped_low": response_mean(is_low.to(weight.dtype), batch),
+            "clipped_high": response_mean(is_high.to(weight.dtype), batch),
+        }
+
+
+def taper(log_ratio: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
+    """The taper ρ(r, a, b): the ratio itself inside [a, b], beyond a limit its tangent in log space.
+
+    ρ(x, a, b) = a (1 + log(x/a)) for x < a, b (1 + log(x/b)) for x > b, else x; 0 · (1 + log ·) := 0.
+    TOPR, below Equation 11. Its gradient with respect to log r is clip(r, a, b).
+    """
+    log_weight = log_ratio.clamp(log_a, log_b)
+    weight = log_weight.exp()
+    return weight * (1 + (log_ratio - log_weight).masked_fill(weight == 0, 0.0))
+
+
+def weighted_log_prob(weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
+    """Σ_t w A log π(y_t) of each response, [B]; weight: [B], or [B, 1] or [B, T] by token."""
+    if weight.ndim == 1:
+        return product(weight, advantage) * log_prob(batch)
+    return masked(product(weight, advantage) * batch.logp, batch).sum(1)
+
+
+def product(weight: Tensor, factor: Tensor) -> Tensor:
+    """Weights [B], [B, 1] or [B, T] times their response's factor [B], with 0 · ∞ := 0.
+
+    So a zero reward or a zero weight takes a sample out, whatever its ratio.
+    """
+    if weight.ndim == 2:
+        factor = factor[:, None]
+    return (weight * factor).masked_fill((weight == 0) | (factor == 0), 0.0)
+
+
+def log_by_sign(limit_pos: float, limit_neg: float, is_positive: Tensor, log_ratio: Tensor) -> Tensor:
+    """log of the limit of each response, [B], or [B, 1] where ratios are by token."""
+    log_limit = log_ratio.new_full(is_positive.shape, log_or_minus_inf(limit_neg))
+    log_limit = log_limit.masked_fill(is_positive, log_or_minus_inf(limit_pos))
+    if log_ratio.ndim == 1:
+        return log_limit
+    return log_limit[:, None]
+
+
+def response_mean(values: Tensor, batch: Batch) -> Tensor:
+    """Mean over each response's tokens, [B], of values [B], [B, 1] or [B, T]."""
+    if values.ndim == 1:
+        return values
+    return mean_over_tokens(values.expand_as(batch.mask), batch)

@@ -1,0 +1,160 @@
+"""A picture of losses: the weight of right and wrong answers by the policy's change, equal losses in one panel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.report.loss_weights import weights
+from topr_exp.runtime.files import disk_errors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points = NDArray[np.float64]
+
+LENGTHS = (1, 10, 100)  # tokens of an answer, over which weights are compared
+COLUMNS = 5
+POINTS = 201  # of a line
+WEIGHT_RANGE = (-0.75, 3.25)  # of a panel
+MARGIN = 0.4  # between a name and the panel's edge, in weights
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An x axis of the picture, from −reach to reach: the Δ of an answer, or of each of its tokens."""
+
+    title: str
+    reach: float
+    by_token: bool = False
+
+    def ticks(self, points: int) -> Points:
+        return np.linspace(-self.reach, self.reach, points)
+
+
+AXES = (  # the last one for losses whose weights depend on length by either of the others
+    Axis("Δ of an answer of any length", 5.0),
+    Axis("Δ of each token, in an answer of any length", 1.5, by_token=True),
+    Axis("Δ of an answer of 10 tokens", 5.0),
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Losses whose weights are the same, [points] of right and of wrong answers."""
+
+    names: list[str]
+    right: Points
+    wrong: Points
+
+    def equals(self, curves: Points) -> bool:
+        return are_equal(curves, np.stack([self.right, self.wrong]))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel and its name."""
+
+    name: str
+    color: str
+    y: Points
+
+
+def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
+    """Map each x axis to its panels: losses by what their weights depend on, those of equal weights together."""
+    panels_by_axis: dict[Axis, list[Panel]] = {axis: [] for axis in AXES}
+    for name, loss in losses.items():
+        axis = axis_of(loss)
+        curves = curves_of(loss, 10, axis, POINTS)
+        equal_panel = next((panel for panel in panels_by_axis[axis] if panel.equals(curves)), None)
+        if equal_panel is not None:
+            equal_panel.names.append(name)
+        else:
+            panels_by_axis[axis].append(Panel([name], *curves))
+    return {axis: axis_panels for axis, axis_panels in panels_by_axis.items() if axis_panels}
+
+
+def axis_of(loss: Any) -> Axis:
+    """The first axis along which an answer's weight is the same at every length, else the last axis."""
+    for axis in AXES[:-1]:
+        shortest, *longer = [curves_of(loss, length, axis, 31) for length in LENGTHS]
+        if all(are_equal(shortest, curves) for curves in longer):
+            return axis
+    return AXES[-1]
+
+
+def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
+    """[2, points] weights of right and wrong answers along an axis."""
+    deltas = axis.ticks(points) * (length if axis.by_token else 1)
+    return np.array([weights(loss, is_right, length, deltas.tolist()) for is_right in (True, False)])
+
+
+def are_equal(first_curves: Points, second_curves: Points) -> bool:
+    """Check that weights agree wherever a panel shows them."""
+    return np.allclose(np.clip(first_curves, *WEIGHT_RANGE), np.clip(second_curves, *WEIGHT_RANGE), atol=0.001)
+
+
+def draw(losses: Mapping[str, Any], path: Path) -> None:
+    """Write a picture of weights by log-ratio: a panel for losses of equal weights, a block for each x axis."""
+    from matplotlib.figure import Figure
+
+    blocks = panels(losses)
+    columns = min(COLUMNS, max(map(len, blocks.values())))
+    row_counts = [-(-len(block) // columns) for block in blocks.values()]
+    figure = Figure(figsize=(2.2 * columns, 2.0 * sum(row_counts)), layout="constrained")
+    subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False)[:, 0]
+    for subfigure, row_count, (axis, block) in zip(subfigures, row_counts, blocks.items(), strict=True):
+        cells = subfigure.subplots(row_count, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        for cell, panel in zip(cells, block, strict=False):
+            draw_panel(cell, panel, axis.ticks(POINTS))
+        for cell in cells[len(block) - columns : len(block)]:  # the lowest of their columns
+            cell.tick_params(labelbottom=True)
+        for cell in cells[len(block) :]:
+            cell.set_axis_off()
+        subfigure.supxlabel(axis.title, fontsize=10)
+        subfigure.supylabel("weight", fontsize=10)
+    with disk_errors(f"write {path}"):
+        figure.savefig(path, dpi=130)
+
+
+def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
+    """Draw the lines of a panel, with a name beside each."""
+    cell.set_title("\n".join(wrap(", ".join(panel.names), 26)), fontsize=10)
+    cell.set_ylim(*WEIGHT_RANGE)
+    cell.tick_params(labelsize=8)
+    cell.grid(color="0.92")
+    if are_equal(panel.right, panel.wrong):
+        draw_line(cell, x, Line("both", "black", panel.right))
+        return
+    draw_line(cell, x, Line("right", "#0072B2", panel.right), neighbour=panel.wrong)
+    draw_line(cell, x, Line("wrong", "#D55E00", panel.wrong), neighbour=panel.right)
+
+
+def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = None) -> None:
+    """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
+    y = line.y
+    cell.plot(x, y, color=line.color, linewidth=1.6)
+    is_above, position = True, POINTS // 4
+    if neighbour is not None:
+        lowest, highest = WEIGHT_RANGE
+        has_room = (y > lowest + MARGIN) & (y < highest - MARGIN) & (np.abs(x) < 0.75 * x[-1])
+        distance = np.where(has_room, np.abs(np.clip(y - neighbour, -1.5, 1.5)), -1.0)
+        position = int(distance.argmax())
+        is_above = bool(y[position] > neighbour[position])
+    slope = y[position + 5] - y[position - 5]
+    offset, vertical = 3, "bottom"
+    if not is_above:
+        slope, offset, vertical = -slope, -3, "top"
+    horizontal = "center"
+    if abs(slope) > 0.1:
+        horizontal = "right" if slope > 0 else "left"
+    cell.annotate(
+        line.name, (x[position], y[position]), (0, offset), textcoords="offset points",
+        ha=horizontal, va=vertical, color=line.color, fontsize=9,
+    )  # fmt: skip

@@ -1,0 +1,71 @@
+"""The weight of an answer in a loss, by how far the policy has moved on it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from topr_exp.training.contract import checked_output
+from topr_exp.types import Batch, PairBatch
+
+
+def weights(loss: Any, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
+    """The weight of an answer of `length` tokens at each Δ, in shares of the larger pull on a right or wrong one at 0.
+
+    1 is full weight, 0 none, below 0 the wrong direction.
+    """
+    unit = max(abs(pull(loss, verdict, length, 0.0)) for verdict in (True, False))
+    sign = 1 if is_right else -1
+    return [sign * pull(loss, is_right, length, delta) / unit + 0.0 for delta in deltas]
+
+
+def pull(loss: Any, is_right: bool, length: int, delta: float) -> float:
+    """−∂loss/∂log π of an answer at Δ, summed over its tokens."""
+    logp, batch = answer_batch(loss, is_right, length, delta)
+    (gradient,) = torch.autograd.grad(checked_output(loss, batch).loss.sum(), logp)
+    return -float(gradient[0].sum())
+
+
+def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[Tensor, Batch | PairBatch]:
+    """log π [2, length] as a leaf, and a batch of an answer at Δ and one of the other verdict at 0, μ's and π_ref's."""
+    mu = torch.full((2, length), -1.0, dtype=torch.float64)
+    shift = torch.tensor([[delta / length], [0.0]], dtype=torch.float64)
+    logp = (mu + shift).requires_grad_()
+    positive = torch.tensor([is_right, not is_right])
+    wrong_reward = 0.0 if loss.rewards == "zero_one" else -1.0
+    reward = torch.where(positive, 1.0, wrong_reward).double()
+    batch = Batch(
+        logp=logp,
+        mu_logp=mu,
+        mask=torch.ones(2, length, dtype=torch.bool),
+        reward=reward,
+        positive=positive,
+        group=torch.zeros(2, dtype=torch.int64),
+        sample=torch.arange(2),
+        group_mean=reward.mean().expand(2),
+        group_std=reward.std().expand(2),
+        group_size=torch.full((2,), 2),
+        group_rewards=reward.expand(2, 2),
+        old_logp=mu,
+        ref_logp=mu,
+        vocab_kl=torch.zeros_like(mu),
+    )
+    if "pairs" in loss.needs:
+        return logp, PairBatch(chosen=rows_of(batch, positive), rejected=rows_of(batch, ~positive))
+    if loss.signal_names:
+        with torch.no_grad():
+            batch = dataclasses.replace(batch, signals=loss.signals(batch))
+    return logp, batch
+
+
+def rows_of(batch: Batch, is_row: Tensor) -> Batch:
+    """The rows of a batch where `is_row` [B] is True, with the fields that a pair has."""
+    return Batch(
+        logp=batch.logp[is_row],
+        mu_logp=batch.mu_logp[is_row],
+        mask=batch.mask[is_row],
+        reward=batch.reward[is_row],
+        positive=batch.positive[is_row],
+    )
