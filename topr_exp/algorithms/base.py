@@ -128,8 +128,11 @@ class Loss(TypedSection, ABC):
 class GroupLoss(Loss):
     """Base of a loss that weighs a response against the others to its prompt."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
     uses_baseline: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"group_rewards"})
 
 
 class ZeroOneLoss(GroupLoss):

@@ -14,6 +14,7 @@ Le Roux et al. (arXiv 2503.14286), Equation 7, for a response y of T tokens with
 PPO's clipping (rule=ppo), masks and corrections are the grammar of `policy_gradient`, which extends this class.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -67,11 +68,9 @@ class Tapered(Loss):
         "sft": Paper("Training on positives", ARXIV, "Table 1"),
     }
 
-    def check(self) -> list[Rule]:
-        return [
-            ("b_pos", self.b_pos >= self.a_pos, f"at least a_pos = {self.a_pos}"),
-            ("b_neg", self.b_neg >= self.a_neg, f"at least a_neg = {self.a_neg}"),
-        ]
+    def check(self) -> Iterator[Rule]:
+        yield "b_pos", self.b_pos >= self.a_pos, f"at least a_pos = {self.a_pos}"
+        yield "b_neg", self.b_neg >= self.a_neg, f"at least a_neg = {self.a_neg}"
 
     @property
     def needs(self) -> frozenset[str]:

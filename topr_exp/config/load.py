@@ -106,7 +106,8 @@ def schema_of(group: str, values: Any) -> Any:
         return hints_of(Config).get(group)
     schema = class_of(f"{group}._target_", target := given.get("_target_"))
     if group == "algo":
-        base, description = Loss, "a loss (a dataclass below topr_exp.algorithms.base.Loss with `__call__`)"
+        base: type = Loss
+        description = "a loss (a dataclass below topr_exp.algorithms.base.Loss with `__call__`)"
     else:
         base = DataConfig
         description = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
