@@ -21,7 +21,7 @@ from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.first_prompt import preview_prompt
-from topr_exp.sampling import rollouts
+from topr_exp.sampling import generation
 from topr_exp.schema import plain, show
 from topr_exp.types import TOPRError
 
@@ -204,7 +204,7 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(t
     config = config_of(*overrides(tmp_path), *words)
     load_policy(config.model, "cpu")
     preview_prompt(config)
-    monkeypatch.setattr(rollouts, "open_sampler", refuse)
+    monkeypatch.setattr(generation, "open_sampler", refuse)
     monkeypatch.setattr(pipeline, "open_sampler", refuse)
     with pytest.raises(TOPRError, match="no sampler"):
         run(config)

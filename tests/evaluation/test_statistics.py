@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from tests import by_hand
 from tests.by_hand import evaluation
 from topr_exp.evaluation.statistics import (
-    CORRECT,
-    INCORRECT,
-    INVALID,
     ballots,
     count_votes,
     majority_score,
@@ -20,7 +17,7 @@ from topr_exp.evaluation.statistics import (
     pass_at_k,
     summarise,
 )
-from topr_exp.types import Problem
+from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
 
 C, W, X = CORRECT, INCORRECT, INVALID
 
