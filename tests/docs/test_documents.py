@@ -122,7 +122,7 @@ def test_the_folders_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_version_of_the_verdicts() -> None:
-    assert {*re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["store.md"])} == {GRADER_VERSION}
+    assert {*re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["guarantees.md"])} == {GRADER_VERSION}
 
 
 # ---- whole: the notebook and the site
