@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 ORDER = [
     "types", "schema", "algorithms", "config", "runtime", "store",
     "data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier",
-    "runs", "tracking", "pipeline", "report", "sweeps",
+    "imported", "runs", "tracking", "pipeline", "report", "sweeps",
 ]  # fmt: skip
 # Programs of their own, which may import everything and are imported by nobody.
 COMMANDS = {"__main__", "api", "compare", "evaluate", "grade", "losses", "track"}

@@ -168,8 +168,8 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.showcase import show_completions
     from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.cut_off import warn_of_tested
     from topr_exp.runs.task_set import TaskSet
+    from topr_exp.sampling.cut_off import warn_of_tested
     from topr_exp.sampling.generation import open_sampler
     from topr_exp.store import Store
     from topr_exp.verifier.figures import evaluation_table

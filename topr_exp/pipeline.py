@@ -23,14 +23,13 @@ from topr_exp.evaluation.journal import EvaluatingJournal
 from topr_exp.evaluation.showcase import show_completions
 from topr_exp.evaluation.summary import summarise_evaluation
 from topr_exp.grading.verdicts import grade_by_log, grade_completions, open_grader
+from topr_exp.imported.log_report import describe_logprob_gap, load_log
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results
-from topr_exp.runs.cut_off import warn_of_sampled, warn_of_tested
 from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
-from topr_exp.runs.imported_log import distance, load_log
 from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.reward_signs import report_reward_signs
@@ -39,6 +38,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.cut_off import warn_of_sampled, warn_of_tested
 from topr_exp.sampling.generation import open_sampler, sample_completions
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
 from topr_exp.sampling.sampler import Sampler, seed_of
@@ -260,7 +260,7 @@ class Experiment:
             if gap is not None:
                 say(describe_mismatch(gap))
             if self.config.mu == "sampler" and self.samples:  # of a log the header says it
-                gap_text = distance(scored[0], self.policies.trained, self.config.optim.score_batch_size)
+                gap_text = describe_logprob_gap(scored[0], self.policies.trained, self.config.optim.score_batch_size)
                 say(f"{'log μ':<11} {gap_text}")
         with self.folder.stage("composition"):
             training_set = self.training_set_of(merge_sources(scored), iteration)

@@ -14,6 +14,8 @@ else:
 
 Verdict = Literal["correct", "incorrect", "invalid"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Finish = Literal["stop", "length", "stop_string"]  # how a completion ended: by itself, cut off, at a stop string
+FINISHES: tuple[Finish, ...] = get_args(Finish)
 CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # codes: indices into VERDICTS
 
 

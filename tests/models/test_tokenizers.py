@@ -14,10 +14,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tests.conftest import config_of
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
+from topr_exp.imported.encoding import LoggedPrompt, encode_prompt, tokenize_completions
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
 from topr_exp.runs.first_prompt import preview_prompt, shown_tokens
-from topr_exp.sampling.imported import encode_prompt, tokenize_completions
 
 TEXTS = ("Question: 2 + 2?\nAnswer:", "a", " 7", "é 数")
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
@@ -94,7 +94,7 @@ def test_messages_begin_as_the_chat_template_says(folder: Path) -> None:
     wanted = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
     text = Prompter("{question}", (), True, ()).render("2 + 2?", tokenizer)
     assert policy.encode(text, chat=True).tolist() == wanted
-    assert encode_prompt("messages", json.dumps(MESSAGES), policy).tolist() == wanted
+    assert encode_prompt(LoggedPrompt("messages", json.dumps(MESSAGES)), policy).tolist() == wanted
 
 
 def test_a_dry_run_shows_these_tokens(folder: Path) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.imported import index_in_group
+from topr_exp.sampling.completions import Completions, index_in_group
 
 # What composition and training read of each completion, whatever its origin.
 MERGED_COLUMNS = ("tokens", "text", "finish", "verdict", "answer", "path", "class", "reward")

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.imported import index_in_group
+from topr_exp.sampling.completions import Completions, index_in_group
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ LARGEST_REWARD = 3.4e38  # training computes in float32
 
 @dataclass(frozen=True)
 class Columns(Section):
-    """Columns of a log of completions; null: the first known name that a row has (`data.rollout_files.NAMES`)."""
+    """Columns of a log of completions; null: the first known name that a row has (`imported.roles.KNOWN_NAMES`)."""
 
     prompt: str | None = None  # a text, messages or token ids
     completion: str | None = None  # a text, messages or token ids

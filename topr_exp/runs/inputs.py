@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topr_exp.config.data import DataConfig
-from topr_exp.data.rollout_files import source_files
 from topr_exp.grading.grader import source_file
+from topr_exp.imported.sources import source_files
 from topr_exp.models import model_folder
 from topr_exp.runtime.checksums import cached_digest
 from topr_exp.runtime.distributed import main_process_only

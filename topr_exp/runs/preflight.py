@@ -19,8 +19,10 @@ from topr_exp.config.groups import unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.rollout_files import HUB, IMPORTED, NO_LOG, RolloutReader, kind_of_prompt, source_files
 from topr_exp.grading.grader import check_name
+from topr_exp.imported.reader import RolloutReader
+from topr_exp.imported.rows import kind_of_prompt
+from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
 from topr_exp.models import model_folder
 from topr_exp.runs.finished import MARK
 from topr_exp.runs.inputs import file_of_class, model_folders, own_files
@@ -45,8 +47,8 @@ def check_files(config: Config, trains: bool = True) -> None:
     if trains and config.model.lora is not None:
         check_package("peft", "model.lora", "lora")
     if data.completions is not None:
-        stored = data.completions.startswith(IMPORTED) and (config.store / data.completions / "key.json").is_file()
-        if not (Path(data.completions).exists() or stored or data.completions.startswith(HUB)):
+        is_stored = is_stored_log(data.completions, config.store)
+        if not (Path(data.completions).exists() or is_stored or data.completions.startswith(HUB)):
             raise ConfigError(f"data.completions={data.completions}: {NO_LOG.format(config.store)}")
     if trains and config.optim.compile:
         check_compiler(config.cluster.device)
@@ -192,7 +194,8 @@ def check_warm_up(config: Config, problems: int | None) -> None:
 @functools.lru_cache(maxsize=4)
 def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, graded: bool) -> None:
     for number, row in enumerate(RolloutReader(*asked), start=1):
-        kind_of_prompt(f"data.completions={asked[0]}: completion {number}", row, known, graded)
+        where = f"data.completions={asked[0]}: completion {number}"
+        kind_of_prompt(where, row, problem_ids=known, is_graded=graded)
 
 
 def check_machine(configs: Iterable[Config]) -> None:

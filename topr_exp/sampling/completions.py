@@ -26,6 +26,16 @@ MADE_BY = b"made_by"  # in the metadata of sampled columns
 KEPT = ("kept", "kept_sizes")
 
 
+def index_in_group(group_index: NDArray[np.integer]) -> NDArray[np.int32]:
+    """[M] for each row, the number of rows before it in the same group; group_index: [M] 0 or more."""
+    order = np.argsort(group_index, kind="stable")
+    sizes = np.bincount(group_index)
+    first_rows = np.cumsum(sizes) - sizes  # of each group, in `order`
+    positions = np.empty(len(group_index), np.int32)
+    positions[order] = np.arange(len(group_index)) - first_rows[group_index[order]]
+    return positions
+
+
 @dataclass(frozen=True)
 class StoredTables:
     """The tables of a store in which completions lie, shard by shard."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 import topr_exp
 from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.data.rollout_files import FINISHES, LOGPROB_ABOVE_ZERO
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.files import find_module_file
@@ -24,9 +23,9 @@ from topr_exp.sampling.completions import KEPT, MADE_BY, Completions, StoredTabl
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample, Sampler
 from topr_exp.store import Ragged, Store
-from topr_exp.store.completions import PROMPTS
+from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, PROMPTS
 from topr_exp.store.source import Derivation
-from topr_exp.types import TOPRError
+from topr_exp.types import FINISHES, TOPRError
 
 VERSION = 2  # of the sampler's arithmetic and of stored tables; part of the key
 

@@ -381,7 +381,8 @@ def export(store: Store, options: argparse.Namespace) -> None:
 
 
 def import_(store: Store, options: argparse.Namespace) -> None:
-    from topr_exp.data.rollout_files import RolloutReader, import_rows
+    from topr_exp.imported.log import import_rows
+    from topr_exp.imported.reader import RolloutReader
     from topr_exp.store.completions import COLUMNS, LISTS
 
     reader = RolloutReader(options.file)
@@ -394,7 +395,7 @@ def import_(store: Store, options: argparse.Namespace) -> None:
 
 def inspect(store: Store, options: argparse.Namespace) -> None:
     """Print what a run's header says of a log, with the model, rewards and losses that the settings name."""
-    from topr_exp.runs.imported_log import inspect_log
+    from topr_exp.imported.log_report import inspect_log
 
     for name, text in inspect_log(options.file, options.settings).items():
         print(f"{name:<11} {text}")

@@ -17,13 +17,16 @@ from hypothesis import strategies as st
 
 from tests.conftest import write_lines
 from topr_exp.config.data import Columns
-from topr_exp.data import rollout_files
-from topr_exp.data.rollout_files import RolloutReader, import_rows, prompt_of
-from topr_exp.data.traces import trace_rows
+from topr_exp.imported import log as imported_log
+from topr_exp.imported import sources
+from topr_exp.imported.log import import_rows
+from topr_exp.imported.reader import RolloutReader
+from topr_exp.imported.rows import prompt_text
+from topr_exp.imported.traces import trace_rows
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.store.table import Table
-from topr_exp.types import TOPRError
+from topr_exp.types import FINISHES, TOPRError
 
 USER, ANSWER = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": " 4."}
 CHAT, TURNS = [USER], [USER, ANSWER, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": " Yes."}]
@@ -43,7 +46,7 @@ FROM_TRACE = {"messages": json.dumps(CHAT), "completion": " 4.", "prompt_tokens"
 
 
 def of_step(step: int, row: dict[str, Any]) -> dict[str, Any]:
-    digest = hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
+    digest = hashlib.sha256(str(prompt_text(row)).encode()).hexdigest()
     return row | {"problem_id": f"step {step}, {digest[:16]}"}
 
 
@@ -169,7 +172,7 @@ def test_columns_by_the_settings_and_files_in_their_order(tmp_path: Path) -> Non
     reader = RolloutReader(str(tmp_path), Columns(completion="answer", reward="mine"))
     rows = [*reader]
     assert rows == [{"prompt": "?", "completion": f"file {number}", "reward": 0.25} for number in (2, 10)]
-    assert (reader.found["reward"], reader.unread) == ("mine", {"score"})
+    assert (reader.roles["reward"], reader.unread) == ("mine", {"score"})
     with pytest.raises(TOPRError, match=r"data\.columns\.gold=x: no such column; it has prompt, answer, score, mine$"):
         read(tmp_path, Columns(gold="x"))
 
@@ -277,7 +280,7 @@ def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path: Path
 
 def test_other_columns_of_one_file_are_another_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that was stored without rewards doesn't stand in for them; rows of two kinds of prompts go together."""
-    monkeypatch.setattr(rollout_files, "ROWS_PER_SHARD", 1)
+    monkeypatch.setattr(imported_log, "ROWS_PER_SHARD", 1)
     rows = [
         {"prompt": CHAT, "completion": "a", "one": 1, "two": 2},
         {"prompt": "?", "completion": "b", "one": 3, "two": 4},
@@ -306,7 +309,7 @@ def files(draw: st.DrawFn) -> list[dict[str, Any]]:
     for _ in range(draw(st.integers(1, 7))):
         row = draw(WHICH) | {"completion": draw(TEXT)}
         if draw(st.booleans()):
-            row["finish"] = draw(st.sampled_from(rollout_files.FINISHES))
+            row["finish"] = draw(st.sampled_from(FINISHES))
         if tokens:
             row["tokens"] = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4))
         if logprobs:
@@ -324,7 +327,7 @@ def shortest(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def import_file(store: Store, path: Path) -> tuple[Table, int]:
-    return rollout_files.import_rows(store, RolloutReader(str(path)))
+    return import_rows(store, RolloutReader(str(path)))
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -333,7 +336,7 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("round")
     store = Store(folder / "store")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rollout_files, "ROWS_PER_SHARD", 3)
+        patch.setattr(imported_log, "ROWS_PER_SHARD", 3)
         table, made = import_file(store, write_lines(folder / "a.jsonl", rows))
         assert (made, table.shards) == (len(rows), -(-len(rows) // 3))
         assert export_file(table, folder / "b.jsonl") == len(rows)
@@ -406,8 +409,8 @@ def test_rewards_and_log_probabilities_of_any_size_are_stored(tmp_path: Path, re
 @pytest.mark.parametrize("dictionary", [True, False])
 def test_a_small_parquet_that_unpacks_to_very_much_is_refused(tmp_path, monkeypatch, dictionary):
     """By its own account where it has one; repetitions of one text it does not count."""
-    monkeypatch.setattr(rollout_files, "MOST_UNPACKED", 1 << 20)
-    monkeypatch.setattr(rollout_files, "LARGEST_EXPANSION", 10)
+    monkeypatch.setattr(sources, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(sources, "LARGEST_EXPANSION", 10)
     path = tmp_path / "log.parquet"
     rows = pa.table({"prompt": ["1"] * 500, "completion": ["x" * 10_000] * 500})
     pq.write_table(rows, path, compression="zstd", use_dictionary=dictionary)

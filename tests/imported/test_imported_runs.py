@@ -16,11 +16,12 @@ from topr_exp.api import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.grading.verdicts import grade_by_log
+from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
+from topr_exp.imported.log import open_log
+from topr_exp.imported.log_report import inspect_log
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs.imported_log import inspect_log
 from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.imported import load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.store import Store
 from topr_exp.store.__main__ import main
 from topr_exp.store.completions import export_file
@@ -76,7 +77,8 @@ def imported(
     config = config_of("experiment=smoke", *words)
     prompter, policy = build_prompter(config.data), load_policy(config.model, "cpu")
     data = dataclasses.replace(config.data, completions=str(write_lines(tmp_path / "own.jsonl", rows)), **more)
-    return load_imported(data, open_log(data, Store(tmp_path)), problems(), prompter, policy, whole)
+    log = open_log(data, Store(tmp_path))
+    return encode_log(log, data, policy, problems=problems(), prompter=prompter, group_size=whole)
 
 
 def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tm
 def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question() -> None:
     known = [Problem("a", "q", "1", fields={"hint": "h"})]
     row = {"problem_id": ["a"], "question": ["q?"], "gold": ["2"], "text": ["x"]}
-    ((one,), _, _) = match_problems(pa.table(row), known, "log", graded=True)
+    (one,) = match_problems(pa.table(row), known, "log", is_graded=True).problems
     assert (one.question, one.answer, one.fields) == ("q?", "2", {"hint": "h"})
 
 

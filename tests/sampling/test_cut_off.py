@@ -11,7 +11,7 @@ from topr_exp.pipeline import run
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.plots import plot_runs
 from topr_exp.report.tables import group_rows, run_rows, runs_frame
-from topr_exp.runs.cut_off import warn_of_imported, warn_of_sampled, warn_of_tested
+from topr_exp.sampling.cut_off import warn_of_imported, warn_of_sampled, warn_of_tested
 from topr_exp.tracking.tracker import numbers
 
 DROP = "compose.drop_truncated=true leaves them out"

@@ -1,0 +1,259 @@
+"""A log's prompts and completions as token ids of a model."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow.compute import fill_null
+
+from topr_exp.config.data import DataConfig
+from topr_exp.data.prompts import Prompter, TokenizedProblems, apply_chat_template, tokenize_prompts
+from topr_exp.imported.log import ROWS_PER_SHARD, ImportedLog
+from topr_exp.imported.rows import kind_of_prompt
+from topr_exp.models.policy import Policy
+from topr_exp.runtime.terminal import plural, warn
+from topr_exp.sampling.completions import Completions, StoredTables, index_in_group
+from topr_exp.sampling.generation import fingerprint
+from topr_exp.schema import first_line
+from topr_exp.store import Ragged
+from topr_exp.types import Problem, TOPRError
+
+# Columns that say nothing of the prompt.
+OF_COMPLETION = {"text", "finish", "tokens", "sampler_logp", "row"}
+
+
+@dataclass(frozen=True)
+class LoggedPrompt:
+    """A prompt that a log brought: token ids, messages as JSON, or a text."""
+
+    kind: str  # prompt_tokens, messages or prompt
+    value: Any
+
+
+@dataclass(frozen=True)
+class MatchedRows:
+    """The problems that a log's rows answer."""
+
+    problems: list[Problem]  # [P] in the order in which they occur
+    problem_index: NDArray[np.int32]  # [M] of each row
+    prompts: dict[int, LoggedPrompt]  # by problem, where the log brought the prompt
+
+
+def encode_log(
+    log: ImportedLog,
+    data: DataConfig,
+    policy: Policy,
+    *,
+    problems: Sequence[Problem],
+    prompter: Prompter,
+    group_size: int | None = None,
+) -> Completions:
+    """Encode a log for a model, with the log-probabilities and rewards that came with it.
+
+    A row brings its prompt (token ids, messages for the model's chat template, or a text), or a `question` for the
+    run's own template, or answers one of `problems` by its `problem_id`. Text without `tokens` is tokenized, with an
+    end token unless `finish` or `data.completion_limit` says it was cut off. group_size: leave out prompts with another
+    number of completions. TOPRError for an unknown problem id, no gold to grade by, too long a prompt, no tokens, or
+    ids that the model lacks.
+    """
+    source = str(data.completions)
+    row_numbers = pa.array(range(len(log.columns)), pa.int32())
+    columns = log.columns.append_column("row", row_numbers)  # of the log
+    matched = match_problems(columns, problems, source, is_graded=data.reward != "given")
+    questions = encode_prompts(matched, data, prompter, policy)
+    columns = with_tokens(columns, policy, data.completion_limit)
+    # Scores depend on the prompts and the tokenizer too; both are in the name that keys other tables.
+    name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
+    problem_index = matched.problem_index
+
+    faults = token_faults(Ragged(columns["tokens"]), questions.prompts, problem_index, policy)
+    if faults:
+        refuse_or_warn(faults, len(columns), data)
+        is_good = ~np.isin(np.arange(len(columns)), list(faults))
+        columns, problem_index = columns.filter(pa.array(is_good)), problem_index[is_good]
+        name += " without malformed ones"
+    columns = columns.append_column("problem", pa.array(problem_index, pa.int32()))
+    columns = columns.append_column("sample", pa.array(index_in_group(problem_index), pa.int32()))
+    if data.completion_limit is not None:
+        name += f" cut off at {data.completion_limit}"
+    if group_size is not None:
+        columns = keep_full_groups(columns, problem_index, group_size, source)
+        name += f" in groups of {group_size}"
+    if "sampler_logp" in columns.column_names:
+        columns = columns.append_column("mu_logp", columns["sampler_logp"])
+    bounds = [*range(0, len(columns), ROWS_PER_SHARD), len(columns)]
+    sources = (log.source,) * (len(bounds) - 1)  # its rows may be in several of the files
+    return Completions(questions.problems, questions.prompts, columns, StoredTables(name, bounds, sources))
+
+
+# ---- prompts
+
+
+def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, *, is_graded: bool) -> MatchedRows:
+    """Find the problem that each row of a log answers: one of `problems`, or one that the row brings.
+
+    is_graded: a gold is needed.
+    """
+    known_problems = {problem.id: problem for problem in problems}
+    index_by_key: dict[tuple[Any, ...], int] = {}
+    matched = MatchedRows([], np.zeros(len(columns), dtype=np.int32), {})
+    for number, row in enumerate(prompt_rows(columns), start=1):
+        where = f"data.completions={source}: completion {number}"
+        kind = kind_of_prompt(where, row, problem_ids=known_problems, is_graded=is_graded)
+        problem_id = row.get("problem_id") or ""
+        known_problem = known_problems.get(problem_id)
+        key: tuple[Any, ...] = (problem_id,)
+        if kind is not None:
+            gold = row.get("gold")
+            if gold is None and kind != "question" and known_problem is not None:
+                gold = known_problem.answer
+            value = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
+            key = (problem_id, value, gold)
+        if key not in index_by_key:
+            index = index_by_key[key] = len(matched.problems)
+            if kind is None:
+                assert known_problem is not None
+                matched.problems.append(known_problem)
+            else:
+                matched.problems.append(logged_problem(row, index, gold=gold or "", known_problem=known_problem))
+                if kind != "question":
+                    matched.prompts[index] = LoggedPrompt(kind, row[kind])
+        matched.problem_index[number - 1] = index_by_key[key]
+    return matched
+
+
+def prompt_rows(columns: pa.Table) -> Iterator[dict[str, Any]]:
+    """The columns that tell a row's prompt, row by row."""
+    names = sorted(set(columns.column_names) - OF_COMPLETION)
+    for batch in columns.select(names).to_batches():
+        yield from batch.to_pylist()
+
+
+def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_problem: Problem | None) -> Problem:
+    """The problem of a prompt that a log brought; known_problem: the run's of the same id."""
+    text = row.get("question") or row.get("prompt") or row.get("messages")
+    if not text:
+        text = " ".join(map(str, row["prompt_tokens"]))
+    problem_id = row.get("problem_id") or f"imported/{index:06d}"
+    fields = known_problem.fields if known_problem is not None else {}
+    return Problem(problem_id, text, gold, fields=fields)
+
+
+def encode_prompts(matched: MatchedRows, data: DataConfig, prompter: Prompter, policy: Policy) -> TokenizedProblems:
+    """The matched problems with their prompts as token ids; TOPRError for a prompt that the context can't hold."""
+    encoded_prompts = {}
+    for index, prompt in matched.prompts.items():
+        encoded_prompts[index] = encode_prompt(prompt, policy, data.chat_options)
+    questions = tokenize_prompts(matched.problems, prompter, policy, 1, encoded_prompts)
+    if questions.too_long:
+        fault = f"{questions.too_long} prompts are longer than the model's context"
+        raise TOPRError(f"data.completions={data.completions}: {fault}")
+    return questions
+
+
+def encode_prompt(
+    prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None
+) -> NDArray[np.int32]:
+    """A logged prompt as token ids; chat_options: variables of the model's chat template."""
+    if prompt.kind == "prompt_tokens":
+        return np.array(prompt.value, dtype=np.int32)
+    if prompt.kind != "messages":
+        return policy.encode(prompt.value)
+    if getattr(policy.tokenizer, "chat_template", None) is None:
+        raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
+    try:
+        text = apply_chat_template(policy.tokenizer, json.loads(prompt.value), chat_options or {})
+    except Exception as error:  # a template is a program of the model's
+        fault = f"the model's chat template refuses the messages {prompt.value:.80} ({first_line(error)})"
+        raise TOPRError(f"data.completions: {fault}") from None
+    return policy.encode(text, chat=True)
+
+
+# ---- completions
+
+
+def with_tokens(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Table:
+    """Columns whose tokens, texts and (with a limit of tokens) finishes are filled in where the log has none."""
+    if "tokens" not in columns.column_names:
+        columns = columns.append_column("tokens", tokenize_completions(columns, policy, limit))
+    tokens = Ragged(columns["tokens"])
+    if limit is not None:
+        finishes = []
+        for ids in tokens:
+            is_truncated = len(ids) >= limit and ids[-1] not in policy.eos_ids
+            finishes.append("length" if is_truncated else "stop")
+        columns = fill_nulls(columns, "finish", finishes)
+    if columns["text"].null_count:
+        texts = [policy.decode(ids.tolist()) for ids in tokens]
+        columns = fill_nulls(columns, "text", texts)
+    return columns
+
+
+def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
+    """Columns in which `texts` stand where the column `name` holds null."""
+    texts_column = fill_null(columns[name].combine_chunks(), pa.array(texts, pa.string()))
+    return columns.set_column(columns.column_names.index(name), name, texts_column)
+
+
+def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = None) -> pa.ChunkedArray:
+    """The texts as token ids, ended by an end-of-sequence token where the completion ended by itself.
+
+    limit: number of tokens from which on a text without `finish` counts as cut off.
+    """
+    eos = policy.tokenizer.eos_token_id
+    chunks = []
+    for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
+        texts = batch["text"].to_pylist()
+        finishes = batch["finish"].to_pylist()
+        rows = policy.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        for ids, finish in zip(rows, finishes, strict=True):
+            if finish is None:
+                has_ended = limit is None or len(ids) < limit
+            else:
+                has_ended = finish == "stop"
+            if has_ended and eos is not None and ids[-1:] != [eos]:
+                ids.append(eos)
+        chunks.append(pa.array(rows, pa.list_(pa.int32())))
+    return pa.chunked_array(chunks, pa.list_(pa.int32()))
+
+
+def token_faults(
+    tokens: Ragged, prompts: Sequence[NDArray[np.int32]], problem_index: NDArray[np.int32], policy: Policy
+) -> dict[int, str]:
+    """Say by row why a completion can't be scored, to follow its number."""
+    faults = {}
+    for row, (ids, problem) in enumerate(zip(tokens, problem_index.tolist(), strict=True)):
+        prompt = prompts[problem]
+        largest_id = max(int(ids.max(initial=0)), int(prompt.max(initial=0)))
+        length = len(prompt) + len(ids)
+        if not len(ids):
+            faults[row] = "is empty"
+        elif largest_id >= policy.vocabulary:
+            difference = f"token id {largest_id}, the model has {policy.vocabulary}"
+            faults[row] = f"has {difference}; leave out `tokens` to have the text tokenized"
+        elif length > policy.context:
+            faults[row] = f"and its prompt have {length} tokens, the model's context is {policy.context}"
+    return faults
+
+
+def refuse_or_warn(faults: Mapping[int, str], rows: int, data: DataConfig) -> None:
+    """Raise TOPRError for rows that can't be scored; warn where `data.skip_malformed` leaves them out."""
+    row = min(faults)
+    fault = f"data.completions={data.completions}: completion {row + 1} {faults[row]}"
+    if not data.skip_malformed or len(faults) == rows:
+        raise TOPRError(fault)
+    warn(f"{plural(len(faults), 'malformed completion')} left out: {fault}")
+
+
+def keep_full_groups(columns: pa.Table, problem_index: NDArray[np.int32], group_size: int, source: str) -> pa.Table:
+    """The rows of prompts with exactly `group_size` completions; TOPRError where there is none."""
+    sizes = np.bincount(problem_index)
+    groups = columns.filter(pa.array(sizes[problem_index] == group_size))
+    if not len(groups):
+        counts = ", ".join(map(str, np.unique(sizes)))
+        raise TOPRError(f"data.n={group_size}: no prompt of {source} has so many completions; they have {counts}")
+    return groups

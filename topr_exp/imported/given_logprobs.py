@@ -1,0 +1,54 @@
+"""Log-probabilities of a log that no sampler can have drawn the completions with."""
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from topr_exp.store import Ragged
+from topr_exp.types import TOPRError
+
+MOST_ZERO = 0.99  # of the log-probabilities; a sampler that cuts the distribution (top_p=0.8) gives 0 for most tokens
+MOST_CERTAIN = 0.01  # of the completions: certain, and so is another one to the same prompt
+FEW = 8  # tokens of a log that may all have one value by chance
+
+
+def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], source: str) -> None:
+    """Raise TOPRError for log-probabilities that are fill values: one value for all, or 0 where that can't be.
+
+    problem_index: [M] each row's prompt. Where two different completions of a prompt have probability 1 each, neither
+    has.
+    """
+    logprobs, tokens = Ragged(columns["sampler_logp"]), Ragged(columns["tokens"])
+    values = np.concatenate(list(logprobs))
+    zero_share = float((values == 0).mean())
+    fault = None
+    if len(values) >= FEW and np.ptp(values) == 0:
+        fault = f"all {len(values):,} log-probabilities are {values[0]:g}"
+    elif zero_share > MOST_ZERO:
+        fault = f"{100 * zero_share:.1f} % of the log-probabilities are exactly 0"
+    else:
+        contradictions = count_contradictions(logprobs, tokens, problem_index)
+        if contradictions > MOST_CERTAIN * len(tokens):
+            fault = (
+                f"the log-probabilities of {contradictions:,} of {len(tokens):,} completions are all exactly 0, and so "
+                "are those of another completion to the same prompt"
+            )
+    if fault is not None:
+        raise TOPRError(
+            f"data.completions={source}: {fault}, which no sampler gives; mu_model=NAME scores the completions by the "
+            "model that drew them, data.columns={logprobs: NAME} names another column"
+        )
+
+
+def count_contradictions(logprobs: Ragged, tokens: Ragged, problem_index: NDArray[np.integer]) -> int:
+    """Count the completions with probability 1 to a prompt for which different ones have it."""
+    certain_completions: dict[int, list[bytes]] = {}
+    for row, problem in enumerate(problem_index.tolist()):
+        if not np.any(logprobs[row]):
+            completion = np.asarray(tokens[row], np.int64).tobytes()
+            certain_completions.setdefault(problem, []).append(completion)
+    count = 0
+    for completions in certain_completions.values():
+        if len(set(completions)) > 1:
+            count += len(completions)
+    return count

@@ -1,0 +1,114 @@
+"""A log as a table of the store, whose key is the log's content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from topr_exp.config.data import DataConfig
+from topr_exp.imported.reader import RolloutReader
+from topr_exp.imported.rows import Row
+from topr_exp.imported.sources import HUB, KIND, NO_LOG, content_digest, is_stored_log, source_files
+from topr_exp.store import Store, Table
+from topr_exp.store.completions import COLUMNS, TEXTS
+from topr_exp.store.source import Derivation, Source
+from topr_exp.types import TOPRError
+
+ROWS_PER_SHARD = 10_000
+# Roles that the first version read; a table whose columns have these names has them not in its key.
+FIRST_ROLES = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}
+COLUMN_TYPES = {
+    "tokens": pa.list_(pa.int32()),
+    "prompt_tokens": pa.list_(pa.int32()),
+    "logprobs": pa.list_(pa.float32()),
+    "reward": pa.float64(),
+}
+
+
+@dataclass(frozen=True)
+class ImportedLog:
+    """A log of completions in the store, before a tokenizer saw it."""
+
+    name: str  # of the store's table
+    columns: pa.Table
+    description: str  # of the columns that were read
+    source: Source
+
+
+def open_log(data: DataConfig, store: Store) -> ImportedLog:
+    """Open the rows of `data.completions`: a store's table, or a file, a folder or hub:NAME, which is imported.
+
+    Raises TOPRError (one line) for a table that is not there, and for the first row that is malformed.
+    """
+    source = str(data.completions)
+    if source_files(source) or source.startswith(HUB) or Path(source).is_dir():
+        reader = RolloutReader(source, data.columns, data.skip_malformed)
+        table, _ = import_rows(store, reader)
+        description = describe_columns(reader)
+    elif is_stored_log(source, store.root):
+        table = store.open(store.root / source)
+        description = ""
+    else:
+        raise TOPRError(f"data.completions={source}: {NO_LOG.format(store.root)}")
+    table.hold()
+    columns, _, table_source = table.snapshot()
+    if data.reward == "given" and "reward" not in columns.column_names:
+        hint = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
+        raise TOPRError(f"data.reward=given: {source} has no column of rewards{hint} ({description})")
+    return ImportedLog(table.name, columns, description, table_source)
+
+
+def describe_columns(reader: RolloutReader) -> str:
+    """Say which columns were read in which role, and what was not read."""
+    parts = []
+    for role, name in reader.roles.items():
+        parts.append(role if role == name else f"{role} from {name}")
+    if reader.unread:
+        parts.append(f"not read: {', '.join(sorted(reader.unread))}")
+    if reader.skipped:
+        parts.append(f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}")
+    return "; ".join(parts)
+
+
+def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
+    """Store a reader's completions as a table whose key is their content; also return the number of new rows.
+
+    Nothing is written when a row is malformed.
+    """
+    shards = read_shards(reader)
+    shard_sizes = tuple(map(len, shards))
+    key = {"content": content_digest(reader.source), "rows": sum(shard_sizes), "per_shard": ROWS_PER_SHARD}
+    renamed_roles = []
+    for role, name in reader.roles.items():
+        if role != name or role not in FIRST_ROLES:
+            renamed_roles.append(f"{role}={name}")
+    if renamed_roles:
+        key["read_as"] = sorted(renamed_roles)
+    table = store.table(KIND, key, len(shards), Derivation(shard_sizes))
+    return table, table.fill(shards.__getitem__)
+
+
+def read_shards(reader: RolloutReader) -> list[pa.Table]:
+    """All rows of a log in tables of ROWS_PER_SHARD, without columns of prompts that no row has."""
+    rows = iter(reader)
+    shards = []
+    while shard_rows := list(islice(rows, ROWS_PER_SHARD)):
+        shards.append(as_table(shard_rows))
+    for name in ("prompt", "messages"):
+        if all(shard[name].null_count == len(shard) for shard in shards):
+            shards = [shard.drop_columns([name]) for shard in shards]
+    return shards
+
+
+def as_table(rows: Sequence[Row]) -> pa.Table:
+    """Checked rows as the columns that are stored."""
+    optional_roles = [role for role in ("tokens", "logprobs", "prompt_tokens", "reward") if role in rows[0]]
+    columns = {}
+    for role in (*TEXTS, *optional_roles):
+        values = [row.get(role) for row in rows]
+        columns[COLUMNS.get(role, role)] = pa.array(values, COLUMN_TYPES.get(role, pa.string()))
+    return pa.table(columns)

@@ -1,0 +1,185 @@
+"""A description of a log before it is trained on: its content, its gaps, and the losses that can use it."""
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from topr_exp.config.compose_overrides import Composer, parse_arguments
+from topr_exp.config.groups import unit_of
+from topr_exp.config.load import load
+from topr_exp.config.settings import Config
+from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import Prompter, build_prompter
+from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
+from topr_exp.imported.given_logprobs import check_given_logprobs
+from topr_exp.imported.log import ImportedLog, open_log
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.cut_off import warn_of_imported
+from topr_exp.store import Ragged, Store
+from topr_exp.training.logprobs import log_probabilities
+from topr_exp.training.metrics import effective_sample_size
+from topr_exp.types import Problem, TOPRError
+
+COMPARED_ROWS = 64  # completions, evenly spread, whose log-probabilities are compared with the model's
+
+
+def load_log(
+    config: Config, problems: Sequence[Problem], prompter: Prompter, policy: Policy, store: Store
+) -> tuple[Completions, dict[str, str]]:
+    """Load the completions that a run imports, and rows on them for its header."""
+    log = open_log(config.data, store)
+    needs_groups = config.optim.whole_groups or unit_of(config.algo.needs) == "groups"
+    completions = encode_log(
+        log,
+        config.data,
+        policy,
+        problems=problems,
+        prompter=prompter,
+        group_size=config.data.n if needs_groups else None,
+    )
+    if config.mu == "sampler" and not completions.has("mu_logp"):
+        raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
+    if "group_rewards" in config.algo.needs and config.compose.mix is None:
+        refuse_single_completions(completions, config)
+    return completions, describe_log(config, log, completions, policy)
+
+
+def refuse_single_completions(completions: Completions, config: Config) -> None:
+    """Raise TOPRError where a prompt has a single completion, which a loss on groups can't compare."""
+    single = int((np.bincount(completions.problem_index) == 1).sum())
+    if single:
+        raise TOPRError(
+            f"algo={config.algo.name} compares the completions of a prompt: {single} of {len(completions.prompts)} "
+            f"prompts of {config.data.completions} have a single one"
+        )
+
+
+def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
+    """Describe a log without training on it, by the settings of a run; without `model=NAME` what needs no model."""
+    quoted_source = source.replace("'", r"\'")
+    composer = Composer(parse_arguments([*settings, f"data.completions='{quoted_source}'"]))
+    _, composed = next(iter(composer.jobs(composer.base())))
+    config = load(composed)
+    with tempfile.TemporaryDirectory() as folder:
+        log = open_log(config.data, Store(folder))
+        if not any(text.startswith("model") for text in settings):
+            return describe_without_model(config, log)
+        policy = load_policy(config.model, config.cluster.device)
+        completions = encode_log(
+            log,
+            dataclasses.replace(config.data, reward="given"),  # no gold is needed
+            policy,
+            problems=load_problems(config.data).train,
+            prompter=build_prompter(config.data),
+        )
+        return describe_log(config, log, completions, policy)
+
+
+def describe_without_model(config: Config, log: ImportedLog) -> dict[str, str]:
+    """Rows on a log that need no tokenizer; every problem id counts as known."""
+    source = str(config.data.completions)
+    problem_ids = log.columns["problem_id"].unique().to_pylist()
+    problems = [Problem(problem_id, problem_id, "") for problem_id in problem_ids if problem_id]
+    matched = match_problems(log.columns, problems, source, is_graded=False)
+    if "sampler_logp" in log.columns.column_names:
+        check_given_logprobs(log.columns, matched.problem_index, source)
+    return {"columns": log.description, **describe_counts(log.columns, matched.problem_index, config.data.threshold)}
+
+
+def describe_log(config: Config, log: ImportedLog, completions: Completions, policy: Policy) -> dict[str, str]:
+    """Rows on a log for a run's header; warns of many completions that were cut off."""
+    rows = {
+        "columns": log.description,
+        **describe_counts(completions.table, completions.problem_index, config.data.threshold),
+        "ends": describe_ends(completions, policy),
+    }
+    warn_of_imported(completions.is_truncated)
+    if "tokens" in log.columns.column_names and not log.columns["text"].null_count:
+        rows["texts"] = describe_tokenization(log, policy)
+    if config.mu == "none" and unit_of(config.algo.needs) == "pairs":
+        rows["log μ"] = f"of the weights at the start, the reference of {config.algo.name}"
+    elif config.mu_model is not None:
+        rows["log μ"] = f"scored by {config.mu_model}"
+    elif config.mu != "none" and completions.has("mu_logp"):
+        check_given_logprobs(completions.table, completions.problem_index, str(config.data.completions))
+        gap = describe_logprob_gap(completions, policy, config.optim.score_batch_size)
+        rows["log μ"] = f"as it came with the log; {gap}"
+    elif config.mu != "none":
+        rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu_model=NAME)"
+    return rows
+
+
+def describe_counts(columns: pa.Table, problem_index: NDArray[np.integer], threshold: float) -> dict[str, str]:
+    """Rows on the numbers of completions, prompts and rewards, and on the losses that can use them."""
+    _, group_index, sizes = np.unique(problem_index, return_inverse=True, return_counts=True)
+    size_range = f"{sizes[0]}" if len(set(sizes.tolist())) == 1 else f"{sizes.min()} to {sizes.max()}"
+    rows = {"log": f"{len(columns):,} completions of {len(sizes):,} prompts, {size_range} of each"}
+    losses = ["of single completions"]
+    if "reward" in columns.column_names:
+        rewards = columns["reward"].to_numpy()
+        is_correct = rewards >= threshold
+        rows["rewards"] = (
+            f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}; "
+            f"{100 * is_correct.mean():.1f} % at least data.threshold={threshold:g}"
+        )
+        correct_counts = np.bincount(group_index, weights=is_correct)
+        mixed_prompts = int(((correct_counts > 0) & (correct_counts < sizes)).sum())
+        if mixed_prompts:
+            losses.append(f"of pairs ({mixed_prompts} prompts have both kinds)")
+    group_sizes, prompt_counts = np.unique(sizes[sizes > 1], return_counts=True)
+    if len(group_sizes):
+        commonest = prompt_counts.argmax()
+        losses.append(f"of groups with data.n={group_sizes[commonest]} ({prompt_counts[commonest]} prompts)")
+    return rows | {"losses": ", ".join(losses)}
+
+
+def describe_ends(completions: Completions, policy: Policy) -> str:
+    """Say how the completions end."""
+    lengths, is_truncated = completions.tokens.lengths(), completions.is_truncated
+    has_end_token = np.array([ids[-1] in policy.eos_ids for ids in completions.tokens])
+    text = f"{100 * has_end_token.mean():.1f} % with an end token, {100 * is_truncated.mean():.1f} % cut off"
+    if is_truncated.any():
+        cut_lengths = lengths[is_truncated]
+        return f"{text} at {cut_lengths.min()} to {cut_lengths.max()} tokens"
+    text_lengths = lengths - has_end_token
+    longest = int(text_lengths.max())
+    longest_count = int((text_lengths == longest).sum())
+    if completions.table["finish"].null_count and longest_count > 1:
+        text += f"; {longest_count} have {longest} tokens: if that was the limit, set data.completion_limit={longest}"
+    return text
+
+
+def describe_tokenization(log: ImportedLog, policy: Policy) -> str:
+    """Say how many texts don't give the token ids that were logged beside them."""
+    encoded_texts = Ragged(tokenize_completions(log.columns, policy))
+    different = 0
+    for encoded_ids, logged_ids in zip(encoded_texts, Ragged(log.columns["tokens"]), strict=True):
+        if not np.array_equal(without_end(encoded_ids, policy), without_end(logged_ids, policy)):
+            different += 1
+    return f"{different} of {len(log.columns)} don't give the logged token ids when they are encoded again"
+
+
+def without_end(ids: NDArray[np.integer], policy: Policy) -> NDArray[np.integer]:
+    """Token ids without an end token."""
+    return ids[:-1] if len(ids) and ids[-1] in policy.eos_ids else ids
+
+
+def describe_logprob_gap(completions: Completions, policy: Policy, batch_size: int) -> str:
+    """Say how far the given log-probabilities are from the model's, on some of the completions."""
+    given = completions.lists("sampler_logp")
+    rows = np.unique(np.linspace(0, len(completions) - 1, COMPARED_ROWS).round().astype(int)).tolist()
+    scored = log_probabilities(policy, completions, rows, batch_size)["logp"].to_pylist()
+    gaps = [np.array(logp, np.float64) - given[row] for row, logp in zip(rows, scored, strict=True)]
+    sequence_gaps = torch.tensor([gap.sum() for gap in gaps])
+    ess = effective_sample_size(sequence_gaps)
+    token_gap = np.abs(np.concatenate(gaps)).mean()
+    return (
+        f"|log π − log μ| is {token_gap:.2g} a token on {len(rows)} of them, "
+        f"the effective sample size {100 * ess:.0f} %"
+    )

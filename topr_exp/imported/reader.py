@@ -1,0 +1,109 @@
+"""Completions of a log, checked row by row.
+
+Rows become one form, a completion each: a prompt (text), messages (JSON), prompt_tokens or the run's own question or
+problem_id; completion, tokens, logprobs, reward, gold and finish where they are there. Columns: docs/own_rollouts.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from topr_exp.config.data import Columns
+from topr_exp.data.user_lines import strict_object
+from topr_exp.imported.roles import ColumnNames, assign_roles, sum_rewards
+from topr_exp.imported.rows import Row, as_completion, completions_of, prompt_text
+from topr_exp.imported.sources import RawRow, read_raw_rows
+from topr_exp.imported.traces import trace_rows
+from topr_exp.store.completions import LISTS
+from topr_exp.types import TOPRError
+
+ALL_OR_NONE = frozenset((*LISTS, "reward"))  # roles that either all rows have or none has
+
+
+@dataclass
+class RolloutReader:
+    """Iterates over the completions of a file, a folder or a data set of the hub.
+
+    Raises TOPRError "FILE:LINE: COLUMN ...", or "FILE: row N: ..." where it has no lines.
+    """
+
+    source: str
+    columns: Columns | None = None
+    skip_malformed: bool = False
+    names: ColumnNames = field(default_factory=ColumnNames)
+    unread: set[str] = field(default_factory=set)  # columns without a role
+    skipped: list[str] = field(default_factory=list)  # faults of rows that were left out
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns that were read, by role."""
+        return self.names.by_role
+
+    def __iter__(self) -> Iterator[Row]:
+        agreement = Agreement(self.names)
+        for where, raw_row in read_raw_rows(self.source):
+            try:
+                rows = self.parse(where, raw_row)
+                agreement.check(rows)
+            except (ValueError, TOPRError) as error:
+                fault = str(error) if isinstance(error, TOPRError) else f"{where}: {error}"
+                if not self.skip_malformed:
+                    raise TOPRError(fault) from None
+                self.skipped.append(fault)
+            else:
+                yield from rows
+        if agreement.shared_roles is None:
+            raise TOPRError(self.skipped[0] if self.skipped else f"{self.source} holds no completions")
+
+    def parse(self, where: str, raw_row: RawRow) -> list[Row]:
+        """The completions of a line or a row; ValueError or TOPRError where it holds none."""
+        row = strict_object(where, raw_row) if isinstance(raw_row, bytes) else raw_row
+        logged_rows = [row]
+        if "nodes" in row or "traces" in row:
+            logged_rows = list(trace_rows(row))
+        completions = []
+        for logged_row in logged_rows:
+            for values in self.values_by_role(logged_row):
+                completions.append(as_completion(values, self.names))
+        return completions
+
+    def values_by_role(self, row: Row) -> list[Row]:
+        """The values of each completion in a row, by role."""
+        filled = tuple(name for name, value in row.items() if value is not None)
+        self.names.newest_row = tuple(row)
+        roles = assign_roles(self.names.newest_row, filled, self.columns)
+        self.names.by_role |= roles
+        values = {}
+        for role, name in roles.items():
+            values[role] = row[name] if name in row else sum_rewards(row, name)
+        reward_names = roles.get("reward", "").split("+")
+        self.unread |= row.keys() - {*roles.values(), *reward_names}
+        return completions_of(values, roles)
+
+
+class Agreement:
+    """Agreement between a log's rows: optional columns are in all or in none, an id has one prompt."""
+
+    def __init__(self, names: ColumnNames) -> None:
+        self._names = names
+        self._prompt_by_id: dict[str, str] = {}
+        self.shared_roles: frozenset[str] | None = None  # of ALL_OR_NONE; None before the first good row
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Raise ValueError for rows that differ from those before; else they count as before the next."""
+        shared_roles = self.shared_roles
+        for row in rows:
+            roles = ALL_OR_NONE & row.keys()
+            if shared_roles is None:
+                shared_roles = roles
+            differing = sorted(roles ^ shared_roles)
+            if differing:
+                raise ValueError(self._names.difference(differing[0], has_role=differing[0] in roles))
+            self._check_prompt(row)
+        self.shared_roles = shared_roles
+
+    def _check_prompt(self, row: Row) -> None:
+        problem_id, prompt = row.get("problem_id"), prompt_text(row)
+        if problem_id is None or prompt is None:
+            return
+        if self._prompt_by_id.setdefault(problem_id, prompt) != prompt:
+            raise ValueError(f"{self._names.label('problem_id')} {problem_id} has another prompt before")

@@ -1,0 +1,246 @@
+"""One completion of a log in the form that is stored, and what is wrong with a row that has no such form."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from topr_exp.config.data import LARGEST_REWARD
+from topr_exp.data.problems import as_text
+from topr_exp.imported.roles import ColumnNames
+from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, TEXTS
+from topr_exp.types import FINISHES, TOPRError
+
+PROMPT_KINDS = ("prompt_tokens", "messages", "prompt", "question")  # the most exact first
+COMPLETION_ROLES = ("completion", "tokens", "logprobs", "reward", "finish")
+SMALLEST_LOGPROB = -1e30  # below lies what float32 turns into an infinity
+LARGEST_TOKEN = 2**31 - 1
+
+Row = dict[str, Any]  # a value by role
+
+
+# ---- form
+
+
+def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
+    """The completions of a row, which may hold a prompt's by lists of equal length; roles: columns, for messages."""
+    first_list = values.get("completion", values.get("tokens"))
+    entry_types = (str, list) if "completion" in values else (list,)
+    if not isinstance(first_list, list) or not first_list:
+        return [values]
+    if not all(isinstance(entry, entry_types) for entry in first_list):
+        return [values]
+    lists = {role: values[role] for role in COMPLETION_ROLES if role in values}
+    for role, entries in lists.items():
+        if not isinstance(entries, list):
+            raise ValueError(f"{roles[role]} has one value for {len(first_list)} completions")
+        if len(entries) != len(first_list):
+            raise ValueError(f"{roles[role]} has {len(entries)} values for {len(first_list)} completions")
+    rows = []
+    for index in range(len(first_list)):
+        row = {role: value for role, value in values.items() if role not in lists}
+        for role, entries in lists.items():
+            if entries[index] is not None:
+                row[role] = entries[index]
+        rows.append(row)
+    return rows
+
+
+def as_completion(values: Row, names: ColumnNames) -> Row:
+    """A completion in its stored form; ValueError where the values are none."""
+    row = normalized(values)
+    step = row.pop("step", None)
+    row = with_rendered_messages(row)
+    fault = find_fault(row, names)
+    if fault is not None:
+        raise ValueError(fault)
+    if "reward" in row:
+        row["reward"] = float(row["reward"])  # Arrow takes whole numbers of 64 bits alone
+    if "logprobs" in row:
+        row["logprobs"] = list(map(float, row["logprobs"]))
+    if step is not None:
+        digest = hashlib.sha256(str(prompt_text(row)).encode()).hexdigest()
+        row["problem_id"] = f"step {as_text(step)}, {digest[:16]}"
+    return row
+
+
+def normalized(values: Row) -> Row:
+    """A row whose token ids, single messages, ids, golds and flags have one form each."""
+    row = dict(values)
+    for text_role, ids_role in (("prompt", "prompt_tokens"), ("completion", "tokens")):
+        value = row.get(text_role)
+        if isinstance(value, dict):
+            row[text_role] = [value]
+        elif isinstance(value, list) and value and type(value[0]) is int:
+            row.setdefault(ids_role, row.pop(text_role))
+    if type(row.get("problem_id")) in (int, float):
+        row["problem_id"] = as_text(row["problem_id"])
+    if row.get("gold") is not None:
+        row["gold"] = as_text(row["gold"])  # lists and objects as JSON
+    if isinstance(row.get("reward"), bool):
+        row["reward"] = float(row["reward"])
+    if isinstance(row.get("finish"), bool):
+        row["finish"] = "length" if row["finish"] else "stop"
+    return row
+
+
+def with_rendered_messages(row: Row) -> Row:
+    """A row whose last answer is the completion's text and whose other messages are JSON; ValueError.
+
+    A row without messages is returned itself.
+    """
+    prompt, answer = row.get("prompt"), row.get("completion")
+    turns = []
+    for value in (prompt, answer):
+        if isinstance(value, list):
+            turns += value
+    messages = [message_of(turn) for turn in turns]
+    if not messages:
+        return row
+    has_reasoning = turns[-1].get("reasoning_content") or turns[-1].get("reasoning")
+    if "tokens" not in row and has_reasoning:
+        raise ValueError("the last message's reasoning stands apart from its text, and no token ids say how it went on")
+    rendered = {role: value for role, value in row.items() if role not in ("prompt", "completion")}
+    if isinstance(answer, str):
+        rendered["completion"] = answer
+    elif messages[-1]["role"] == "assistant":
+        rendered["completion"] = messages.pop()["content"]
+    elif "tokens" not in row:
+        raise ValueError("the last message is not the assistant's, and there is no completion beside it")
+    if isinstance(prompt, str):
+        if messages:
+            raise ValueError("messages follow a prompt that is text")
+        rendered["prompt"] = prompt
+    elif messages:
+        rendered["messages"] = json.dumps(messages, ensure_ascii=False)
+    return rendered
+
+
+def message_of(turn: Any) -> dict[str, str]:
+    """The role and the text of a message; ValueError for tools and for content that is no text."""
+    turn = turn if isinstance(turn, dict) else {}
+    if turn.get("tool_calls") or turn.get("role") == "tool":
+        raise ValueError("a message calls a tool; completions with tool calls are not trained on")
+    content = turn.get("content")
+    texts = [content]
+    if isinstance(content, list):
+        texts = [block.get("text") if isinstance(block, dict) else None for block in content]
+    if not all(isinstance(text, str) for text in (turn.get("role"), *texts)):
+        raise ValueError("a message must have a role and a content that is text")
+    return {"role": turn["role"], "content": "".join(texts)}
+
+
+# ---- faults
+
+
+def find_fault(row: Row, names: ColumnNames) -> str | None:
+    """Say why a row is no completion; None for a good one. A check assumes that those before it passed."""
+    return (
+        text_fault(row, names)
+        or missing_fault(row, names)
+        or finish_fault(row, names)
+        or reward_fault(row, names)
+        or token_fault(row, names)
+        or logprob_fault(row, names)
+    )
+
+
+def text_fault(row: Row, names: ColumnNames) -> str | None:
+    for role in TEXTS:
+        value: Any = row.get(role, "")
+        if not isinstance(value, str):
+            is_nan = value != value
+            kind = "NaN, as pandas writes an empty cell" if is_nan else type(value).__name__
+            return f"{names.label(role)} must be text; got {kind}"
+    return None
+
+
+def missing_fault(row: Row, names: ColumnNames) -> str | None:
+    if "completion" not in row and "tokens" not in row:
+        return f"completion is missing; {names.remedy('completion')}"
+    if "problem_id" not in row and prompt_text(row) is None:
+        missing = "problem_id is missing, and question and gold are not both there instead, nor a prompt"
+        return f"{missing}; {names.remedy('prompt')}"
+    return None
+
+
+def finish_fault(row: Row, names: ColumnNames) -> str | None:
+    if row.get("finish", "stop") not in FINISHES:
+        return f"{names.label('finish')} must be one of {', '.join(FINISHES)}; got {row['finish']!r}"
+    return None
+
+
+def reward_fault(row: Row, names: ColumnNames) -> str | None:
+    reward = row.get("reward", 0)
+    is_finite = type(reward) in (int, float) and abs(reward) <= LARGEST_REWARD  # false for NaN too
+    if not is_finite:
+        return f"{names.label('reward')} must be a finite number; got {reward!r:.80}"
+    return None
+
+
+def token_fault(row: Row, names: ColumnNames) -> str | None:
+    for role in ("prompt_tokens", "tokens"):
+        ids = row.get(role, [0])
+        is_int_list = isinstance(ids, list) and set(map(type, ids)) == {int}
+        if not is_int_list or min(ids) < 0 or max(ids) > LARGEST_TOKEN:
+            return f"{names.label(role)} must be token ids from 0 to {LARGEST_TOKEN}, at least one; got {ids!r:.80}"
+    return None
+
+
+def logprob_fault(row: Row, names: ColumnNames) -> str | None:
+    if "logprobs" not in row:
+        return None
+    logprobs, label, tokens_label = row["logprobs"], names.label("logprobs"), names.label("tokens")
+    if "tokens" not in row:
+        return f"{label} without {tokens_label}: nothing says which tokens they belong to"
+    are_numbers = isinstance(logprobs, list) and set(map(type, logprobs)) <= {int, float}
+    if not are_numbers or not all(SMALLEST_LOGPROB <= value <= LOGPROB_ABOVE_ZERO for value in logprobs):  # NaN too
+        return f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)"
+    if len(logprobs) != len(row["tokens"]):
+        return f"{len(logprobs)} {label} for {len(row['tokens'])} {tokens_label}"
+    return None
+
+
+# ---- prompts
+
+
+def prompt_text(row: Mapping[str, Any]) -> str | None:
+    """The prompt that a row brings, after its kind; None: it names a problem of the run's."""
+    kind = first_kind(row)
+    if kind == "question" and row.get("gold") is None and row.get("reward") is None:
+        kind = None
+    return f"{kind} {row[kind]}" if kind is not None else None
+
+
+def first_kind(row: Mapping[str, Any]) -> str | None:
+    """The most exact kind of prompt that a row holds."""
+    for kind in PROMPT_KINDS:
+        if row.get(kind) is not None:
+            return kind
+    return None
+
+
+def kind_of_prompt(
+    where: str, row: Mapping[str, Any], *, problem_ids: Collection[str] | None, is_graded: bool
+) -> str | None:
+    """The kind of prompt that a row brings; None: it answers a problem of the run's.
+
+    problem_ids: of the run; None: unknown. Raises TOPRError for another id, or no gold in a graded row.
+    """
+    kind = first_kind(row)
+    if kind == "question" and row.get("gold") is None and is_graded:
+        kind = None  # an id's question, for people to read
+    problem_id = row.get("problem_id")
+    if problem_ids is None or problem_id in problem_ids:
+        return kind
+    if kind is None:
+        raise TOPRError(
+            f"{where} answers problem_id {problem_id!r}, which is not among the training problems "
+            "(data.train_problems=null takes all); or give question and gold"
+        )
+    if row.get("gold") is None and is_graded:
+        raise TOPRError(
+            f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, "
+            "data.columns={gold: NAME} names a column of right answers"
+        )
+    return kind

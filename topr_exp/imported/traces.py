@@ -1,0 +1,78 @@
+"""Traces of verifiers, as prime-rl saves its rollouts: trees of messages, each with the tokens that it adds.
+
+Format as of 2026-11: a line is a trace, or an episode with several. A message has its parent's index, `token_ids`, a
+`mask` of the sampled ones, and their `logprobs`; rewards are numbers or scores with weights.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Node = Mapping[str, Any]  # a message with its tokens
+
+
+def trace_rows(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The completions of a trace, or of an episode's traces, as rows of a log; ValueError for anything else."""
+    try:
+        traces = [row] if row.get("nodes") is not None else row["traces"]
+        for trace in traces:
+            is_trainable = (trace.get("agent") or {}).get("trainable") is not False
+            if is_trainable:
+                yield from sampled_leaves(trace)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"not a trace as verifiers writes it ({type(error).__name__}: {error})") from None
+
+
+def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of the messages that were sampled and have no answer, each with the messages before it as prompt."""
+    nodes: Sequence[Node] = trace["nodes"]
+    parents = [node.get("parent") for node in nodes]
+    for index, parent in enumerate(parents):
+        if parent is not None and not 0 <= parent < index:
+            raise ValueError("a message's parent does not stand before it")
+    finishes = {call.get("node"): call.get("finish_reason") for call in trace.get("calls") or []}
+    reward = total_reward(trace)
+    gold = ((trace.get("task") or {}).get("data") or {}).get("answer")
+    for index, leaf in enumerate(nodes):
+        mask = leaf.get("mask") or []
+        is_sampled = leaf.get("sampled") or True in mask
+        if index in parents or not is_sampled:
+            continue
+        ancestors = ancestors_of(index, nodes, parents)
+        row: dict[str, Any] = {
+            "prompt": [node["message"] for node in ancestors],
+            "completion": [leaf["message"]],
+        }
+        if True in mask:
+            start = mask.index(True)  # after the generation prompt
+            leaf_ids = leaf.get("token_ids") or []
+            prompt_ids: list[int] = []
+            for node in ancestors:
+                prompt_ids += node["token_ids"]
+            row["prompt_tokens"] = prompt_ids + leaf_ids[:start]
+            row["tokens"] = leaf_ids[start:]
+            row["logprobs"] = leaf.get("logprobs")
+        row["reward"] = reward
+        row["finish"] = finishes.get(index) or leaf.get("finish_reason")
+        row["gold"] = gold if isinstance(gold, str) else None
+        yield row
+
+
+def ancestors_of(index: int, nodes: Sequence[Node], parents: Sequence[int | None]) -> list[Node]:
+    """The messages before one, from the root on."""
+    ancestors = []
+    parent = parents[index]
+    while parent is not None:
+        ancestors.append(nodes[parent])
+        parent = parents[parent]
+    return ancestors[::-1]
+
+
+def total_reward(trace: Mapping[str, Any]) -> float | None:
+    """The sum of a trace's rewards, scores times their weights; None without rewards."""
+    rewards = []
+    for reward in (trace.get("rewards") or {}).values():
+        if isinstance(reward, dict):
+            rewards.append(reward["score"] * reward.get("weight", 1))
+        elif reward is not None:
+            rewards.append(reward)
+    return sum(rewards) if rewards else None
