@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.imported.test_imported_runs import problems
 
 from tests.conftest import config_of, overrides, refused, write_lines
+from tests.imported.test_imported_runs import problems
 from topr_exp.imported.given_logprobs import check_given_logprobs
 from topr_exp.imported.log_report import inspect_log
 from topr_exp.pipeline import run
