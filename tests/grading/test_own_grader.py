@@ -192,6 +192,7 @@ def test_bad_names_are_refused_in_one_line(name: str) -> None:
         ("from json import nothing\n", "line 1, raised ImportError: cannot import name 'nothing' from 'json'"),
         ("def grade(c, g)\n    return 1\n", "line 1, raised SyntaxError: expected ':'"),
         ("\n\n1 / 0\n", "line 3, raised ZeroDivisionError: division by zero"),
+        ("import json\njson.loads('{')\n", "line 2, raised JSONDecodeError: Expecting property name"),
         ("import sys\nsys.exit('no\\nidea')\n", "line 2, raised SystemExit: no idea"),
     ],
 )

@@ -4,6 +4,7 @@ Text and arithmetic are compared in this process; sympy and users' graders run i
 """
 
 import os
+import sysconfig
 import threading
 import traceback
 from collections import Counter
@@ -278,12 +279,17 @@ def check_name(name: str) -> None:
 
 
 def _line_of(error: BaseException) -> str | None:
-    """The line of the user's file at which its import failed; None where no file was found to import."""
+    """The line of the user's code at which its import failed; None where no file was found to import.
+
+    Frames of libraries are passed over: wandb, for one, wraps sys.exit.
+    """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{Path(error.filename).name}, line {error.lineno},"
-    package = Path(topr_exp.__file__).parent
+    libraries = [Path(topr_exp.__file__).parent]
+    libraries += [Path(folder) for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and package not in path.parents and path.parent.name != "importlib":
+        is_library = any(folder in path.parents for folder in libraries)
+        if path.is_file() and not is_library:
             return f"{path.name}, line {frame.lineno},"
     return None
