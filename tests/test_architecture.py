@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 ORDER = [
     "types", "schema", "algorithms", "config", "runtime", "store",
     "data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier",
-    "imported", "runs", "tracking", "pipeline", "report", "sweeps",
+    "imported", "runs", "tracking", "session", "pipeline", "report", "sweeps",
 ]  # fmt: skip
 # Programs of their own, which may import everything and are imported by nobody.
 COMMANDS = {"__main__", "api", "compare", "evaluate", "grade", "losses", "track"}
@@ -131,7 +131,7 @@ def test_checking_settings_imports_nothing_heavy() -> None:
 STAGES = ("types", "grading", "composition", "training", "evaluation", "algorithms")
 WAYS = {
     # the identifiers that hold it, where they are looked for, the most files
-    "A setting of a loss": ({"b_neg", "algo"}, None, 12),
+    "A setting of a loss": ({"b_neg", "algo"}, None, 13),
     "A completion's reward": ({"reward"}, STAGES, 11),
     "A stop signal": ({"StopFlag"}, None, 9),
 }
@@ -162,4 +162,4 @@ def test_the_page_names_every_file_on_a_way(way: str) -> None:
 
 def test_few_files_hold_all_settings() -> None:
     holders = [path for path in LIBRARY if "Config" in identifiers(path)]
-    assert len(holders) <= 17, holders
+    assert len(holders) <= 19, holders

@@ -18,7 +18,7 @@ from tests.sweep_tools import result, slow, steps, wait_for
 from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import task_set
+from topr_exp.runs import policies
 from topr_exp.runs.folder import STAGES
 
 
@@ -127,7 +127,7 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, more, monkeypatc
         return policy
 
     config = config_of(*overrides(outputs, *more, "evaluation.every=1"))
-    monkeypatch.setattr(task_set, "load_policy", load)
+    monkeypatch.setattr(policies, "load_policy", load)
     run(config)
     assert len(loaded) == 1 + config.iterations
 

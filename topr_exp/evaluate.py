@@ -168,7 +168,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.showcase import show_completions
     from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.task_set import TaskSet
+    from topr_exp.runs.tasks import load_task
     from topr_exp.sampling.cut_off import warn_of_tested
     from topr_exp.sampling.generation import open_sampler
     from topr_exp.store import Store
@@ -178,7 +178,7 @@ def evaluate_model(config: Config) -> None:
         torch.set_num_threads(config.cluster.threads)
     stop = StopFlag()
     with stop.listening(), stop.immediate():
-        tasks = TaskSet(config, test_only=True)
+        task = load_task(config, test_only=True)
         weights = weights_fingerprint(fetch_model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.identity.items() if name in DECIDE}
         folder = folder_of(config, asked, weights)
@@ -186,11 +186,11 @@ def evaluate_model(config: Config) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         store = Store(config.store, stop)
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
-            if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
-                tasks.generate_solutions(sampler, store)
+            if task.needs_solutions:
+                task.sample_solutions(sampler, store)
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device)
-            test = tasks.tokenize(tasks.sets.test, policy)
+            test = task.tokenize(task.sets.test, policy)
             what = "solutions to verify" if config.task.verifies else "problems"
             size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
             say(
@@ -200,14 +200,14 @@ def evaluate_model(config: Config) -> None:
             )
             if slow := slow_precision(policy.device.type, policy.precision):
                 say(f"note    {slow}")
-            answers = tasks.evaluate(sampler, policy, test, store)
-        figures = {**tasks.figures(answers, store, folder, 0), "too_long": test.too_long}
+            answers = task.evaluate(sampler, policy, test, store)
+        figures = {**task.figures(answers, store, folder, 0), "too_long": test.too_long}
         show_completions(folder, "test", 0, answers)
         store.check_unchanged()
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
-    shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
+    shown = evaluation_table(figures["verifier"]) if "verifier" in figures else table(figures)
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
 
 

@@ -1,18 +1,16 @@
-"""READ THIS FIRST: one experiment, from problems to a summary, one call a line.
+"""READ THIS FIRST: one experiment, from problems to a summary.
 
-    problems -> sample -> grade -> compose -> score μ -> train -> evaluate      (`iterations` times from sample on)
+    problems -> (sample -> grade -> score -> compose -> train -> evaluate) once an iteration -> summary
 
-What is sampled, graded or scored with the starting model lies in the store that all runs share; what depends on
-weights that only this run has lies in its folder. A run that was killed goes on where it stopped when the same
-command is given again. Where a run has several processes, all of them do what stands here: they sample, grade and
-score different shards of the store's tables, train on different parts of each batch, and process 0 writes the folder.
+Completions of the starting model lie in the store that all runs share; completions of weights that only this run has
+lie in its folder. A killed run resumes with the same command: each stage reads what an earlier attempt finished. With
+several processes all of them run this code: they make different shards of the store's tables, train on different
+examples of each batch, and process 0 writes the folder.
 """
 
-import dataclasses
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-import torch
 
 from topr_exp.composition.merging import merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_training_set
@@ -26,24 +24,22 @@ from topr_exp.grading.verdicts import grade_by_log, grade_completions, open_grad
 from topr_exp.imported.log_report import describe_logprob_gap, load_log
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results
-from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
-from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
+from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
-from topr_exp.runs.reward_signs import report_reward_signs
-from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
-from topr_exp.runtime import distributed
-from topr_exp.runtime.stop import StopFlag
-from topr_exp.runtime.terminal import say, warn
+from topr_exp.runs.policies import Policies
+from topr_exp.runs.tasks import Task, TrainedOn, load_task, trained_on
+from topr_exp.runs.training_report import TrainingReport
+from topr_exp.runtime.terminal import say
 from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.cut_off import warn_of_sampled, warn_of_tested
-from topr_exp.sampling.generation import open_sampler, sample_completions
+from topr_exp.sampling.cut_off import warn_of_tested
+from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
-from topr_exp.sampling.sampler import Sampler, seed_of
+from topr_exp.sampling.sampler import seed_of
+from topr_exp.session import Session, open_session, report_finished
 from topr_exp.store import Ragged, Store
-from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.asynchronous import AsyncRounds
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.rounds import Rounds
@@ -52,323 +48,372 @@ from topr_exp.training.trainer import Trainer, train_offline
 
 def run(config: Config) -> dict[str, Any]:
     """One run; returns its summary. Raises TOPRError for what the user can mend."""
-    if config.cluster.threads is not None:
-        torch.set_num_threads(config.cluster.threads)
-    device, stop = config.cluster.device, StopFlag()
-    with (
-        stop.listening(),
-        distributed.process_group(device),
-        RunFolder(config, stop) as folder,
-        Tracker(config.tracking, folder),
-    ):
-        compare_inputs(folder, inputs_of(config), note=not folder.done)
-        if folder.done:
-            if keeps_no_model(folder.path):
-                folder.remove_unwanted_models()
-            else:
-                refuse_damaged_model(folder.path / "model")
-            folder.remove_leftovers(config.iterations)
-            summary = folder.finished()
-            say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
-            if keeps_no_model(folder.path) and config.checkpoint.save_model:
-                warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
-            return summary
-        keep_threads(folder, config)
-        scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        options = {"beside_training": config.schedule.in_rounds, "keeps_drawable": "kept" in config.algo.needs}
-        with open_sampler(config.sampler, scratch, trust, **options) as sampler:
-            sampler.time_stages_with(folder.nested_stage)
-            return Experiment(config, folder, sampler, stop).run()
+    with open_session(config) as session:
+        if isinstance(session, RunFolder):
+            return report_finished(config, session)
+        return run_stages(session)
 
 
-class Experiment:
-    """The stages of a run, each left out where an earlier attempt finished it."""
+def run_stages(session: Session) -> dict[str, Any]:
+    """The stages in their order; what an earlier attempt finished is left out."""
+    folder = session.folder
+    task = prepare_task(session)
+    policies = load_policies(session)
+    data = load_data(session, task, policies)
+    report = open_report(session.config, data)
 
-    def __init__(self, config: Config, folder: RunFolder, sampler: Sampler, stop: StopFlag) -> None:
-        self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
-        self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
-        self.told_signs = self.warned_of_cut_off = False
-        self.log_report: dict[str, str] = {}  # rows of the header on imported completions
+    base = final = evaluate(session, task, policies, data, iteration=0)
+    for iteration in folder.unfinished_iterations():
+        if not folder.model_of(iteration).exists():
+            train_iteration(session, task, policies, data, report, iteration)
+        folder.remove_leftovers(iteration)
+        policies.reload(folder.model_of(iteration))
+        final = evaluate(session, task, policies, data, iteration=iteration)
+    return summarize(session, data, base, final)
 
-    def run(self) -> dict[str, Any]:
-        """All of it; returns the summary."""
-        self.sampler.warm_up()  # while the problems are read and the policy loads
-        self.load_problems()
-        self.load_policy()
-        self.imported = self.load_imported()
-        self.trained_on = self.describe_training_problems()
-        base = final = self.evaluate_iteration(0)
-        for iteration in self.folder.unfinished_iterations():
-            self.train_iteration(iteration)
-            self.folder.remove_leftovers(iteration)
-            self.policies.reload(self.folder.model_of(iteration))
-            final = self.evaluate_iteration(iteration)
-        return self.finish(base, final)
 
-    # ---- before the first iteration
+def train_iteration(
+    session: Session, task: Task, policies: Policies, data: "RunData", report: TrainingReport, iteration: int
+) -> None:
+    """Train the policy and save it; what holds its weights ends here, since there may be no memory for two models."""
+    config = session.config
+    policies.add_adapter(iteration)
+    compose = partial(compose_training_set, config, report, iteration)
+    if config.schedule.in_rounds:
+        trainer = train_in_rounds(session, task, policies, data, compose, iteration)
+    else:
+        store = session.store_of(iteration - 1)
+        sources = sample(session, policies, data, store, iteration)
+        sources = grade(session, sources, store)
+        scored = score(session, policies, data, sources, store)
+        training_set = compose_offline(session, scored, compose, store, iteration)
+        trainer = train(session, task, policies, data, scored, training_set, iteration)
+    session.check_sources()
+    trainer.save_policy(session.folder.model_of(iteration))
 
-    def load_problems(self) -> None:
-        """Load the problems; a verifier's are solutions to them, which its solver samples here."""
-        with self.folder.stage("problems"):
-            self.tasks = TaskSet(self.config)
-        if self.config.task.verifies:
-            with self.folder.stage("sampling"):
-                sampled = self.tasks.generate_solutions(self.sampler, self.shared)
-                self.folder.add_across_ranks("tokens_of_solver", sampled)
-                self.sampler.close()  # an engine would have what the policy needs
-                self.sampler.warm_up()
 
-    def load_policy(self) -> None:
-        """Load the base model, and tokenize the prompts, one of which is written down for people to read."""
-        with self.folder.stage("problems"):
-            self.policies = Policies(self.config, self.folder)
-            policy, sets = self.policies.trained, self.tasks.sets
-            note_model_of_the_hub(self.folder, self.config, policy.fingerprint)
-            self.train, self.test = (self.tasks.tokenize(part, policy) for part in (sets.train, sets.test))
-            write_prompt(self.folder.path, self.train, policy.tokenizer)
+@dataclass(frozen=True)
+class RunData:
+    """Problems of a run and imported completions."""
 
-    def load_imported(self) -> Completions | None:
-        """Load completions made elsewhere; now, so that what can't be trained on is refused before sampling."""
-        if self.config.data.completions is None:
-            return None
-        with self.folder.stage("sampling"):
-            asked = self.tasks.sets.train, self.tasks.prompter
-            found, self.log_report = load_log(self.config, *asked, self.policies.trained, self.shared)
-        if self.config.compose.mix is None:  # nothing is sampled, for which a prompt may be too long
-            self.train = dataclasses.replace(self.train, too_long=0)
-        return found
+    train: TokenizedProblems
+    test: TokenizedProblems
+    imported: Completions | None
+    samples: bool  # False: imported completions alone are trained on
+    trained_on: TrainedOn
+    header: str  # for the user: the settings that decide the result
 
-    def describe_training_problems(self) -> TrainedOn:
-        """Count the problems to train on, and print the header."""
-        found = trained_on(self.config, self.tasks.sets.train, self.train.problems, self.imported)
-        self.header = header(
-            self.config, self.policies.trained, self.tasks.sets, self.train, self.test, found, self.log_report
-        )
-        say(self.header + "\n")
-        self.folder.forecast = self.forecast()
-        return found
 
-    def forecast(self) -> Forecast:
-        """Foresee the work of this attempt, for the time left."""
-        config, imported = self.config, self.imported
-        problems = config.schedule.prompts or len(self.train.problems)
-        samples = imported is None or config.compose.mix is not None
-        sizes = Sizes(
-            sampled=problems * config.data.n if samples else 0,
-            imported=len(imported) if imported is not None else 0,
-            examples=config.compose.n_examples,
-            completions_per_example=2 if unit_of(config.algo.needs) == "pairs" else 1,
-            scored=config.mu == "scored",
-            test=len(self.test.problems),
-            tested=config.data.eval_n,
-        )
-        iterations = len(self.folder.unfinished_iterations())
-        return Forecast(planned_steps(sizes, config.schedule, config.optim, config.evaluation, iterations))
+@dataclass(frozen=True)
+class ScoredSources:
+    """Sampled and imported completions with the log-probabilities that the loss compares."""
 
-    def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
-        """Write the model's card and the summary, then the mark that the run is finished."""
-        problems = {
-            "problems": {"train": self.trained_on.count, "test": len(self.test.problems)},
-            "trained_on": self.trained_on.text,
-            "too_long": {"train": self.train.too_long, "test": self.test.too_long},
-        }
-        summary = self.folder.summarize(base, final, problems)
-        if self.config.checkpoint.save_model:
-            model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json")
-            write_card(model, self.config, summary, environment, self.trained_on, self.header)
-        self.folder.finish(summary)
-        say("\n" + results(summary, self.folder.path))
-        return summary
+    completions: list[Completions]
+    reference: Policy | None  # π_ref, where the loss needs its whole distribution
+    mismatch: dict[str, Any] | None  # of the sampler's and training's log-probabilities
+    mu_is_start: bool  # all log μ is by the weights at the start, so that Δ must vanish there
 
-    # ---- an iteration
 
-    def check_sources(self) -> None:
-        """Raise TOPRError where a shard that the run reads is not what it was: nothing made of it is saved."""
-        self.shared.check_unchanged()
-        self.own.check_unchanged()
+# ---- before the first iteration
 
-    def store(self, iteration: int) -> Store:
-        """Choose the store for an iteration's weights: all runs share the base's (0), the others are this run's."""
-        return self.shared if iteration == 0 else self.own
 
-    def evaluate_iteration(self, iteration: int) -> dict[str, Any]:
-        """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
-        with self.folder.stage("evaluation"):
-            store = self.store(iteration)
-            answers = self.evaluate(self.policies.trained, self.test, store)
-            show_completions(self.folder.path, "test", iteration, answers)
-            warn_of_tested(answers.is_truncated, self.config.sampler.max_new_tokens)
-            if self.config.evaluation.every is not None:  # where the curve of this iteration ends
-                subset = summarise_evaluation(answers, self.config.evaluation.problems)
-                self.check_sources()
-                self.folder.evaluations.add({"iteration": iteration, "subset": True, **subset})
-            figures = self.tasks.figures(answers, store, self.folder.path, iteration)
-            self.check_sources()
-            self.folder.evaluations.add({"iteration": iteration, **figures})
-        return figures
+def prepare_task(session: Session) -> Task:
+    """Load the problems; a verifier's are solutions, which its solver samples here."""
+    session.sampler.warm_up()  # while the problems are read and the policy loads
+    with session.folder.stage("problems"):
+        task = load_task(session.config)
+    if task.needs_solutions:
+        with session.folder.stage("sampling"):
+            tokens = task.sample_solutions(session.sampler, session.shared_store)
+            session.folder.add_across_ranks("tokens_of_solver", tokens)
+            session.sampler.close()  # an engine would hold memory that the policy needs
+            session.sampler.warm_up()
+    return task
 
-    def evaluate(self, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
-        """Sample and grade answers to test problems."""
-        answers = self.tasks.evaluate(self.sampler, policy, questions, store)
-        assert answers.stored is not None
-        self.folder.add_across_ranks("tokens_sampled_to_evaluate", answers.stored.tokens_sampled)
-        return answers
 
-    def evaluate_update(self, iteration: int, trainer: Trainer, step: int, samples: int) -> None:
-        """Evaluate the policy in training on some test problems: a point of the run's curve."""
-        trainer.zero_grad()  # their memory is the sampler's now
-        count, whole = self.config.evaluation.problems, self.test
-        questions = dataclasses.replace(whole, problems=whole.problems[:count], prompts=whole.prompts[:count])
-        with self.folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
-            now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
-            answers = self.evaluate(dataclasses.replace(trainer.policy, fingerprint=now), questions, self.own)
-            self.release_sampler()
-            point = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
-            figures = summarise_evaluation(answers)
-            self.check_sources()
-            self.folder.evaluations.add({**point, **figures})
+def load_policies(session: Session) -> Policies:
+    """Load the base model."""
+    with session.folder.stage("problems"):
+        policies = Policies(session.config, session.folder)
+        note_model_of_the_hub(session.folder, session.config, policies.trained.fingerprint)
+    return policies
 
-    def journal(self, iteration: int, trainer: Trainer) -> EvaluatingJournal:
-        """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
-        evaluate = partial(self.evaluate_update, iteration, trainer)
-        check = self.check_sources
-        journal = EvaluatingJournal(self.folder, self.config.evaluation.every, evaluate, self.stop, check)
-        journal.resume(trainer.step, trainer.samples)
-        return journal
 
-    def train_iteration(self, iteration: int) -> None:
-        if self.folder.model_of(iteration).exists():
-            return
-        self.policies.add_adapter(iteration)
-        train = self.train_in_rounds if self.config.schedule.in_rounds else self.train_offline
-        trainer = train(iteration)
-        self.check_sources()
-        trainer.save_policy(self.folder.model_of(iteration))
+def load_data(session: Session, task: Task, policies: Policies) -> RunData:
+    """Tokenize prompts, load imported completions before anything is sampled, and print the header."""
+    config, folder, policy = session.config, session.folder, policies.trained
+    with folder.stage("problems"):
+        train, test = task.tokenize(task.sets.train, policy), task.tokenize(task.sets.test, policy)
+        write_prompt(folder.path, train, policy.tokenizer)
+    imported, log_report = None, dict[str, str]()
+    if config.data.completions is not None:
+        with folder.stage("sampling"):
+            imported, log_report = load_log(config, task.sets.train, task.prompter, policy, session.shared_store)
+    samples = imported is None or config.compose.mix is not None
+    if not samples:  # no prompt is too long to sample for
+        train = replace(train, too_long=0)
+    problems = trained_on(config, task.sets.train, train.problems, imported)
+    text = header(config, policy, task.sets, train, test, problems, log_report)
+    say(text + "\n")
+    data = RunData(train, test, imported, samples, problems, text)
+    folder.start_forecast(forecast(config, data, len(folder.unfinished_iterations())))
+    return data
 
-    def train_offline(self, iteration: int) -> Trainer:
-        """Train on completions that the policy drew before its first update, on ones made elsewhere, or on both."""
-        store = self.store(iteration - 1)
-        with self.folder.stage("sampling"):
-            sources = self.sample_sources(store, iteration)
-            self.release_sampler()
-        with self.folder.stage("grading"):
-            sources = [self.grade(source, store) for source in sources]
-        with self.folder.stage("scoring"):
-            mu_is_start = self.policies.mu_is_start(sources)
-            scored, reference = self.policies.score(sources, store)
-            gap = self.measure_mismatch(scored[0], store)
-            if gap is not None:
-                say(describe_mismatch(gap))
-            if self.config.mu == "sampler" and self.samples:  # of a log the header says it
-                gap_text = describe_logprob_gap(scored[0], self.policies.trained, self.config.optim.score_batch_size)
-                say(f"{'log μ':<11} {gap_text}")
-        with self.folder.stage("composition"):
-            training_set = self.training_set_of(merge_sources(scored), iteration)
-            if note := training_set.description["note"]:
-                warn(note)
-            self.folder.save_training_set(iteration, training_set, scored, store.root, gap)
-        with self.folder.stage("training"):
-            trainer = self.trainer(reference, iteration)
-            journal, every = self.journal(iteration, trainer), self.config.checkpoint.every_seconds
-            train_offline(trainer, training_set, journal, self.config.seed, iteration, every, mu_is_start)
-            completions = training_set.completions
-            show_completions(self.folder.path, "train", iteration, completions, training_set.examples)
-        return trainer
 
-    @property
-    def samples(self) -> bool:
-        """True unless all completions that are trained on are imported."""
-        return self.imported is None or self.config.compose.mix is not None
+def forecast(config: Config, data: RunData, iterations: int) -> Forecast:
+    """Plan the work of this attempt, for the time left."""
+    problems = config.schedule.prompts or len(data.train.problems)
+    sizes = Sizes(
+        sampled=problems * config.data.n if data.samples else 0,
+        imported=len(data.imported) if data.imported is not None else 0,
+        examples=config.compose.n_examples,
+        completions_per_example=2 if unit_of(config.algo.needs) == "pairs" else 1,
+        scored=config.mu == "scored",
+        test=len(data.test.problems),
+        tested=config.data.eval_n,
+    )
+    return Forecast(planned_steps(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
-    def sample_sources(self, store: Store, iteration: int) -> list[Completions]:
-        """Completions to train on; imported ones replace sampled ones, or follow them where `compose.mix` has both."""
-        sources = []
-        if self.samples:
-            seed = self.config.sampler.seed
+
+def open_report(config: Config, data: RunData) -> TrainingReport:
+    in_rounds = config.schedule.in_rounds
+    return TrainingReport(
+        config.algo,
+        in_rounds=in_rounds,
+        can_solve_for_baseline=config.reward == "pm1" and not in_rounds,
+        token_limit=config.sampler.max_new_tokens if data.samples else None,
+        drops_truncated=config.compose.drop_truncated,
+    )
+
+
+# ---- an iteration offline: one round
+
+
+def sample(session: Session, policies: Policies, data: RunData, store: Store, iteration: int) -> list[Completions]:
+    """Sample completions to train on; imported ones replace them, or with `compose.mix` follow them."""
+    config, sources = session.config, list[Completions]()
+    with session.folder.stage("sampling"):
+        if data.samples:
+            seed = config.sampler.seed
             if iteration > 1:  # the policy was trained on completions of the earlier seeds
                 seed = seed_of(seed, iteration)
-            policy, n = self.policies.trained, self.config.data.n
-            sampled = sample_completions(self.sampler, policy, self.train, n, seed=seed, store=store)
-            assert sampled.stored is not None
-            self.folder.add_across_ranks("tokens_sampled", sampled.stored.tokens_sampled)
+            n, policy = config.data.n, policies.trained
+            sampled = sample_completions(session.sampler, policy, data.train, n, seed=seed, store=store)
+            session.folder.add_across_ranks("tokens_sampled", sampled.tokens_sampled)
             sources.append(sampled)
-        if self.imported is not None:
-            sources.append(self.imported)
-        return sources
+        if data.imported is not None:
+            sources.append(data.imported)
+        session.free_sampler()
+    return sources
 
-    def measure_mismatch(self, completions: Completions, store: Store) -> dict[str, Any] | None:
-        """Compare the sampler's and training's log-probabilities, where these are known or the sampler was changed."""
-        is_changed = not self.config.sampler.unchanged and self.samples
-        if self.config.mu == "scored" and self.imported is None:
-            scored = completions.table["mu_logp"]
-        elif is_changed:
-            scored = self.policies.scored(self.policies.trained, completions, store, "scoring π_old")
-        else:
-            return None
-        sampler_config = self.config.sampler if is_changed else None
-        return measure_mismatch(Ragged(scored), completions.lists("sampler_logp"), sampler_config)
 
-    def grade(self, completions: Completions, store: Store) -> Completions:
-        """Grade by the grader, or by the rewards that came with the completions."""
-        if self.config.reward == "given":
-            return grade_by_log(completions, self.config.data.threshold, store)
-        return grade_completions(completions, self.config.grading, store)
+def grade(session: Session, sources: list[Completions], store: Store) -> list[Completions]:
+    """Grade by the grader, or by the rewards that came with the completions."""
+    config = session.config
+    with session.folder.stage("grading"):
+        if config.reward == "given":
+            return [grade_by_log(completions, config.data.threshold, store) for completions in sources]
+        return [grade_completions(completions, config.grading, store) for completions in sources]
 
-    def train_in_rounds(self, iteration: int) -> Trainer:
-        """Train the policy in place on completions that it samples anew every few updates."""
-        config = self.config
-        self.sampler.close()  # the next engine takes what is free beside a reference and what training keeps
-        with self.folder.stage("training"), open_grader(config.grading) as grader:
-            reference = self.policies.reference()
-            trainer = self.trainer(reference, iteration)
-            compose = partial(self.training_set_of, iteration=iteration)
-            settings = config.schedule, config.compose, config.data.n, config.seed, iteration, self.folder.nested_stage
-            kind = AsyncRounds if config.schedule.asynchronous else Rounds
-            parts = trainer, self.train, self.sampler, grader, reference, compose
-            rounds = kind(*parts, *settings, from_sampler=config.mu == "sampler")
-            rounds.run(self.journal(iteration, trainer), config.checkpoint.every_seconds)
-        self.folder.save_rounds(iteration, trainer.samples, trainer.sampled, config.baseline or 0.0)
-        return trainer
 
-    def release_sampler(self) -> None:
-        """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
-        (self.sampler.sleep if self.config.schedule.in_rounds else self.sampler.release)()
+def score(
+    session: Session, policies: Policies, data: RunData, sources: list[Completions], store: Store
+) -> ScoredSources:
+    """Add log μ, log π_old and log π_ref, and compare the sampler's log-probabilities with training's."""
+    config = session.config
+    with session.folder.stage("scoring"):
+        mu_is_start = policies.mu_is_start(sources)
+        scored, reference = policies.score(sources, store)
+        is_changed = data.samples and not config.sampler.unchanged
+        mismatch = None
+        if is_changed or (config.mu == "scored" and data.imported is None):
+            if config.mu == "scored" and data.imported is None:
+                logp = scored[0].table["mu_logp"]
+            else:
+                logp = policies.scored(policies.trained, scored[0], store, "scoring π_old")
+            sampler_config = config.sampler if is_changed else None
+            mismatch = measure_mismatch(Ragged(logp), scored[0].lists("sampler_logp"), sampler_config)
+            say(describe_mismatch(mismatch))
+        if config.mu == "sampler" and data.samples:  # of a log the header says it
+            say(f"{'log μ':<11} {describe_logprob_gap(scored[0], policies.trained, config.optim.score_batch_size)}")
+    return ScoredSources(scored, reference, mismatch, mu_is_start)
 
-    def training_set_of(self, completions: Completions, iteration: int, round_number: int | None = None) -> TrainingSet:
-        """Compose a training set, or that of a round; the sign of R and p̃ are said of sets and of the first round."""
-        config = self.config
-        training_set = build_training_set(
-            completions,
-            config.reward,
+
+def compose_training_set(
+    config: Config,
+    report: TrainingReport,
+    iteration: int,
+    completions: Completions,
+    round_number: int | None = None,
+) -> TrainingSet:
+    """Compose the training set of an iteration or round."""
+    training_set = build_training_set(
+        completions,
+        config.reward,
+        config.compose,
+        unit_of(config.algo.needs),
+        seed=config.seed,
+        iteration=iteration,
+        baseline=config.baseline,
+        effective=config.effective_positive,
+        round_number=round_number,
+    )
+    report.describe(training_set)
+    return training_set
+
+
+def compose_offline(
+    session: Session, scored: ScoredSources, compose: "partial[TrainingSet]", store: Store, iteration: int
+) -> TrainingSet:
+    """Compose the training set of all sources, and save which completions it has."""
+    with session.folder.stage("composition"):
+        training_set = compose(merge_sources(scored.completions))
+        session.folder.save_training_set(iteration, training_set, scored.completions, store.root, scored.mismatch)
+    return training_set
+
+
+def train(
+    session: Session,
+    task: Task,
+    policies: Policies,
+    data: RunData,
+    scored: ScoredSources,
+    training_set: TrainingSet,
+    iteration: int,
+) -> Trainer:
+    """Train on a fixed set."""
+    config, folder = session.config, session.folder
+    with folder.stage("training"):
+        trainer = open_trainer(session, policies, scored.reference, iteration)
+        journal = open_journal(session, task, trainer, data, iteration)
+        seconds = config.checkpoint.every_seconds
+        train_offline(trainer, training_set, journal, config.seed, iteration, seconds, scored.mu_is_start)
+        show_completions(folder.path, "train", iteration, training_set.completions, training_set.examples)
+    return trainer
+
+
+# ---- an iteration in rounds
+
+
+def train_in_rounds(
+    session: Session,
+    task: Task,
+    policies: Policies,
+    data: RunData,
+    compose: "partial[TrainingSet]",
+    iteration: int,
+) -> Trainer:
+    """Train on completions that the policy in training samples every few updates."""
+    config, folder = session.config, session.folder
+    session.sampler.close()  # the next engine takes what is free beside a reference and what training keeps
+    with folder.stage("training"), open_grader(config.grading) as grader:
+        reference = policies.reference()
+        whole_reference = reference if "vocab_kl" in config.algo.needs else None
+        trainer = open_trainer(session, policies, whole_reference, iteration)
+        kind = AsyncRounds if config.schedule.asynchronous else Rounds
+        rounds = kind(
+            trainer,
+            data.train,
+            session.sampler,
+            grader,
+            reference,
+            compose,
+            config.schedule,
             config.compose,
-            unit_of(config.algo.needs),
-            seed=config.seed,
-            iteration=iteration,
-            baseline=config.baseline,
-            effective=config.effective_positive,
-            round_number=round_number,
+            config.data.n,
+            config.seed,
+            iteration,
+            folder.nested_stage,
+            from_sampler=config.mu == "sampler",
         )
-        if round_number is None or not self.told_signs:
-            solves_for_c = config.reward == "pm1" and not config.schedule.in_rounds  # else only c can be set
-            report_reward_signs(training_set, config.algo, "effective_positive" if solves_for_c else "baseline")
-        self.told_signs = True
-        if not self.warned_of_cut_off and self.samples:
-            is_truncated = completions.is_truncated
-            if completions.is_imported is not None:  # of which `load_log` warned
-                is_truncated = is_truncated[~completions.is_imported]
-            dropped = None if config.schedule.in_rounds else config.compose.drop_truncated
-            self.warned_of_cut_off = warn_of_sampled(is_truncated, config.sampler.max_new_tokens, dropped=dropped)
-        return training_set
+        rounds.run(open_journal(session, task, trainer, data, iteration), config.checkpoint.every_seconds)
+    folder.save_rounds(iteration, trainer.samples, trainer.sampled, config.baseline or 0.0)
+    return trainer
 
-    def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
-        """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
-        config, policy = self.config, self.policies.trained
-        # From here on the weights change: no folder holds them, and what they compute has a name of its own.
-        policy.rename_weights(f"{self.folder.path.name}, iteration {iteration}, in training")
-        whole = reference if "vocab_kl" in config.algo.needs else None
-        folder, parallel = self.folder.path / "checkpoints" / str(iteration), config.cluster.parallel
-        with self.stop.immediate():
-            layout = parallelize(policy, parallel)
-            trainer = Trainer(policy, config.algo, whole, config.optim, folder, layout, self.stop)
-        self.folder.metrics.rewind(iteration, trainer.step)
-        return trainer
+
+# ---- training and evaluation, offline and in rounds
+
+
+def open_trainer(session: Session, policies: Policies, reference: Policy | None, iteration: int) -> Trainer:
+    """Make a trainer that resumes from the iteration's newest checkpoint, its metrics cut back to that."""
+    config, folder = session.config, session.folder
+    policy = policies.trained
+    policy.rename_weights(f"{folder.path.name}, iteration {iteration}, in training")
+    checkpoints = folder.path / "checkpoints" / str(iteration)
+    with session.stop.immediate():
+        layout = parallelize(policy, config.cluster.parallel)
+        trainer = Trainer(policy, config.algo, reference, config.optim, checkpoints, layout, session.stop)
+    folder.metrics.rewind(iteration, trainer.step)
+    return trainer
+
+
+def open_journal(session: Session, task: Task, trainer: Trainer, data: RunData, iteration: int) -> EvaluatingJournal:
+    """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
+    every = session.config.evaluation.every
+    evaluate_now = partial(evaluate_update, session, task, trainer, data, iteration)
+    journal = EvaluatingJournal(session.folder, every, evaluate_now, session.stop, session.check_sources)
+    journal.resume(trainer.step, trainer.samples)
+    return journal
+
+
+def evaluate(session: Session, task: Task, policies: Policies, data: RunData, *, iteration: int) -> dict[str, Any]:
+    """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
+    config, folder = session.config, session.folder
+    store = session.store_of(iteration)
+    with folder.stage("evaluation"):
+        answers = answer_tests(session, task, policies.trained, data.test, store)
+        show_completions(folder.path, "test", iteration, answers)
+        warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
+        if config.evaluation.every is not None:  # the curve of this iteration ends here
+            subset = summarise_evaluation(answers, config.evaluation.problems)
+            session.check_sources()
+            folder.evaluations.add({"iteration": iteration, "subset": True, **subset})
+        figures = task.figures(answers, store, folder.path, iteration)
+        session.check_sources()
+        folder.evaluations.add({"iteration": iteration, **figures})
+    return figures
+
+
+def evaluate_update(
+    session: Session, task: Task, trainer: Trainer, data: RunData, iteration: int, step: int, samples: int
+) -> None:
+    """Evaluate the policy in training on the first test problems: a point of the run's curve."""
+    folder = session.folder
+    trainer.zero_grad()  # the sampler needs the memory of the gradients
+    count = session.config.evaluation.problems
+    questions = replace(data.test, problems=data.test.problems[:count], prompts=data.test.prompts[:count])
+    with folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
+        name = f"{folder.path.name}, iteration {iteration}, update {step}"
+        policy = replace(trainer.policy, fingerprint=name)
+        answers = answer_tests(session, task, policy, questions, session.run_store)
+        session.free_sampler()
+        figures = summarise_evaluation(answers)
+        session.check_sources()
+        point = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
+        folder.evaluations.add({**point, **figures})
+
+
+def answer_tests(
+    session: Session, task: Task, policy: Policy, questions: TokenizedProblems, store: Store
+) -> Completions:
+    """Sample and grade answers to test problems."""
+    answers = task.evaluate(session.sampler, policy, questions, store)
+    session.folder.add_across_ranks("tokens_sampled_to_evaluate", answers.tokens_sampled)
+    return answers
+
+
+def summarize(session: Session, data: RunData, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
+    """Write the model's card and the summary, then the mark that the run is finished."""
+    config, folder = session.config, session.folder
+    problems = {
+        "problems": {"train": data.trained_on.count, "test": len(data.test.problems)},
+        "trained_on": data.trained_on.text,
+        "too_long": {"train": data.train.too_long, "test": data.test.too_long},
+    }
+    summary = folder.summarize(base, final, problems)
+    if config.checkpoint.save_model:
+        environment = folder.read("environment.json")
+        write_card(folder.model_of(config.iterations), config, summary, environment, data.trained_on, data.header)
+    folder.finish(summary)
+    say("\n" + results(summary, folder.path))
+    return summary

@@ -9,7 +9,7 @@ from tests.conftest import config_of, needs_peft, overrides, refused
 from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.task_set import Policies
+from topr_exp.runs.policies import Policies
 from topr_exp.types import ConfigError
 
 MASK = "algo.mask=[{statistic: ratio, high: 5}]"

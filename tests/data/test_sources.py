@@ -20,7 +20,7 @@ from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
-from topr_exp.runs.task_set import trained_on
+from topr_exp.runs.tasks import trained_on
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 needs_real = pytest.mark.skipif(

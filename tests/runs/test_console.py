@@ -27,7 +27,7 @@ from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.runs.model_card import CARD_FILE, write_card
 from topr_exp.runs.provenance import user_overrides as overrides_of
 from topr_exp.runs.reward_signs import never_rarer, report_reward_signs, signs
-from topr_exp.runs.task_set import TrainedOn
+from topr_exp.runs.tasks import TrainedOn
 from topr_exp.runtime import machine
 from topr_exp.types import TOPRError
 

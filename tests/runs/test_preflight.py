@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job, plan
-from topr_exp.runs.task_set import TaskSet
+from topr_exp.runs.tasks import Task
 from topr_exp.runtime import checksums
 from topr_exp.sweeps import local
 from topr_exp.sweeps.launch import refuse_changed_inputs
@@ -139,7 +138,7 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeyp
 def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(tmp_path, monkeypatch):
     rows = [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}]
     config = config_of(*overrides(tmp_path), f"data.completions={write_lines(tmp_path / 'made.jsonl', rows)}")
-    monkeypatch.setattr(TaskSet, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
+    monkeypatch.setattr(Task, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
     with pytest.raises(TOPRError, match="no prompt fits"):
         run(config)
 
@@ -293,8 +292,8 @@ def test_the_package_says_so_before_torch_is_loaded_unless_the_user_did(given: d
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Those that each run computed with; the runs end where their work would begin."""
-    seen, before, ended = list[int](), torch.get_num_threads(), SimpleNamespace(run=dict)
-    monkeypatch.setattr(pipeline, "Experiment", lambda *_: seen.append(torch.get_num_threads()) or ended)
+    seen, before = list[int](), torch.get_num_threads()
+    monkeypatch.setattr(pipeline, "run_stages", lambda session: seen.append(torch.get_num_threads()) or {})
     yield seen
     torch.set_num_threads(before)
 

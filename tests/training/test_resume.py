@@ -15,7 +15,7 @@ from tests.sweep_tools import records
 from tests.training.broken_runs import break_off, record_engine
 from tests.training.test_trainer import make_examples, new_trainer, optim, weights
 from topr_exp.pipeline import run
-from topr_exp.runs.task_set import Policies
+from topr_exp.runs.policies import Policies
 from topr_exp.training.optimizers import learning_rate
 from topr_exp.training.trainer import Trainer, train_offline
 from topr_exp.types import TOPRError

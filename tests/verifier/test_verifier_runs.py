@@ -13,7 +13,7 @@ from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
 from topr_exp.report.reader import read_run
 from topr_exp.report.repetitions import read_repetitions
-from topr_exp.runs.task_set import Policies
+from topr_exp.runs.policies import Policies
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 

@@ -34,6 +34,11 @@ class TaskConfig(Section):
     def verifies(self) -> bool:
         return self.name == "verifier"
 
+    @property
+    def question_kind(self) -> str:
+        """Relation of the model's questions to the problems of the data, as a prefix of their description."""
+        return "solutions to " if self.verifies else ""
+
 
 def is_lag(given: int | list[float]) -> bool:
     shares = given if isinstance(given, list) else [float(given >= 0)]

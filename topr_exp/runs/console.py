@@ -19,7 +19,7 @@ from topr_exp.verifier.figures import cell, run_table
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
     from topr_exp.models.policy import Policy
-    from topr_exp.runs.task_set import TrainedOn
+    from topr_exp.runs.tasks import TrainedOn
 
 
 REWARDS = {"pm1": "1 and -1", "zero_one": "1 and 0", "graded": "as graded", "given": "as the log has them"}
@@ -36,15 +36,14 @@ def header(
 ) -> str:
     """Format the settings that decide the result, a row a group; log_report: rows on imported completions."""
     data, model, algo, schedule = config.data, config.model, config.algo, config.schedule
-    verifies = config.task.verifies
     weighting = {"baseline": config.baseline, "effective_positive": config.effective_positive}
     shown = "".join(f", {key}={value:g}" for key, value in weighting.items() if value is not None)
     split = " of the training split" if data.test_split == "validation" else ""
-    tested = f"{len(test.problems)} {'solutions to ' * verifies}{data.described}{split}"
+    tested = f"{len(test.problems)} {config.task.question_kind}{data.described}{split}"
     size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
     rows = {
         "algorithm": f"{algo.name} ({settings_of(algo)}){shown}, rewards {REWARDS[config.reward]}",
-        "task": described(config.task, "task.") if verifies else "",
+        "task": described(config.task, "task.") if config.task.verifies else "",
         "trained on": trained_on.text + left_out(sets.train_report, train),
         "tested on": tested + left_out(sets.test_report, test),
         "model": f"{model.name}{f' ({model.path})' * (model.path != model.name)}, {size}, {policy.device_description}"

@@ -256,6 +256,10 @@ class RunFolder:
 
     # ---- how far it is
 
+    def start_forecast(self, forecast: Forecast) -> None:
+        """Estimate the time left of the run from here on."""
+        self.forecast = forecast
+
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time the block under `name`; a stop signal ends every stage at once but training, whose loops save first."""

@@ -13,7 +13,7 @@ from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
 
 if TYPE_CHECKING:
-    from topr_exp.runs.task_set import TrainedOn
+    from topr_exp.runs.tasks import TrainedOn
 CARD_FILE = "README.md"
 CARD = """---
 # license: fill in that of the base model, which holds for these weights too

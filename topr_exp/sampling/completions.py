@@ -163,6 +163,11 @@ class Completions:
         program: dict[str, str] = json.loads(metadata.get(MADE_BY, b"{}"))
         return program
 
+    @property
+    def tokens_sampled(self) -> int:
+        """Tokens that this process sampled for them in this attempt."""
+        return self.stored.tokens_sampled if self.stored is not None else 0
+
     def derived_table(self, store: Store, kind: str, key: Mapping[str, Any]) -> Table:
         """The store's table of this kind that is made of these completions, shard by shard; `prune` leaves it alone."""
         assert self.stored is not None, "only stored completions have tables made of them"

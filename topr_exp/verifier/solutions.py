@@ -73,11 +73,11 @@ class Verification:
         assert task.template is not None
         assert task.chat is not None
         self.test_solutions = solve(sets.test, task.test_solutions, test_seed)
-        self.tokens_sampled = tokens_sampled(self.test_solutions)
+        self.tokens_sampled = self.test_solutions.tokens_sampled
         self.sets = replace(sets, test=questions_about(self.test_solutions, task.template))
         if sets.train:  # there are none where a model is only evaluated
             train_solutions = solve(sets.train, task.solutions, seed)
-            self.tokens_sampled += tokens_sampled(train_solutions)
+            self.tokens_sampled += train_solutions.tokens_sampled
             self.sets = replace(self.sets, train=questions_about(train_solutions, task.template))
         # The question is the whole prompt already.
         self.prompter = Prompter("{question}", (), task.chat, (), chat_options or {})
@@ -96,10 +96,6 @@ class Verification:
             summary["weighted_sc - base"] = figures.difference(base_score, tally.values["weighted_sc"])
         record_tally(folder / FILE, iteration, self.test_solutions.problems, tally)
         return {"verifier": summary}
-
-
-def tokens_sampled(solutions: Completions) -> int:
-    return solutions.stored.tokens_sampled if solutions.stored is not None else 0
 
 
 def tally_verifications(solutions: Completions, verifications: Completions) -> figures.Tally:

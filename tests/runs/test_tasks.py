@@ -11,8 +11,9 @@ import pytest
 
 from tests.conftest import config_of, make_completions, make_graded, overrides
 from topr_exp.config.data import Grading
-from topr_exp.runs import task_set
-from topr_exp.runs.task_set import Policies, TaskSet
+from topr_exp.runs import tasks
+from topr_exp.runs.policies import Policies
+from topr_exp.runs.tasks import load_task
 
 TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "data.train_problems=4",
         "data.test_problems=3"]  # fmt: skip
@@ -20,13 +21,11 @@ TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "dat
 
 def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        task_set, "sample_completions", lambda *given, **more: asked.append((*given, more)) or "sampled"
-    )
-    monkeypatch.setattr(task_set, "grade_completions", lambda *given: asked.append(given) or "graded")
+    monkeypatch.setattr(tasks, "sample_completions", lambda *given, **more: asked.append((*given, more)) or "sampled")
+    monkeypatch.setattr(tasks, "grade_completions", lambda *given: asked.append(given) or "graded")
     sampler, policy, store, questions = (SimpleNamespace(problems=["p"]) for _ in range(4))
     sampler.without_mismatch = lambda: sampler
-    made = TaskSet(config_of(*overrides(tmp_path, *TOLD)))
+    made = load_task(config_of(*overrides(tmp_path, *TOLD)))
     found = made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
     of_sampler = {"seed": 5, "store": store, "label": "evaluation"}
     assert asked == [(sampler, policy, questions, 6, of_sampler), ("sampled", Grading("gsm8k"), store)]
@@ -51,14 +50,14 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_pa
         solutions = make_graded(rows, rows < 0, problems=list(problems), text=["."] * len(rows), name="rollouts/r")
         return replace(solutions, stored=replace(solutions.stored, tokens_sampled=len(problems)))
 
-    monkeypatch.setattr(task_set, "tokenize_prompts", lambda problems, *_: Asked(problems))
-    monkeypatch.setattr(task_set, "sample_completions", sample)
-    monkeypatch.setattr(task_set, "grade_completions", lambda solutions, *_: solutions)
-    monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
+    monkeypatch.setattr(tasks, "tokenize_prompts", lambda problems, *_: Asked(problems))
+    monkeypatch.setattr(tasks, "sample_completions", sample)
+    monkeypatch.setattr(tasks, "grade_completions", lambda solutions, *_: solutions)
+    monkeypatch.setattr(tasks, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
-    made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))
+    made = load_task(config_of(*overrides(tmp_path, *TOLD, *more)))
     train, test = ([problem.id for problem in part] for part in (made.sets.train, made.sets.test))
-    assert made.generate_solutions(SimpleNamespace(without_mismatch=dict), SimpleNamespace()) == len(train) + len(test)  # type: ignore
+    assert made.sample_solutions(SimpleNamespace(without_mismatch=dict), SimpleNamespace()) == len(train) + len(test)  # type: ignore
     assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 5)])
 
 

@@ -1,109 +1,21 @@
-"""What a run works with: its problems as a model is asked them, and the models that train, are compared and score."""
+"""The models of a run: the policy in training, and models that score completions for the loss."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.data import Grading
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
-from topr_exp.data.problems import full_question, load_problems
-from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
-from topr_exp.evaluation.summary import summarise_evaluation, table_folders
-from topr_exp.grading.verdicts import grade_completions
 from topr_exp.models.model_folder import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
 from topr_exp.sampling.completions import Completions
-from topr_exp.sampling.generation import sample_completions
-from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
 from topr_exp.training.logprobs import score_completions
-from topr_exp.types import Problem, TOPRError
-from topr_exp.verifier.solutions import Verification
-
-
-@dataclass(frozen=True)
-class TrainedOn:
-    """The problems that a run trains on."""
-
-    count: int
-    of_data: int  # how many of them are training problems of the data set
-    text: str  # how many are which
-
-
-def trained_on(
-    config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
-) -> TrainedOn:
-    """Count the problems to sample for (of train, if prompts fit), those that imported completions answer, or both."""
-    parts = train, fitting, imported.problems if imported is not None else ()
-    known, sampled, answered = ({full_question(problem, config.data) for problem in part} for part in parts)
-    sampled = sampled if imported is None or config.compose.mix is not None else set()
-    ours, brought = (sampled | answered) & known, answered - known
-    told = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
-    told += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
-    return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(told))
-
-
-class TaskSet:
-    """The problems as a model is asked them: questions to answer, or solutions to verify; test_only: those alone."""
-
-    def __init__(self, config: Config, *, test_only: bool = False) -> None:
-        self.config = config
-        self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
-        if test_only:
-            self.sets = replace(self.sets, train=[])
-        self.verification: Verification | None = None
-
-    def generate_solutions(self, sampler: Sampler, store: Store) -> int:
-        """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
-        config = self.config
-        policy = load_policy(config.solver, config.cluster.device)
-        grading = Grading(config.data.grader_name, threshold=config.data.threshold)
-
-        def solve(problems: Sequence[Problem], n: int, seed: int) -> Completions:
-            questions = self.tokenize(problems, policy)
-            solutions = sample_completions(
-                sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="solving"
-            )
-            return grade_completions(solutions, grading, store)
-
-        self.verification = Verification(
-            config.task,
-            solve,
-            self.sets,
-            seed=config.sampler.seed,
-            test_seed=config.evaluation.seed,
-            chat_options=config.data.chat_options,
-        )
-        self.sets, self.prompter = self.verification.sets, self.verification.prompter
-        return self.verification.tokens_sampled
-
-    def tokenize(self, problems: Sequence[Problem], policy: Policy) -> TokenizedProblems:
-        """The prompts of some of the problems, as far as they leave room for an answer."""
-        return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
-
-    def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
-        """Sample and grade completions of test problems, or read from the store what an earlier call did.
-
-        Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
-        """
-        config = self.config
-        n, seed = config.data.eval_n, config.evaluation.seed
-        answers = sample_completions(
-            sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="evaluation"
-        )
-        return grade_completions(answers, config.grading, store)
-
-    def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
-        """The figures of an evaluation and where its completions lie; a verifier's go to a file in `folder` too."""
-        figures = {**summarise_evaluation(answers), **table_folders(answers, store)}
-        if self.verification is not None:
-            figures |= self.verification.figures(folder, iteration, answers)
-        return figures
+from topr_exp.types import TOPRError
 
 
 class Policies:

@@ -1,0 +1,137 @@
+"""The task of a model: to answer problems, or to verify solutions to them; each an object with its own stages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.data import Grading
+from topr_exp.config.settings import Config
+from topr_exp.data.problems import full_question, load_problems
+from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
+from topr_exp.evaluation.summary import summarise_evaluation, table_folders
+from topr_exp.grading.verdicts import grade_completions
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.generation import sample_completions
+from topr_exp.sampling.sampler import Sampler
+from topr_exp.store import Store
+from topr_exp.types import Problem
+from topr_exp.verifier.solutions import Verification
+
+
+class Task:
+    """Problems to answer; test_only: without training problems."""
+
+    def __init__(self, config: Config, *, test_only: bool = False) -> None:
+        self.config = config
+        self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
+        if test_only:
+            self.sets = replace(self.sets, train=[])
+
+    @property
+    def needs_solutions(self) -> bool:
+        """True where a solver samples solutions before the policy is loaded: a GPU may have no room for both."""
+        return False
+
+    def sample_solutions(self, sampler: Sampler, store: Store) -> int:
+        """Replace the problems by solutions to them; returns the number of tokens sampled by this process."""
+        raise NotImplementedError
+
+    def tokenize(self, problems: Sequence[Problem], policy: Policy) -> TokenizedProblems:
+        """Encode the prompts of some problems, but for prompts that leave no room for an answer."""
+        return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
+
+    def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
+        """Sample and grade answers to test problems, or read them from the store.
+
+        Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
+        """
+        config = self.config
+        n, seed = config.data.eval_n, config.evaluation.seed
+        answers = sample_completions(
+            sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="evaluation"
+        )
+        return grade_completions(answers, config.grading, store)
+
+    def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
+        """Compute the figures of an evaluation, with the folders of its completions; folder: of the results."""
+        return {**summarise_evaluation(answers), **table_folders(answers, store)}
+
+
+class VerificationTask(Task):
+    """Solutions to verify, which a solver samples; each is a question about its correctness."""
+
+    def __init__(self, config: Config, *, test_only: bool = False) -> None:
+        super().__init__(config, test_only=test_only)
+        self.verification: Verification | None = None
+
+    @property
+    def needs_solutions(self) -> bool:
+        return True
+
+    def sample_solutions(self, sampler: Sampler, store: Store) -> int:
+        config = self.config
+        solver = load_policy(config.solver, config.cluster.device)
+        grading = Grading(config.data.grader_name, threshold=config.data.threshold)
+
+        def solve(problems: Sequence[Problem], n: int, seed: int) -> Completions:
+            questions = self.tokenize(problems, solver)
+            solutions = sample_completions(
+                sampler.without_mismatch(), solver, questions, n, seed=seed, store=store, label="solving"
+            )
+            return grade_completions(solutions, grading, store)
+
+        self.verification = Verification(
+            config.task,
+            solve,
+            self.sets,
+            seed=config.sampler.seed,
+            test_seed=config.evaluation.seed,
+            chat_options=config.data.chat_options,
+        )
+        self.sets, self.prompter = self.verification.sets, self.verification.prompter
+        return self.verification.tokens_sampled
+
+    def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
+        """The same with the figures of the verifier, which go to a file in `folder` too."""
+        assert self.verification is not None, "solutions are sampled before they are verified"
+        figures = super().figures(answers, store, folder, iteration)
+        return figures | self.verification.figures(folder, iteration, answers)
+
+
+def load_task(config: Config, *, test_only: bool = False) -> Task:
+    """Load the problems of the task that the settings name."""
+    kind = VerificationTask if config.task.verifies else Task
+    return kind(config, test_only=test_only)
+
+
+# ---- the problems that a run trains on
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The problems that a run trains on."""
+
+    count: int
+    of_data: int  # training problems of the data set among them
+    text: str
+
+
+def trained_on(
+    config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
+) -> TrainedOn:
+    """Count the problems to sample for (of train, if prompts fit), and the problems of imported completions."""
+    data_questions = {full_question(problem, config.data) for problem in train}
+    questions = set()
+    if imported is None or config.compose.mix is not None:
+        questions = {full_question(problem, config.data) for problem in fitting}
+    if imported is not None:
+        questions |= {full_question(problem, config.data) for problem in imported.problems}
+    of_data, of_log = len(questions & data_questions), len(questions - data_questions)
+    descriptions = []
+    if of_data:
+        descriptions.append(f"{of_data} {config.task.question_kind}{config.data.described}")
+    if of_log:
+        descriptions.append(f"{of_log} problems that {config.data.completions} brought")
+    return TrainedOn(of_data + of_log, of_data, ", ".join(descriptions))

@@ -1,0 +1,96 @@
+"""What surrounds a run: its folder and lock, inputs, stop signals, tracker, process group and sampler."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from topr_exp.config.settings import Config
+from topr_exp.runs.console import results
+from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, refuse_damaged_model
+from topr_exp.runtime import distributed
+from topr_exp.runtime.stop import StopFlag
+from topr_exp.runtime.terminal import say, warn
+from topr_exp.sampling.generation import open_sampler
+from topr_exp.sampling.sampler import Sampler
+from topr_exp.store import Store
+from topr_exp.tracking.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Session:
+    """One attempt at a run, with what its stages share."""
+
+    config: Config
+    folder: RunFolder
+    sampler: Sampler
+    stop: StopFlag
+    shared_store: Store  # of all runs: completions of the starting model
+    run_store: Store  # of this run: completions of weights that it trained
+
+    def store_of(self, iteration: int) -> Store:
+        """The store for completions of an iteration's weights; 0: the starting model."""
+        return self.shared_store if iteration == 0 else self.run_store
+
+    def check_sources(self) -> None:
+        """Raise TOPRError where a shard that the run read has changed: nothing made of it may be saved."""
+        self.shared_store.check_unchanged()
+        self.run_store.check_unchanged()
+
+    def free_sampler(self) -> None:
+        """Free the sampler's memory for training; on-policy it stays up (but see `sampler.sleep`)."""
+        if self.config.schedule.in_rounds:
+            self.sampler.sleep()
+        else:
+            self.sampler.release()
+
+
+@contextlib.contextmanager
+def open_session(config: Config) -> Iterator[Session | RunFolder]:
+    """Open a run for one attempt; a finished run gives its folder alone.
+
+    Raises TOPRError where another process is at work on the run, or its inputs changed since it was begun.
+    """
+    if config.cluster.threads is not None:
+        torch.set_num_threads(config.cluster.threads)
+    stop = StopFlag()
+    with (
+        stop.listening(),
+        distributed.process_group(config.cluster.device),
+        RunFolder(config, stop) as folder,
+        Tracker(config.tracking, folder),
+    ):
+        compare_inputs(folder, inputs_of(config), note=not folder.done)
+        if folder.done:
+            yield folder
+            return
+        keep_threads(folder, config)
+        opening = open_sampler(
+            config.sampler,
+            folder.path / "sampler",
+            config.model.trust_remote_code,
+            beside_training=config.schedule.in_rounds,
+            keeps_drawable="kept" in config.algo.needs,
+        )
+        with opening as sampler:
+            sampler.time_stages_with(folder.nested_stage)
+            shared_store, run_store = Store(config.store, stop), Store(folder.path / "store", stop)
+            yield Session(config, folder, sampler, stop, shared_store, run_store)
+
+
+def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:
+    """Tidy and check the folder of a finished run, print its results; returns its summary."""
+    if keeps_no_model(folder.path):
+        folder.remove_unwanted_models()
+    else:
+        refuse_damaged_model(folder.path / "model")
+    folder.remove_leftovers(config.iterations)
+    summary = folder.finished()
+    say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+    if keeps_no_model(folder.path) and config.checkpoint.save_model:
+        warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
+    return summary
