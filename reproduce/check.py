@@ -1,46 +1,51 @@
-"""Numbers of runs that finished now, beside those that are recorded: written, or compared in a check."""
+"""Numbers of finished runs: written as records, or compared with the recorded ones."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from reproduce import records
-from reproduce.draw import drawing, save
 from reproduce.figure import Figure
-from reproduce.jobs import Need, Request, jobs_of
+from reproduce.files import plural
+from reproduce.jobs import Need, Request, is_finished, plan_figure
+from reproduce.panels import project_style, save_picture
 from reproduce.records import SHARES
-from reproduce.selection import Runs
-from topr_exp.runs.records import Record
-from topr_exp.runtime.terminal import plural, say
+from reproduce.selection import Record, Runs
+
+MOST_DIFFERENCES = 3  # of a run, that are printed
 
 
-def finished(need: Need) -> dict[str, tuple[Record, Path]]:
+def finished_records(need: Need) -> dict[str, tuple[Record, Path]]:
     """The records of a figure's finished runs with their folders, by identity."""
-    folders = {key: job.config.folder for key, job in need.jobs.items()}
-    return {
-        key: (records.extract(folder, need.figure.metrics), folder)
-        for key, folder in folders.items()
-        if (folder / "DONE").exists()
-    }
+    finished = {}
+    for identity, job in need.jobs.items():
+        folder = job.config.folder
+        if is_finished(folder):
+            finished[identity] = records.extract(folder, need.figure.metrics), folder
+    return finished
+
+
+# ---- written
 
 
 def write_figure(need: Need, request: Request) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
-    figure, found = need.figure, write_records(need, request)
+    figure, all_records = need.figure, write_records(need, request)
     file = request.out / f"{figure.name}.json"
-    extra, now = records.read(file)["extra"], [*finished(need).values()]
-    if figure.extra is not None and (now or not extra):
-        extra = {**extra, **figure.extra(now)}
+    extra = records.read(file)["extra"]
+    finished = list(finished_records(need).values())
+    if figure.compute_extra is not None and (finished or not extra):
+        extra = {**extra, **figure.compute_extra(finished)}
     if request.full and not request.overrides:
-        extra = {**extra, "missing": len(need.jobs) - len(found), "left_out": len(need.left_out)}
-    if found:
-        records.write(file, found, extra)
-        with drawing():
-            save(figure.draw(Runs(found), extra), request.out / f"{figure.name}.png")
-    return len(found)
+        extra = {**extra, "missing": len(need.jobs) - len(all_records), "left_out": len(need.left_out)}
+    if all_records:
+        records.write(file, all_records, extra)
+        with project_style():
+            save_picture(figure.draw(Runs(all_records), extra), request.out / f"{figure.name}.png")
+    return len(all_records)
 
 
 def write_records(need: Need, request: Request) -> list[Record]:
@@ -50,54 +55,82 @@ def write_records(need: Need, request: Request) -> list[Record]:
     """
     figure, file = need.figure, request.out / f"{need.figure.name}.json"
     stored = records.read(file)
-    known = records.known(stored)
-    if others := known.keys() - need.jobs.keys():
-        everything = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
-        known = {key: record for key, record in known.items() if key not in others or key in everything}
-    found = [*(known | {key: record for key, (record, _) in finished(need).items()}).values()]
-    if found:
-        records.write(file, found, stored["extra"])
-    return found
+    all_records = records.records_by_identity(stored)
+    if not all_records.keys() <= need.jobs.keys():
+        full_request = dataclasses.replace(request, full=True, overrides=())
+        wanted = need.jobs.keys() | plan_figure(figure, full_request).jobs.keys()
+        all_records = {identity: record for identity, record in all_records.items() if identity in wanted}
+    all_records |= {identity: record for identity, (record, _) in finished_records(need).items()}
+    if all_records:
+        records.write(file, all_records.values(), stored["extra"])
+    return list(all_records.values())
 
 
-def compare(figure: Figure, stored: dict[str, Any], again: dict[str, Record]) -> tuple[list[str], bool]:
-    """How many runs agree with what is recorded, how far the others are off, which verdicts change; if all agree.
-
-    stored: the figure's file; again: the runs of now by identity, all of them recorded.
-    """
-    known = records.known(stored)
-    apart = {key: records.differences(known[key], record) for key, record in again.items()}
-    apart = {key: found for key, found in apart.items() if found}
-    text = f"{figure.name}: the same to the digit in {len(again) - len(apart)} of {plural(len(again), 'run')}"
-    if apart:
-        points = [100 * abs(shares(known[key]) - shares(again[key])).max() for key in apart]
-        before, after = (verdicts(figure, stored, found) for found in (known, known | again))
-        changed = [f"{claim}: {word}, was {before[claim]}" for claim, word in after.items() if word != before[claim]]
-        told = f"{plural(len(changed), 'verdict')} changed: {'; '.join(changed)}" if changed else "no verdict changes"
-        text += f"; in the others final shares differ by up to {max(points):.2g} points, {told}"
-    return [text, *(f"  {again[key]['run']}: {'; '.join(found[:3])}" for key, found in apart.items())], not apart
-
-
-def shares(record: Record) -> NDArray[np.float64]:
-    return np.array([record["final"][name] for name in SHARES])
-
-
-def verdicts(figure: Figure, stored: dict[str, Any], found: dict[str, Record]) -> dict[str, str]:
-    """Every claim's verdict, by model and text."""
-    judged = figure.decide(Runs(found.values()), stored["extra"])
-    return {f"{model}, {claim.text}": claim.word for model, claims in judged.items() for claim in claims}
+# ---- compared
 
 
 def check(need: Need, out: Path) -> bool:
-    """Print how the finished runs of a figure compare with those that `out` records; true if they are the same."""
+    """Print how the finished runs of a figure compare with those that `out` records; True if they are the same."""
     file = out / f"{need.figure.name}.json"
-    stored, now, again = records.read(file), finished(need), {}
-    known = records.known(stored)
-    for key, job in need.jobs.items():
-        if key in known and key in now:
-            again[key] = now[key][0]
+    stored = records.read(file)
+    recorded, finished = records.records_by_identity(stored), finished_records(need)
+    computed = {}
+    for identity, job in need.jobs.items():
+        if identity in recorded and identity in finished:
+            computed[identity] = finished[identity][0]
         else:
-            say(f"{job.config.folder.name}: {'did not finish' if key in known else f'not recorded in {file}'}")
-    lines, agrees = compare(need.figure, stored, again)
-    say("\n".join(lines))
-    return agrees and len(again) == len(need.jobs)
+            reason = "did not finish" if identity in recorded else f"not recorded in {file}"
+            print(f"{job.config.folder.name}: {reason}", flush=True)
+    lines = compare(need.figure, stored, computed)
+    print("\n".join(lines), flush=True)
+    return len(lines) == 1 and len(computed) == len(need.jobs)
+
+
+def compare(figure: Figure, stored: Mapping[str, Any], computed: Mapping[str, Record]) -> list[str]:
+    """Say how many runs agree with their records, how far the others are off, and which verdicts change.
+
+    stored: the figure's file; computed: runs by identity, all of them recorded. The first line is about all runs; one
+    follows for each run that differs.
+    """
+    recorded = records.records_by_identity(dict(stored))
+    differences: dict[str, list[str]] = {}
+    for identity, record in computed.items():
+        if lines := records.differences(recorded[identity], record):
+            differences[identity] = lines
+    equal_count = len(computed) - len(differences)
+    text = f"{figure.name}: the same to the digit in {equal_count} of {plural(len(computed), 'run')}"
+    if not differences:
+        return [text]
+    points = [largest_gap(recorded[identity], computed[identity]) for identity in differences]
+    changed = changed_verdicts(figure, stored["extra"], recorded, {**recorded, **computed})
+    verdicts = f"{plural(len(changed), 'verdict')} changed: {'; '.join(changed)}" if changed else "no verdict changes"
+    text += f"; in the others final shares differ by up to {max(points):.2g} points, {verdicts}"
+    details = []
+    for identity, lines in differences.items():
+        details.append(f"  {computed[identity]['run']}: {'; '.join(lines[:MOST_DIFFERENCES])}")
+    return [text, *details]
+
+
+def largest_gap(first: Record, second: Record) -> float:
+    """The largest difference of final shares, in points."""
+    gaps = [first["final"][name] - second["final"][name] for name in SHARES]
+    return float(100 * np.abs(gaps).max())
+
+
+def changed_verdicts(
+    figure: Figure, extra: dict[str, Any], before: Mapping[str, Record], after: Mapping[str, Record]
+) -> list[str]:
+    """The claims, by model and text, whose words are others in other records."""
+    words_before, words_after = (claim_words(figure, extra, table) for table in (before, after))
+    changed = []
+    for claim, word in words_after.items():
+        if word != words_before[claim]:
+            changed.append(f"{claim}: {word}, was {words_before[claim]}")
+    return changed
+
+
+def claim_words(figure: Figure, extra: dict[str, Any], table: Mapping[str, Record]) -> dict[str, str]:
+    words = {}
+    for model, claims in figure.decide(Runs(table.values()), extra).items():
+        words |= {f"{model}, {claim.text}": claim.word for claim in claims}
+    return words

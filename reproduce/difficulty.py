@@ -1,6 +1,5 @@
 """Weights of problems by difficulty (TOPR, Figure 9), which is the accuracy of the model that sampled."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.training_set import baseline_for
-from topr_exp.store import Store
+from topr_exp import baseline_for, read_completions
 
 EFFECTIVE_POSITIVE = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8)  # p̃
+DIGITS = 6  # of what is recorded
 
 
 def difficulty_of_run(run: Path, effective_positive: Sequence[float]) -> dict[str, Any]:
-    """`difficulty_weights` of the completions that a run's first iteration was composed from."""
-    sources = json.loads((run / "iteration-1" / "sources.json").read_text(encoding="utf-8"))
-    store = Store(sources["store"])
-    problem = store.open(store.root / sources["rollouts"]).read(["problem"])["problem"].to_numpy()
-    verdict = store.open(store.root / sources["verdicts"]).read(["verdict"])["verdict"].to_numpy()
-    _, group, samples = np.unique(problem, return_inverse=True, return_counts=True)
-    correct = np.bincount(group, weights=verdict == "correct").astype(int)
-    found = difficulty_weights(correct, samples, effective_positive)
+    """`difficulty_weights` of the completions that a run's first iteration was composed from, for JSON."""
+    completions = read_completions(run)
+    _, group, samples = np.unique(completions.problem, return_inverse=True, return_counts=True)
+    correct = np.bincount(group, weights=completions.verdict == "correct").astype(int)
+    weights = difficulty_weights(correct, samples, effective_positive)
     for name in ("share", "per_problem"):
-        found[name] = [[None if v != v else v for v in row] for row in np.round(found[name], 6).tolist()]
-    return found
+        rows = np.round(weights[name], DIGITS)
+        weights[name] = np.where(np.isnan(rows), None, rows).tolist()
+    return weights
 
 
 def difficulty_weights(

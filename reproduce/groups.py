@@ -1,73 +1,103 @@
-"""Groups of runs and what they are called: by a setting, or by what a figure compares. See groups.yaml."""
+"""Groups of runs and their names: by the values of a setting, or by named choices of runs."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from reproduce.selection import Runs, pick
+from reproduce.selection import Runs, join, pick
 
 Groups = Mapping[Any, Runs]
 Split = Callable[[Runs], dict[Any, Runs]]
+Choices = Mapping[str, Sequence[str]]  # name -> choices of `pick`
 
-TABLE = yaml.safe_load(Path(__file__).with_name("groups.yaml").read_text(encoding="utf-8"))
-ORDER = TABLE["papers"]
+PAPERS = ("topr", "naive", "ppo", "dpo", "sft", "tis", "is")  # algorithms of the paper; they come first
+NAMES = {
+    "topr": "TOPR", "tis": "TIS", "is": "IS", "naive": "naive REINFORCE", "sft": "positives only", "ppo": "PPO",
+    "dpo": "DPO", "agro": "AGRO", "kl_pg": "KL-PG", "rloo": "RLOO", "agro_on_policy": "AGRO on-policy", "grpo": "GRPO",
+    "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "gspo": "GSPO", "cispo": "CISPO", "vespo": "VESPO",
+    "m2po": "M2PO", "sapo": "SAPO", "oapl": "OAPL", "dppo_tv": "DPPO", "gsm8k": "GSM8K-like", "math": "MATH-like",
+    "topr_undivided": "TOPR, without 1/T", "topr_token_ratio": "TOPR, token ratio",
+    "topr_geometric_ratio": "TOPR, geometric ratio", "ppo_eps_low_0_8": "PPO, 0.2 to 5",
+    "gspo_eps_low_0_03": "GSPO, ε = 0.03", "vespo_c1_pos_0_5": "VESPO, a quarter", "positives": "TOPR on positives",
+    "anna_karenina": "Anna Karenina", "weight_neg": "weight of negatives", "grad_norm": "gradient norm",
+}  # fmt: skip
 EFFECTIVE, RATE, BETA, TURNS = "effective_positive", "optim.lr", "algo.beta", "data.turns"
 
 
 def name_of(key: Any) -> str:
-    return str(TABLE["names"].get(str(key), key))
+    """What a group, an algorithm or a metric is called in pictures and claims."""
+    return NAMES.get(str(key), str(key))
 
 
-def grouping(what: Any) -> Split:
-    """A grouping of groups.yaml, by its name or as it stands there."""
-    if isinstance(what, str):
-        return everything if what == "everything" else grouping(TABLE["groups"][what])
-    if isinstance(what, list):
-        return lambda runs: group_by(runs, *map(grouping, what))
-    if "by" in what:
-        return partial(by_setting, **what)
-    if "of" in what:
-        wider, is_one = grouping(what["of"]), re.compile(what["named"]).fullmatch
-        return lambda runs: {name: group for name, group in wider(runs).items() if is_one(name)}
-    return partial(by_choice, choices=what)
-
-
-def everything(runs: Runs) -> dict[Any, Runs]:
-    return {"": runs}
+# ---- ways to group
 
 
 def by_setting(
-    runs: Runs,
-    by: str,
-    written: str = "{}",
-    words: Mapping[Any, str] | None = None,
-    first: Sequence[Any] = (),
+    key: str, form: str = "{}", *, words: Mapping[Any, str] | None = None, first: Sequence[Any] = (),
     only: Sequence[Any] = (),
-) -> dict[str, Runs]:
-    found, known = runs.split(by), words or {}
-    keys = [key for key in only or dict.fromkeys([*first, *found]) if key in found]
-    return {known.get(key, written.format(key).replace("%", " %")): found[key] for key in keys}
+) -> Split:  # fmt: skip
+    """Group by the values of a setting.
+
+    form: of a group's name; words: names of single values in its place. first: values that come first; only: no others.
+    """
+
+    def split(runs: Runs) -> dict[Any, Runs]:
+        groups = runs.split(key)
+        named = {}
+        for value in only or dict.fromkeys([*first, *groups]):
+            if value in groups:
+                name = form.format(value).replace("%", " %")
+                named[(words or {}).get(value, name)] = groups[value]
+        return named
+
+    return split
 
 
-def by_choice(runs: Runs, choices: Mapping[str, Sequence[str]]) -> dict[str, Runs]:
-    found = {name: [pick(runs, choice) for choice in each] for name, each in choices.items()}
-    return {name: Runs([one for part in parts for one in part]) for name, parts in found.items() if len(parts[0])}
+def by_choice(choices: Choices) -> Split:
+    """Group by named choices; a group joins the runs of its choices, and is left out where the first one has none."""
+
+    def split(runs: Runs) -> dict[Any, Runs]:
+        groups = {}
+        for name, words in choices.items():
+            picked = [pick(runs, choice) for choice in words]
+            if len(picked[0]):
+                groups[name] = join(picked)
+        return groups
+
+    return split
 
 
-def group_by(runs: Runs, *splits: Split, between: str = ", ") -> dict[str, Runs]:
-    """The groups of runs by several things at once, as in {"TOPR, β = 0.1": ...}, in order."""
-    found = {"": runs}
+def crossed(*splits: Split) -> Split:
+    """Group by several splits at once, each within the one before it; the names are joined by commas."""
+    return lambda runs: group_by(runs, *splits)
+
+
+def group_by(runs: Runs, *splits: Split, separator: str = ", ") -> dict[str, Runs]:
+    """The groups of runs by several splits at once, as in {"TOPR, β = 0.1": ...}, in order."""
+    groups = {"": runs}
     for split in splits:
-        found = {
-            between.join(filter(None, (label, name_of(value)))): each
-            for label, group in found.items()
-            for value, each in split(group).items()
-        }
-    return found
+        finer = {}
+        for name, group in groups.items():
+            for key, members in split(group).items():
+                finer[separator.join(filter(None, (name, name_of(key))))] = members
+        groups = finer
+    return groups
 
 
-algorithms, by_model = grouping("algorithms"), grouping("models")
+def everything(runs: Runs) -> dict[Any, Runs]:
+    """One group without a name."""
+    return {"": runs}
+
+
+# ---- groupings of several figures
+
+algorithms = by_setting("algo.name", first=PAPERS)
+models = by_setting("model.name")
+data_sets = by_setting("data.name")
+top_ks = by_setting("sampler.top_k", "top-k {}", words={0: "no top-k"})
+lengths = by_setting(TURNS, "{} turns")
+rates = by_setting(RATE, "lr {:g}")
+effective = by_setting(EFFECTIVE, "p̃ = {:.0%}")
+ratios = by_setting("algo.ratio")
+betas = by_setting(BETA, "β = {:g}")
+stalenesses = by_setting("schedule.updates", "{} updates", words={1: "1 update"})
+TESTS = (data_sets, lengths, top_ks)  # groupings that decide what the base scores

@@ -1,188 +1,282 @@
-"""Kinds of panels that one figure alone has."""
+"""Panels of figures: curves, points against a setting and bars of groups of runs, every seed there to be seen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+import io
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from reproduce.difficulty import EFFECTIVE_POSITIVE
-from reproduce.draw import OF_BARS, SEED, grid, log_axis, names_below, panel, series_style, style_of
-from reproduce.figure import Extra, key_of, of_model
-from reproduce.groups import BETA, EFFECTIVE, RATE, Groups, algorithms, name_of
-from reproduce.records import TRIED, read_rates
-from reproduce.selection import Runs, pick
-from reproduce.variance import LIMITS
-from topr_exp.algorithms.topr import Ratio, Tapered
-from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.drawing import MARKERS, plain_number
-from topr_exp.report.repetitions import counts_of, problem_shares
-from topr_exp.types import VERDICTS, Batch
+from reproduce.claims import Extra
+from reproduce.files import write_file
+from reproduce.groups import PAPERS, RATE, Groups, Split, models, name_of
+from reproduce.selection import Record, Runs
+from topr_exp.report import MARKERS, STYLE, Interval, band, plain_number, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-APART = "KL(π ‖ π_ref), nats a completion"
-
-
-def shares(ax: Axes, runs: Runs) -> None:
-    """Stacked shares of the three verdicts while training, the mean over seeds; each seed's invalid share as a line."""
-    lines = [each["curve"] for each in runs if "curve" in each]
-    if not lines:
-        return
-    steps = lines[0]["step"]
-    means = [100 * np.mean([line[name] for line in lines], axis=0) for name in VERDICTS]
-    ax.stackplot(steps, *means, labels=VERDICTS, colors=("#009E73", "0.8", "#D55E00"))
-    for line in lines:
-        ax.plot(steps, 100 * (1 - np.array(line["invalid"])), color="black", lw=0.5)
-    ax.set(xlabel="updates", ylabel="share (%)", ylim=(0, 100))
+PERCENT = 100.0  # the scale of shares
+# An algorithm looks the same in every figure, the papers' first; colours and dashes together repeat after 28. A place
+# is left empty: TOPR and those it is compared with differ in colour.
+STYLE_ORDER = (*PAPERS, "", "opmd", "asymre", "grpo", "rec", "agro", "kl_pg", "rloo", "agro_on_policy")
+DOTS_PER_INCH = 110
+SEED_DOTS: Any = {"marker": "o", "ls": "", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.7, "clip_on": False}
+LEVEL_LINE: Any = {"color": "0.45", "ls": (0, (1, 2)), "lw": 1}  # at one height, dotted
+BELOW = "upper center"  # the corner of a legend that hangs below its axes
+BAR_OPACITY = 0.75  # so that black lines are seen on black too
 
 
-def histogram(ax: Axes, groups: Groups) -> None:
-    """The share of problems by their number of correct completions."""
-    parts = [(name, runs, "final") for name, runs in groups.items() if len(runs)]
-    parts = [("base", parts[0][1], "base"), *parts] if parts else []
-    for name, runs, part in parts:
-        n = runs[0][part]["n"]
-        correct = [counts_of(each[part]["of_problems"]["correct"]).astype(int) for each in runs]
-        counts = [np.bincount(each, minlength=n + 1) for each in correct]
-        mean = 100 * np.mean([count / count.sum() for count in counts], axis=0)
-        style = {"color": "0.5", "ls": ":"} if name == "base" else style_of(name, groups)
-        ax.plot(range(n + 1), mean, marker=".", label=name_of(name), **style)
-    ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
+# ---- figures
 
 
-def tried(ax: Axes, runs: Runs, place: str) -> None:
-    """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
-    names = tuple({run["settings"]["algo.name"] for run in runs})  # other figures choose rates in this place, too
-    chosen = [(loss, rates) for loss, rates in read_rates(TRIED).get(place, {}).items() if loss.startswith(names)]
-    for i, (loss, rates) in enumerate(chosen):
-        style = series_style(i)
-        ax.plot([*rates], [np.mean(values) for values in rates.values()], label=name_of(loss), **style)
-        for rate, values in rates.items():
-            ax.plot([rate] * len(values), values, ".", ms=3, color=style["color"])
-    log_axis(ax, "x")
+@dataclass(frozen=True)
+class Panel:
+    """One plot of a figure."""
+
+    draw: Callable[[Axes], None]
+    title: str = ""
+    base: Runs | None = None  # with a dotted line at the base of these runs
+    legend: dict[str, Any] | None = None  # its options; {}: inside, where there is room
+    log_y: bool = False
+    title_size: float | str = "large"
+    labels: dict[str, Any] = field(default_factory=dict)  # xlabel, ylabel, ylim in place of the kind's
+
+    def draw_on(self, ax: Axes) -> None:
+        self.draw(ax)
+        if self.base:
+            ax.axhline(PERCENT * self.base.mean(stage="base"), label="base", **LEVEL_LINE)
+        if self.log_y:
+            make_log_axis(ax, "y")
+        ax.set(**self.labels)
+        ax.set_title(self.title, fontsize=self.title_size)
+        if self.legend is not None and ax.get_legend_handles_labels()[0]:
+            legend = ax.legend(fontsize=7, **self.legend)
+            legend.set_in_layout(self.legend.get("loc") == BELOW)  # others may lie where the grid has no panel
 
 
-def negative_weights(ax: Axes, runs: Runs) -> None:
-    """The weight by TOPR's three ratios of a wrong answer of 10, 100 and 1,000 tokens, one of which has all of Δ."""
-    import torch
-
-    delta = torch.linspace(-20, 4, 121)
-    ratios: tuple[Ratio, ...] = ("geometric", "sequence", "token")
-    for i, ratio in enumerate(ratios):
-        for j, tokens in enumerate((10, 100, 1000)):
-            zero = torch.zeros(len(delta), tokens)
-            moved, whole = zero.index_fill(1, torch.tensor([0]), 1.0) * delta[:, None], torch.ones_like(zero).bool()
-            wrong = Batch(moved, zero, whole, -torch.ones(len(delta)), torch.zeros(len(delta)).bool())
-            weight = Tapered("topr", *LIMITS["topr"], ratio, length_normalize=True)(wrong).metrics["weight"]
-            if ratio != "sequence" or j == 0:  # which is the same at every length
-                label = ratio if ratio == "sequence" else f"{ratio}, T = {tokens}"
-                ax.plot(delta, weight, color=series_style(i)["color"], ls=("-", "--", ":")[j], label=label)
-    ax.set(ylabel="weight", ylim=(0, 1.05))
+def legend_below(columns: int) -> dict[str, Any]:
+    """Options of a legend below its panel."""
+    return {"ncols": columns, "loc": BELOW, "bbox_to_anchor": (0.5, -0.2)}
 
 
-def in_turn(ax: Axes, groups: Groups, name: str) -> None:
-    """The mean after each iteration with its interval over seeds and problems, every seed thin."""
+PanelsOf = Callable[[str, Runs, Extra], Sequence[Panel]]  # of a model's name and its runs
+
+
+def grid(
+    panels_of: PanelsOf, *, rows: Split = models, columns: int | None = None, width: float = 4.2, height: float = 3.1
+) -> Callable[[Runs, Extra], Drawing]:
+    """A drawing with a row of panels for each model.
+
+    rows: the split whose groups have a row each. columns: wrap all panels after so many; 0: all stand in one row.
+    width, height: of a panel in inches.
+    """
+
+    def draw(runs: Runs, extra: Extra) -> Drawing:
+        lines = [list(panels_of(name, members, extra)) for name, members in rows(runs).items()]
+        if columns is not None:
+            panels = [panel for line in lines for panel in line]
+            row_length = columns or max(len(panels), 1)
+            lines = [panels[start : start + row_length] for start in range(0, len(panels), row_length)]
+        drawing, axes = empty_grid(max(map(len, lines), default=1), max(len(lines), 1), width=width, height=height)
+        for axes_of_row, line in zip(axes, lines, strict=False):
+            for ax, panel in zip(axes_of_row, line, strict=False):
+                panel.draw_on(ax)
+            for ax in axes_of_row[len(line) :]:
+                ax.set_axis_off()
+        return drawing
+
+    return draw
+
+
+def empty_grid(
+    columns: int, rows: int = 1, *, width: float = 4.2, height: float = 3.1
+) -> tuple[Drawing, list[list[Axes]]]:
+    """A drawing with a grid of plots, [rows][columns]."""
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=(width * columns, height * rows))
+    return drawing, [list(row) for row in drawing.subplots(rows, columns, squeeze=False)]
+
+
+def project_style() -> AbstractContextManager[None]:
+    """The project's style, for all that is drawn within."""
+    import matplotlib as mpl
+
+    return mpl.rc_context(STYLE)
+
+
+def save_picture(drawing: Drawing, path: Path) -> None:
+    """Write a PNG without a date inside, so that the same numbers give the same file."""
+    stream = io.BytesIO()
+    without_program: Any = {"Software": None}
+    drawing.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata=without_program)
+    write_file(path, stream.getvalue())
+
+
+# ---- axes
+
+
+def style_of(key: Any, keys: Iterable[Any]) -> dict[str, Any]:
+    """An algorithm's own style, else that of the key's position among the keys."""
+    return series_style(STYLE_ORDER.index(key) if key in STYLE_ORDER else list(keys).index(key))
+
+
+def make_log_axis(ax: Axes, which: str) -> None:
+    """Make an axis ("x" or "y") logarithmic, with plain numbers: the style has no mathematics in text."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    set_scale, axis = (ax.set_xscale, ax.xaxis) if which == "x" else (ax.set_yscale, ax.yaxis)
+    set_scale("log")
+    low, high = axis.get_view_interval()
+    if high < 1000 * low:  # powers of ten alone would leave it with a mark or two
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1, 3)))
+    axis.set_major_formatter(lambda value, _: plain_number(value))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def mark_log_axis(ax: Axes, values: Iterable[float]) -> None:
+    """Make the x axis logarithmic and mark it at these values alone."""
+    make_log_axis(ax, "x")
+    marks = sorted(values)
+    ax.set_xticks(marks, [plain_number(mark) for mark in marks], minor=False)
+    ax.set_xticks([], minor=True)
+
+
+def name_ticks(ax: Axes, names: Sequence[str]) -> None:
+    ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
+
+
+def error_lengths(intervals: Sequence[Interval]) -> np.ndarray:
+    """[2, intervals] how far they reach down and up from their values, in percent."""
+    downward = [interval.value - interval.low for interval in intervals]
+    upward = [interval.high - interval.value for interval in intervals]
+    return np.maximum(PERCENT * np.array([downward, upward]), 0)
+
+
+# ---- kinds of panels: each draws groups of runs
+
+
+def metric(ax: Axes, groups: Groups, name: str, part: str = "metrics", *, as_share: bool = False) -> None:
+    """A column of the records' `part` while training: the mean over seeds, every seed thin.
+
+    as_share: in percent, with the 95 % t interval over seeds and a dotted line where the first curve begins.
+    """
+    scale = PERCENT if as_share else 1.0
+    start: float | None = None
+    for key, runs in groups.items():
+        style = style_of(key, groups)
+        curves_of_seeds = []
+        for record in runs:
+            if name in record.get(part, {}):
+                curves_of_seeds.append(pd.Series(record[part][name], record[part]["step"], dtype=float))
+        points = scale * band(curves_of_seeds, share=as_share, interpolate=True)
+        if points.empty:
+            continue
+        for curve in curves_of_seeds:
+            ax.plot(curve.index, scale * curve, color=style["color"], lw=0.5, alpha=0.5)
+        ax.plot(points.index, points["mean"], label=name_of(key), **style)
+        if as_share and len(curves_of_seeds) > 1:
+            ax.fill_between(points.index, points["low"], points["high"], color=style["color"], alpha=0.1, lw=0)
+        if as_share and start is None:
+            start = points["mean"].iloc[0]
+    if start is not None:
+        ax.axhline(start, label="start", **LEVEL_LINE)
+    ax.set(xlabel="updates", ylabel=f"{name} (%)" if as_share else name_of(name))
+
+
+def curves(ax: Axes, groups: Groups) -> None:
+    """pass@1 on the first test problems while training."""
+    metric(ax, groups, "pass@1", "curve", as_share=True)
+
+
+Number = Callable[[Record], float]  # of a run
+
+
+def against(ax: Axes, groups: Groups, key: str, *, number: Number | None = None, shift: float = 0.03) -> None:
+    """Final pass@1, or a number of each run, against a setting on a log axis; every seed a dot.
+
+    shift: between the groups' positions, as a share of these, so that error bars stand side by side.
+    """
+    marks: set[float] = set()
     for i, (label, runs) in enumerate(groups.items()):
-        values = np.stack([[problem_shares(each, name) for each in record["iterations"]] for record in runs])
-        found = [crossed_interval(values[:, step], share=True) for step in range(values.shape[1])]
-        steps, style = range(len(found)), series_style(i)
-        for line in 100 * values.mean(axis=2):
-            ax.plot(steps, line, color=style["color"], lw=0.5, alpha=0.5)
-        examples = " ".join(sorted({f"{record['summary']['n_train']:,.0f}" for record in runs}))
-        ax.plot(steps, [100 * one.value for one in found], label=f"{name_of(label)} ({examples} examples)", **style)
-        low, high = ([100 * getattr(one, end) for one in found] for end in ("low", "high"))
-        ax.fill_between(steps, low, high, color=style["color"], alpha=0.12, lw=0)
-        ax.set_xticks(steps)
+        runs_by_value = runs.split(key)
+        marks |= {float(value) for value in runs_by_value}
+        by_position = {float(value) * (1 + shift * i): group for value, group in runs_by_value.items()}
+        draw_points(ax, by_position, number, label=name_of(label), index=i, style=style_of(label, groups))
+    mark_log_axis(ax, marks)
+    if number is None:
+        ax.set(ylabel="pass@1 (%)")
 
 
-def weights(ax: Axes, runs: Runs, extra: Extra) -> None:
-    """The weight of a problem by the base's accuracy on it, a line for each p̃: the mean and the range of the seeds."""
-    seeds = of_model(runs, extra)
-    for i, p in enumerate(EFFECTIVE_POSITIVE):
-        lines = np.array([each["per_problem"][i] for each in seeds], dtype=np.float64)  # nan: no such problems
-        x = np.flatnonzero(np.isfinite(lines).all(axis=0))
-        lines, style = lines[:, x], series_style(i)
-        ax.plot(x, lines.mean(axis=0), label=f"{100 * p:g} %", **style)
-        ax.fill_between(x, lines.min(axis=0), lines.max(axis=0), color=style["color"], alpha=0.15, lw=0)
-    ax.set_xticks(range(10), [f"{tenth / 10:.1f}" for tenth in range(10)])
-    ax.set(xlabel="accuracy of the base on a problem, from", ylabel="weight of a problem (1: all alike)")
-    ax.legend(fontsize=7, title="p̃", ncols=2)
+def against_number(ax: Axes, groups: Groups, key: str, at: Number, *, number: Number | None = None) -> None:
+    """As `against`, with the mean of a number `at` of each run in place of the setting's value."""
+    for i, (label, runs) in enumerate(groups.items()):
+        by_position = {}
+        for group in runs.split(key).values():
+            by_position[float(np.mean([at(record) for record in group]))] = group
+        draw_points(ax, by_position, number, label=name_of(label), index=i, style=style_of(label, groups))
+    make_log_axis(ax, "x")
+    if number is None:
+        ax.set(ylabel="pass@1 (%)")
 
 
-def noises(ax: Axes, runs: Runs, extra: Extra) -> None:
-    noise(ax, [name for name in algorithms(runs) if name in LIMITS], of_model(runs, extra))
+def draw_points(
+    ax: Axes, groups: dict[float, Runs], number: Number | None, *, label: str, index: int, style: dict[str, Any]
+) -> None:
+    """A line through groups of runs at their positions, with a share's interval over seeds and problems."""
+    if not groups:
+        return
+    x, color, marker = np.array(list(groups)), style["color"], MARKERS[index % len(MARKERS)]
+    if number is None:
+        intervals = [group.interval() for group in groups.values()]
+        means = [PERCENT * interval.value for interval in intervals]
+        dots = [PERCENT * np.array(group.seed_means()) for group in groups.values()]
+        ax.plot(x, means, label=label, **style)
+        ax.errorbar(x, means, error_lengths(intervals), fmt=marker, ms=4, color=color, capsize=2, lw=1)
+    else:
+        dots = [np.array([number(record) for record in group]) for group in groups.values()]
+        ax.plot(x, [np.mean(values) for values in dots], marker=marker, ms=4, label=label, **style)
+    for position, values in zip(x, dots, strict=True):
+        ax.plot([position] * len(values), values, ".", ms=2.5, color=color, alpha=0.6)
 
 
-def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
-    """The variance of an example's gradient by choice of limits at the weights where TOPR ended; every seed a dot."""
-    for i, name in enumerate(names):
-        values = np.array([each[name][0] for each in seeds])
-        if len(values):
-            color = style_of(name, names)["color"]
-            ax.bar(i, float(np.exp(np.log(values).mean())), color=color, alpha=OF_BARS)
-            ax.plot(np.full(len(values), i), values, **SEED)
-    ax.set_ylim(bottom=0.5 * min((each[name][0] for each in seeds for name in names), default=1))
-    log_axis(ax, "y")
-    names_below(ax, [name_of(name) for name in names])
-    ax.set(ylabel="trace of the covariance")
+def bars(ax: Axes, groups: Groups, name: str = "pass@1", *, with_base: bool = True) -> None:
+    """A final share by group, the base first: interval over seeds and problems, every seed a dot."""
+    shown = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
+    if with_base and shown:
+        shown.insert(0, ("base", shown[0][1], "base"))
+    for i, (key, runs, stage) in enumerate(shown):
+        interval = runs.interval(name, stage)
+        height = PERCENT * interval.value
+        color = style_of(key, groups)["color"] if stage == "final" else "0.6"
+        ax.bar(i, height, color=color, width=0.7, alpha=BAR_OPACITY)
+        ax.errorbar(i, height, error_lengths([interval]), color="black", capsize=2, lw=1)
+        if stage == "final":
+            dots = PERCENT * np.array(runs.seed_means(name))
+            ax.plot(np.full(len(dots), i + 0.2), dots, **SEED_DOTS)
+    name_ticks(ax, [name_of(key) for key, _, _ in shown])
+    ax.set(ylabel=f"{name} (%)")
 
 
-def cells(ax: Axes, runs: Runs, key: str = EFFECTIVE, written: str = "{:g}", scale: float = 1.0) -> None:
-    """Mean pass@1 by learning rate and another setting."""
-    values, rates = sorted(runs.split(key)), sorted(runs.split(RATE))
-    table = np.full((len(rates), len(values)), np.nan)
-    for (i, rate), (j, value) in ((a, b) for a in enumerate(rates) for b in enumerate(values)):
-        cell = runs.where({RATE: rate, key: value})
-        if len(cell):
-            table[i, j] = 100 * cell.values().mean()
-            ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)
+def cells(ax: Axes, runs: Runs, key: str, *, form: str = "{:g}", scale: float = 1.0) -> None:
+    """Mean pass@1 by learning rate and another setting; form, scale: of the setting's values."""
+    values, learning_rates = sorted(runs.split(key)), sorted(runs.split(RATE))
+    table = np.full((len(learning_rates), len(values)), np.nan)
+    for i, rate in enumerate(learning_rates):
+        for j, value in enumerate(values):
+            cell = runs.where({RATE: rate, key: value})
+            if len(cell):
+                table[i, j] = 100 * cell.mean()
+                ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)
     ax.imshow(table, origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=100)
-    ax.set_xticks(range(len(values)), [written.format(scale * value) for value in values])
-    ax.set_yticks(range(len(rates)), [plain_number(rate) for rate in rates])
+    ax.set_xticks(range(len(values)), [form.format(scale * value) for value in values])
+    ax.set_yticks(range(len(learning_rates)), [plain_number(rate) for rate in learning_rates])
     ax.set(ylabel="learning rate")
     ax.grid(visible=False)
-
-
-def efficiency(ax: Axes, groups: Groups, extra: Extra) -> None:
-    """pass@1 against KL: the mean over seeds for each β, every seed a dot."""
-    for i, (name, group) in enumerate(groups.items()):
-        betas = group.split(BETA)
-        points = sorted(
-            (float(np.mean(distances(each, extra))), 100 * float(each.values().mean()), beta)
-            for beta, each in betas.items()
-        )
-        style = style_of(name, groups)
-        x, y, _ = zip(*points, strict=True) if points else ((), (), ())
-        ax.plot(x, y, marker=MARKERS[i], ms=4, label=name_of(name), **style)
-        for at, height, beta in points:
-            ax.plot(at, height, MARKERS[i], ms=4 + 3 * [*betas].index(beta), color=style["color"], alpha=0.7)
-        ax.plot(distances(group, extra), 100 * np.array(group.each()), ".", ms=3, color=style["color"], alpha=0.6)
-    ax.set(xlabel=f"{APART} (larger marks: larger β)", ylabel="pass@1 (%)")
-
-
-def apart(ax: Axes, groups: Groups, extra: Extra) -> None:
-    """pass@1 of each seed against its KL."""
-    for i, (label, group) in enumerate(groups.items()):
-        values = 100 * np.array(group.each())
-        ax.plot(distances(group, extra), values, MARKERS[i], color=series_style(i)["color"], ms=4, label=label)
-    ax.set(xlabel=APART, ylabel="pass@1 (%)", xlim=(0, None))
-
-
-def distances(runs: Runs, extra: Extra) -> list[float]:
-    """KL(π ‖ π_ref) of each run."""
-    return [extra[key_of(each)] for each in runs]
-
-
-def draw_figure_3(runs: Runs, extra: Extra) -> Figure:
-    four = [
-        panel(shares, partial(pick, choice=name), title=f"{name_of(name)}, {{model}}")
-        for name in ("naive", "ppo", "dpo", "topr")
-    ]
-    figure = grid(lambda runs: four, width=2.7, height=2.6)(runs, extra)
-    figure.axes[0].legend(fontsize=7, frameon=True, facecolor="white", framealpha=1.0)
-    return figure

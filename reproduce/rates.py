@@ -10,31 +10,27 @@ choice, docs/results/rates.yaml what was tried; all are written as runs end, and
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from reproduce import records
+from reproduce.__main__ import choose_figures, command_parser
+from reproduce.files import write_file
 from reproduce.groups import RATE
-from topr_exp.runs.attempt import last_error
-from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import command_parser, exit_status
-from topr_exp.runtime.files import write_text
-from topr_exp.runtime.terminal import say
-from topr_exp.types import ConfigError, TOPRError
+from reproduce.selection import Record
+from topr_exp import ConfigError, TOPRError, exit_status
 
 if TYPE_CHECKING:
     from reproduce.figure import Figure
     from reproduce.jobs import Request
-    from topr_exp.runs.plan import Job
+    from topr_exp import Job
 
 HEAD = """# Learning rates for optim.lr, by place (a model; for long answers also the setting) and loss.
 # `python -m reproduce.rates FIGURE` chooses them by the higher mean on validation problems of seeds 100 and 101, which
@@ -53,29 +49,49 @@ FAILED = 0.0  # pass@1 of a run that ended with an error, such as a gradient tha
 Tried = dict[float, list[float]]  # pass@1 in percent by rate: of the first seed, or of both
 
 
-def wanted(tried: Tried, first: float = FIRST) -> list[tuple[float, int]]:
-    """The runs (rate, seed) that a choice lacks; none where it is made."""
+class Trial(NamedTuple):
+    """A run of a cell."""
+
+    rate: float
+    seed: int
+
+
+# ---- choices
+
+
+def missing_trials(tried: Tried, first: float = FIRST) -> list[Trial]:
+    """The runs that a choice lacks; none where it is made. first: the rate to begin with."""
     start = GRID[min(max(GRID.index(first), 1), len(GRID) - 2)]
-    top = max(tried, key=lambda rate: (tried[rate][0], -rate), default=start)  # by the first seed
-    missing = {rate for best in (start, top) for rate in around(best) if rate not in tried}
-    if not missing:
-        close = [rate for rate, values in tried.items() if values[0] > tried[top][0] - PLAINLY]
-        if single := [rate for rate in close if len(tried[rate]) < len(SEEDS)]:
-            return [(rate, SEEDS[1]) for rate in sorted(single)]
-        missing = {rate for rate in around(choice(tried)) if rate not in tried}
-    return [(rate, SEEDS[0]) for rate in sorted(missing)]
+    best = max(tried, key=lambda rate: (tried[rate][0], -rate), default=start)  # by the first seed
+    untried = {rate for rate in (*neighbourhood(start), *neighbourhood(best)) if rate not in tried}
+    if not untried:
+        half_tried = []
+        for rate, scores in tried.items():
+            if len(scores) < len(SEEDS) and scores[0] > tried[best][0] - PLAINLY:
+                half_tried.append(Trial(rate, SEEDS[1]))
+        if half_tried:
+            return sorted(half_tried)
+        untried = {rate for rate in neighbourhood(best_rate(tried)) if rate not in tried}
+    return [Trial(rate, SEEDS[0]) for rate in sorted(untried)]
 
 
-def around(rate: float) -> tuple[float, ...]:
+def neighbourhood(rate: float) -> tuple[float, ...]:
     """A rate of the grid and its neighbours."""
-    at = GRID.index(rate)
-    return GRID[max(at - 1, 0) : at + 2]
+    index = GRID.index(rate)
+    return GRID[max(index - 1, 0) : index + 2]
 
 
-def choice(tried: Tried) -> float:
-    """The rate with the higher mean over both seeds; of two, the lower."""
-    both = {rate: float(np.mean(values)) for rate, values in tried.items() if len(values) == len(SEEDS)}
-    return min(both, key=lambda rate: (-both[rate], rate))
+def best_rate(tried: Tried) -> float:
+    """The rate with the highest mean over both seeds; of several, the lowest."""
+    means = {rate: float(np.mean(scores)) for rate, scores in tried.items() if len(scores) == len(SEEDS)}
+    return min(means, key=lambda rate: (-means[rate], rate))
+
+
+def nearest(rate: Any) -> float:
+    """The rate of the grid that a choice begins with."""
+    if not isinstance(rate, float):
+        return FIRST
+    return min(GRID, key=lambda candidate: abs(np.log(candidate / rate)))
 
 
 # ---- cells
@@ -83,36 +99,34 @@ def choice(tried: Tried) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What one rate is chosen for."""
+    """A place and a loss for which one rate is chosen."""
 
     place: str
     loss: str
     overrides: Sequence[str]  # of a run
     settings: Mapping[str, Any]  # of its record
 
-    def job(self, rate: float, seed: int) -> Job:
+    def job(self, trial: Trial) -> Job:
         from reproduce.jobs import SEARCH
-        from topr_exp.config.compose_overrides import parse_arguments
-        from topr_exp.runs.plan import plan
+        from topr_exp import plan_runs
 
-        (job,) = plan(parse_arguments([*SEARCH, *self.overrides, f"optim.lr={rate:g}", f"seed={seed}"])).jobs
+        (job,) = plan_runs([*SEARCH, *self.overrides, f"{RATE}={trial.rate:g}", f"seed={trial.seed}"])
         return job
 
-    def key(self, rate: float, seed: int) -> str:
+    def identity(self, trial: Trial) -> str:
         """A run's identity, without composing its settings."""
-        return json.dumps({**self.settings, RATE: rate, "seed": seed, "sampler.seed": seed}, sort_keys=True)
+        seeds = {"seed": trial.seed, "sampler.seed": trial.seed}
+        return records.identity_text({**self.settings, RATE: trial.rate, **seeds})
 
-    def tried(self, known: Mapping[str, Record]) -> Tried:
-        found = {
-            rate: [percent(known[key]) for seed in SEEDS if (key := self.key(rate, seed)) in known] for rate in GRID
-        }
-        return {rate: values for rate, values in found.items() if values}
-
-
-def read_of(record: Record) -> Record:
-    """What a choice reads of a record, and where that comes from."""
-    kept = {name: record[name] for name in ("run", "settings", "environment")}
-    return kept | {"final": {"pass@1": record["final"]["pass@1"]}}
+    def tried(self, results: Mapping[str, Record]) -> Tried:
+        """pass@1 of the runs that there are results of; results: by identity."""
+        tried: Tried = {}
+        for rate in GRID:
+            for seed in SEEDS:
+                identity = self.identity(Trial(rate, seed))
+                if identity in results:
+                    tried.setdefault(rate, []).append(percent(results[identity]))
+        return tried
 
 
 def percent(record: Record) -> float:
@@ -121,94 +135,132 @@ def percent(record: Record) -> float:
 
 def cells_of(figure: Figure, request: Request) -> list[Cell]:
     """The cells of a figure's experiments, each once."""
-    from reproduce.jobs import SEARCH, arguments
-    from topr_exp.config.compose_overrides import Composer, parse_arguments
-    from topr_exp.config.load import load
+    from reproduce.jobs import SEARCH, command_words
+    from topr_exp import plan_runs
 
-    found: dict[tuple[str, str], Cell] = {}
+    cells: dict[tuple[str, str], Cell] = {}
     for experiment in figure.experiments:
-        composer = Composer(parse_arguments([*SEARCH, *arguments(experiment, figure, request)]))
-        for overrides, composed in composer.jobs(composer.base()):
-            place, loss = str(composed.learning_rates.place), str(composed.learning_rates.loss)
-            known = [text for text in overrides if not text.startswith((f"{RATE}=", "seed="))]
-            settings = json.loads(records.identity_of(load(composed)))
-            found.setdefault((place, loss), Cell(place, loss, known, settings))
-    return [*found.values()]
+        for job in plan_runs([*SEARCH, *command_words(experiment, figure, request)]):
+            entry = job.composed.learning_rates
+            place, loss = str(entry.place), str(entry.loss)
+            overrides = [word for word in job.overrides if not word.startswith((f"{RATE}=", "seed="))]
+            settings = records.identifying_settings(job.config)
+            cells.setdefault((place, loss), Cell(place, loss, overrides, settings))
+    return list(cells.values())
 
 
 # ---- the command
 
 
-def main(given: list[str] | None = None) -> int:
-    """The command; exit status 2 for a mistake in the settings."""
+def main(words: list[str] | None = None) -> int:
+    """Run the command; exit status 2 for a mistake in the settings."""
     parser = command_parser("reproduce.rates", __doc__)
     parser.add_argument("figures", nargs="+", metavar="FIGURE | KEY=VALUE", help="whose rates; settings of every run")
     parser.add_argument("--full", action="store_true", help="both bases, where a figure has them")
     parser.add_argument("--list", action="store_true", help="say what each cell lacks, and start nothing")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s")
-    return exit_status(partial(choose, parser.parse_args(given)), resumes=True)
+    return exit_status(partial(choose_rates, parser.parse_args(words)), resumes=True)
 
 
-def choose(options: argparse.Namespace) -> int:
-    """Run what cells lack, a chunk at a time, and write down what is known; returns the exit code."""
-    from reproduce.__main__ import chosen
-    from reproduce.jobs import SEARCH, Request
-    from reproduce.tables import FIGURES
-    from topr_exp.runs.plan import Plan
-    from topr_exp.sweeps.launch import launch
+def choose_rates(options: argparse.Namespace) -> int:
+    """Run what cells lack, a chunk at a time, and write what is known; returns the exit code."""
+    from reproduce.jobs import SEARCH
+    from topr_exp import run_sweep
 
-    overrides = [text for text in options.figures if "=" in text]
+    request = read_request(options)
+    cells = [cell for figure in request.figures for cell in cells_of(figure, request)]
+    results = Results(options.out / "rates.json")
+    chosen_rates = records.read_rates()
+    first_rates = {cell: nearest(chosen_rates.get(cell.place, {}).get(cell.loss)) for cell in cells}
+    code = 0
+    while True:
+        tried = {cell: cell.tried(results.by_identity) for cell in cells}
+        missing = {cell: missing_trials(tried[cell], first_rates[cell]) for cell in cells}
+        write_rates({cell: tried[cell] for cell, trials in missing.items() if not trials})
+        results.write()
+        trials_to_run = [(cell, trial) for cell, trials in missing.items() for trial in trials]
+        if options.list or not trials_to_run or code > 2:
+            print_cells(tried, missing)
+            return code
+        chunk = trials_to_run[: CHUNK * options.jobs]
+        jobs = {cell.identity(trial): cell.job(trial) for cell, trial in chunk}
+        code = run_sweep(list(jobs.values()), [*SEARCH, *cells[0].overrides])
+        for identity, job in jobs.items():
+            results.add(identity, job.config.folder, stopped=code > 2)
+
+
+def read_request(options: argparse.Namespace) -> Request:
+    """The options, checked: one run a cell, on validation problems."""
+    from reproduce.figures import FIGURES
+    from reproduce.jobs import Request
+
+    overrides = [word for word in options.figures if "=" in word]
     if len(overrides) == len(options.figures):
         raise ConfigError("name the figures whose learning rates are to be chosen")
-    if other := [text for text in overrides if text.startswith("cluster=") and text != "cluster=local"]:
-        raise ConfigError(f"{other[0]}: only cluster=local chooses rates, since each choice waits for its runs")
-    figures = chosen(FIGURES, options)
-    own = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
-    request = Request(figures, options.full, [*overrides, *own], options.jobs, True, options.out)
-    cells = [cell for figure in figures for cell in cells_of(figure, request)]
-    file, code = options.out / "rates.json", 0
-    known, failed = records.known(records.read(file)), dict[str, Record]()
-    begin = {cell: nearest(records.read_rates().get(cell.place, {}).get(cell.loss)) for cell in cells}
-    while True:
-        tried = {cell: cell.tried(known | failed) for cell in cells}
-        lacking = {cell: wanted(tried[cell], begin[cell]) for cell in cells}
-        write_rates({cell: tried[cell] for cell, runs in lacking.items() if not runs})
-        if known:
-            records.write(file, known.values(), {})
-        todo = [(cell, *run) for cell, runs in lacking.items() for run in runs]
-        if options.list or not todo or code > 2:
-            for cell, runs in lacking.items():
-                shown = " ".join(f"{rate:g}/{seed}" for rate, seed in runs)
-                say(f"{cell.place:30} {cell.loss:20} {f'lacks {shown}' if runs else f'{choice(tried[cell]):g}'}")
-            return code
-        jobs = {cell.key(rate, seed): cell.job(rate, seed) for cell, rate, seed in todo[: CHUNK * options.jobs]}
-        code = launch(Plan([*jobs.values()], True), [*SEARCH, *cells[0].overrides], reports=False)
-        for key, job in jobs.items():
-            folder = job.config.folder
-            if (folder / "DONE").exists():
-                known[key] = read_of(records.extract(folder, ()))
-            elif "not finite" in (why := last_error(folder)):
-                failed[key] = {"final": {"pass@1": FAILED}}
-            elif code <= 2:
-                raise TOPRError(f"{folder}: {why or 'it did not end'}; a rate is judged by loss and weights alone")
+    for word in overrides:
+        if word.startswith("cluster=") and word != "cluster=local":
+            raise ConfigError(f"{word}: only cluster=local chooses rates, since each choice waits for its runs")
+    figures = choose_figures(FIGURES, options)
+    one_run = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
+    return Request(figures, options.full, [*overrides, *one_run], options.jobs, True, options.out)
 
 
-def nearest(rate: Any) -> float:
-    """The rate of the grid that a choice begins with."""
-    return min(GRID, key=lambda each: abs(np.log(each / rate))) if isinstance(rate, float) else FIRST
+class Results:
+    """Results of runs by identity: recorded ones in a file, and those that failed."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.recorded = records.records_by_identity(records.read(file))
+        self.failed: dict[str, Record] = {}
+
+    @property
+    def by_identity(self) -> dict[str, Record]:
+        return self.recorded | self.failed
+
+    def add(self, identity: str, folder: Path, *, stopped: bool) -> None:
+        """Take the result of a run that ended; TOPRError for one that failed for another reason than its rate."""
+        from reproduce.jobs import is_finished
+
+        if is_finished(folder):
+            self.recorded[identity] = read_result(folder)
+            return
+        error_file = folder / "error.txt"
+        error = error_file.read_text(errors="replace").partition("\n")[0] if error_file.is_file() else ""
+        if "not finite" in error:
+            self.failed[identity] = {"final": {"pass@1": FAILED}}
+        elif not stopped:
+            raise TOPRError(f"{folder}: {error or 'it did not end'}; a rate is judged by loss and weights alone")
+
+    def write(self) -> None:
+        if self.recorded:
+            records.write(self.file, self.recorded.values(), {})
 
 
-def write_rates(made: Mapping[Cell, Tried]) -> None:
-    """Write choices that are made into conf, and what was tried for them beside the records."""
-    if not made:
+def read_result(folder: Path) -> Record:
+    """The part of a run's record that a choice reads, and where that comes from."""
+    record = records.extract(folder, ())
+    result = {name: record[name] for name in ("run", "settings", "environment")}
+    return result | {"final": {"pass@1": record["final"]["pass@1"]}}
+
+
+def print_cells(tried: Mapping[Cell, Tried], missing: Mapping[Cell, Sequence[Trial]]) -> None:
+    for cell, trials in missing.items():
+        state = f"{best_rate(tried[cell]):g}" if not trials else ""
+        if trials:
+            state = "lacks " + " ".join(f"{trial.rate:g}/{trial.seed}" for trial in trials)
+        print(f"{cell.place:30} {cell.loss:20} {state}", flush=True)
+
+
+def write_rates(tried_of_cell: Mapping[Cell, Tried]) -> None:
+    """Write choices into conf, and what was tried for them beside the records."""
+    if not tried_of_cell:
         return
-    rates, how = records.read_rates(), records.read_rates(records.TRIED)
-    for cell, tried in made.items():
-        rates.setdefault(cell.place, {})[cell.loss] = choice(tried)
-        how.setdefault(cell.place, {})[cell.loss] = tried
-    for path, head, found in ((records.LEARNING_RATES, HEAD, rates), (records.TRIED, HEAD_OF_TRIED, how)):
-        write_text(path, head + yaml.safe_dump(found, sort_keys=False, default_flow_style=None, width=110))
+    rates, tried_rates = records.read_rates(), records.read_rates(records.TRIED_RATES)
+    for cell, tried in tried_of_cell.items():
+        rates.setdefault(cell.place, {})[cell.loss] = best_rate(tried)
+        tried_rates.setdefault(cell.place, {})[cell.loss] = tried
+    files = (records.LEARNING_RATES, HEAD, rates), (records.TRIED_RATES, HEAD_OF_TRIED, tried_rates)
+    for path, head, values in files:
+        write_file(path, head + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs by their settings and as a choice names them, and seeds that collapsed."""
+"""Runs chosen by their settings, and seeds that collapsed."""
 
 from __future__ import annotations
 
@@ -7,62 +7,86 @@ from typing import Any
 
 import yaml
 
-from topr_exp.evaluation.intervals import Interval, clopper_pearson, t_interval
-from topr_exp.report.repetitions import Repetitions
+from topr_exp.report import Interval, Repetitions, clopper_pearson, t_interval
+
+Record = dict[str, Any]  # of a run, as `records.extract` makes it
 
 
 class Runs(Repetitions):
-    """Records, by seed, that are chosen and split by their settings."""
+    """Records of runs, by seed, chosen and split by their settings."""
 
     def where(self, settings: Mapping[str, Any]) -> Runs:
-        """Those with these settings; None: the record has no such key."""
-        return Runs([each for each in self if all(each["settings"].get(k) == v for k, v in settings.items())])
+        """The runs with these settings; None: the record has no such key."""
+        chosen = []
+        for record in self:
+            if all(record["settings"].get(key) == value for key, value in settings.items()):
+                chosen.append(record)
+        return Runs(chosen)
 
     def split(self, key: str) -> dict[Any, Runs]:
-        """The runs by the value of a setting, in order."""
-        values = {record["settings"].get(key) for record in self}
-        found = sorted((value for value in values if value is not None), key=lambda v: (isinstance(v, str), v))
-        return {value: self.where({key: value}) for value in found}
+        """The runs by the value of a setting, numbers by size and before texts."""
+        values = {record["settings"].get(key) for record in self} - {None}
+        ordered = sorted(values, key=lambda value: (isinstance(value, str), value))
+        return {value: self.where({key: value}) for value in ordered}
 
-    def each(self, name: str = "pass@1", stage: str = "final") -> list[float]:
-        """The mean of each seed."""
-        return [float(row.mean()) for row in self.values(name, stage)]
+    def seed_means(self, name: str = "pass@1", stage: str = "final") -> list[float]:
+        """The mean of a share over problems, one number a seed."""
+        return [float(scores.mean()) for scores in self.values(name, stage)]
+
+    def mean(self, name: str = "pass@1", stage: str = "final") -> float:
+        """The mean of a share over seeds and problems."""
+        return float(self.values(name, stage).mean())
+
+
+def join(groups: Sequence[Runs]) -> Runs:
+    """The runs of several groups."""
+    return Runs([record for group in groups for record in group])
 
 
 def pick(runs: Runs, choice: str) -> Runs:
-    """The runs that a choice names: an algorithm and KEY=VALUE, in any number; of values with commas all must be there.
+    """The runs that a choice names: an algorithm and KEY=VALUE, in any number; "all": every run.
 
-    "best KEY ...", "largest KEY ...", "smallest KEY ...": among these the ones with one value of a setting: that with
-    the highest mean pass@1, or an end.
+    VALUE with commas: the runs of each, none where one of them has none. "best KEY CHOICE", "largest KEY CHOICE",
+    "smallest KEY CHOICE": of these runs the ones with one value of a setting: with the highest mean pass@1, or an end.
     """
     first, *words = choice.split()
     if first in ("best", "largest", "smallest"):
-        groups = pick(runs, " ".join(words[1:]) or "all").split(words[0])
-        key = (lambda value: mean_of(groups[value])) if first == "best" else None
-        return groups[(min if first == "smallest" else max)(groups, key=key)] if groups else Runs([])
-    for word in () if choice == "all" else (first, *words):
-        name, _, values = word.rpartition("=")
-        parts = [runs.where({name or "algo.name": yaml.safe_load(one)}) for one in values.split(",")]
-        runs = Runs([record for part in parts for record in part] if all(map(len, parts)) else [])
+        return pick_value(pick(runs, " ".join(words[1:]) or "all"), words[0], first)
+    if choice == "all":
+        return runs
+    for word in (first, *words):
+        key, _, values = word.rpartition("=")
+        groups = [runs.where({key or "algo.name": yaml.safe_load(value)}) for value in values.split(",")]
+        runs = join(groups) if all(map(len, groups)) else Runs([])
     return runs
 
 
-def mean_of(runs: Runs) -> float:
-    return float(runs.values().mean())
+def pick_value(runs: Runs, key: str, which: str) -> Runs:
+    """The runs with the best, largest or smallest value of a setting."""
+    groups = runs.split(key)
+    if not groups:
+        return Runs([])
+    if which == "best":
+        return max(groups.values(), key=Runs.mean)
+    return groups[max(groups) if which == "largest" else min(groups)]
+
+
+# ---- seeds
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
-    """The mean of a number for each seed, with its interval; None for fewer than two."""
+    """The mean of one number a seed, with its interval; None for fewer than two."""
     return t_interval(values) if len(values) > 1 else None
 
 
-def fell(runs: Runs) -> list[bool]:
-    """Of each seed: did it collapse, its final pass@1 below half of the base's?"""
+def collapsed_seeds(runs: Runs) -> list[bool]:
+    """True for each seed that ended below half of the base's pass@1."""
     if not len(runs):
         return []
-    return [final < base / 2 for final, base in zip(runs.each(), runs.each(stage="base"), strict=True)]
+    pairs = zip(runs.seed_means(), runs.seed_means(stage="base"), strict=True)
+    return [final < base / 2 for final, base in pairs]
 
 
-def collapsed(runs: Runs) -> Interval | None:
+def collapsed_share(runs: Runs) -> Interval | None:
     """The share of seeds that collapsed; None without runs."""
-    return clopper_pearson(sum(fell(runs)), len(runs)) if len(runs) else None
+    return clopper_pearson(sum(collapsed_seeds(runs)), len(runs)) if len(runs) else None

@@ -1,8 +1,7 @@
-"""What is computed from the weights where a run ended: its KL to the reference, how much gradients vary (Table 1)."""
+"""The variance of single examples' gradients under the choices of limits (TOPR, Table 1)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,171 +9,169 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reproduce.figure import Extra, key_of, model_and_seed
+from reproduce.claims import Extra
+from reproduce.figure import FinishedRuns, model_and_seed, numbers_of_seeds
+from reproduce.groups import name_of
 from reproduce.records import rounded
-from topr_exp.runs.records import Record
+from reproduce.selection import Runs
+from topr_exp import (
+    Batch,
+    example_gradients,
+    load_policy,
+    loss,
+    loss_coefficients,
+    prompt_ids,
+    read_completions,
+    read_config,
+    score_completions,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from topr_exp.config.settings import Config
-    from topr_exp.data.problems import Problem
-    from topr_exp.models.policy import Policy
-    from topr_exp.sampling.completions import Completions
-
 EXAMPLES = 1000  # of the training completions, for each run
 BLOCK = 32  # gradients held at a time
-PLACES = {" start": 0.0, " near": 0.1, "": 1.0}  # in the keys of numbers: the part of the way that TOPR's run went
+# Weights at which gradients are taken, in the keys of numbers: by the part of the way that TOPR's run went.
+WAYS = {" start": 0.0, " near": 0.1, "": 1.0}
+WEIGHTS = {" start": "at the start", " near": "near μ", "": "where TOPR ended", " own": "where its own run ended"}
 
-LIMITS = {  # of conf/algo, by name: a test holds them equal
+LIMITS = {  # a⁺ b⁺ a⁻ b⁻ of conf/algo, by name: a test holds them equal
     "sft": (1, 1, 0, 0), "topr": (1, 1, 0, 1), "naive": (1, 1, 1, 1), "is": (0, float("inf"), 0, float("inf")),
     "tis": (0, 1, 0, 1),
 }  # fmt: skip
+Moments = tuple[float, float]  # trace of the covariance, and ‖E g‖²
 
 
-def settings_of(folder: Path) -> Config:
-    """The run's settings."""
-    from omegaconf import OmegaConf
+def compute_variances(finished: FinishedRuns) -> Extra:
+    """`moments_of_run` by model, seed and weights, rounded.
 
-    from topr_exp.config.load import load
-
-    return load(OmegaConf.create(json.loads((folder / "config.json").read_text(encoding="utf-8"))["resolved"]))
-
-
-def completions(config: Config, policy: Policy, problems: Sequence[Problem], place: Path) -> Completions:
-    """The completions of these problems that lie at `place`, a table of a store."""
-    from topr_exp.data.prompts import build_prompter, tokenize_prompts
-    from topr_exp.sampling.completions import Completions
-    from topr_exp.store import Store
-
-    questions = tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
-    columns = Store(place.parent.parent).open(place).read()
-    return Completions(questions.problems, questions.prompts, columns)
-
-
-def log_likelihoods(policy: Policy, rollouts: Completions, rows: Sequence[int], batch_size: int) -> list[float]:
-    """log π(y | x) of some completions."""
-    from topr_exp.training.logprobs import log_probabilities
-
-    return [sum(line) for line in log_probabilities(policy, rollouts, rows, batch_size)["logp"].to_pylist()]
-
-
-# ---- AGRO: how far the policy went
-
-
-def distances_of_runs(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    """KL(π ‖ π_ref) of each run's final model, by its settings: the mean over its test completions of Δ to π_ref."""
-    return {key_of(record): rounded(distance(folder)) for record, folder in finished}
-
-
-def distance(folder: Path) -> float:
-    """KL(π ‖ π_ref) in nats a completion, estimated on completions that π itself sampled for the test problems."""
-    from topr_exp.data.problems import load_problems
-    from topr_exp.models.policy import load_policy
-
-    config = settings_of(folder)
-    place = Path(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["final"]["rollouts"])
-    policy = load_policy(config.model, config.cluster.device, folder / "model")
-    rollouts = completions(config, policy, load_problems(config.data).test, place)
-    policies = (policy, load_policy(config.reference, config.cluster.device))
-    size = config.optim.score_batch_size
-    totals = [np.array(log_likelihoods(each, rollouts, range(len(rollouts)), size)) for each in policies]
-    return float(np.mean(totals[0] - totals[1]))
-
-
-# ---- Table 1
-
-
-def variances(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    """`moments` of choices of limits, by model, seed and at which weights.
-
-    Of all choices on the straight line from the start of TOPR's run to its end (PLACES: parts of the way), and, as
-    "own", of each choice where its own run ended.
+    Of all choices of limits on the straight line from the start of TOPR's run to its end (WAYS), and, as "own", of
+    each choice where its own run ended.
     """
-    found: dict[str, dict[str, list[float | None]]] = {}
+    numbers: dict[str, dict[str, list[float | None]]] = {}
     for record, folder in finished:
         name, key, seed = record["settings"]["algo.name"], model_and_seed(record), int(record["settings"]["seed"])
-        for place, part in PLACES.items() if name == "topr" else {"": 1.0}.items():
-            made = {each: [rounded(value) for value in both] for each, both in of_run(folder, seed, part).items()}
+        for weights, way in WAYS.items():
+            if name != "topr" and way < 1:
+                continue
+            moments = {}
+            for choice, trace_and_signal in moments_of_run(folder, seed, way).items():
+                moments[choice] = [rounded(value) for value in trace_and_signal]
             if name == "topr":
-                found[key + place] = made
+                numbers[key + weights] = moments
         if name in LIMITS:
-            found.setdefault(f"{key} own", {})[name] = made[name]
-    return found
+            numbers.setdefault(f"{key} own", {})[name] = moments[name]
+    return numbers
 
 
-def of_run(folder: Path, seed: int, part: float = 1.0) -> dict[str, tuple[float, float]]:
-    """`moments` for some of a run's training completions, at a part of its way from the start to its end."""
+def moments_of_run(folder: Path, seed: int, way: float = 1.0) -> dict[str, Moments]:
+    """`gradient_moments` of a run's training completions at a part of the way from its start to its end."""
+    config = read_config(folder)
+    policy, start = load_policy(config, run=folder), load_policy(config)
+    move_towards_start(policy.model, start.model, way)
+    completions = read_completions(folder)
+    rows = np.random.default_rng(seed).permutation(len(completions))[:EXAMPLES]
+    sample = completions.iloc[rows]
+    prompts = prompt_ids(config, policy)
+    prompts_of_rows, tokens = [prompts[problem] for problem in sample.problem], list(sample.tokens)
+    size = config.optim.score_batch_size
+    sums = []
+    for model in (policy, start):
+        scores = score_completions(model, prompts_of_rows, tokens, batch_size=size)
+        sums.append(np.array([sum(logp.tolist()) for logp in scores]))
+    coefficients = example_coefficients(sums[0] - sums[1], (sample.verdict == "correct").to_numpy())
+    return gradient_moments(example_gradients(policy, prompts_of_rows, tokens), coefficients)
+
+
+def move_towards_start(model: Any, start: Any, way: float) -> None:
+    """Set a model's weights to a part of the way from the start's weights to its own."""
     import torch
 
-    from topr_exp.data.problems import load_problems
-    from topr_exp.models.policy import load_policy
-    from topr_exp.store import Store
-
-    config = settings_of(folder)
-    sources = json.loads((folder / "iteration-1" / "sources.json").read_text(encoding="utf-8"))
-    store = Store(sources["store"])
-    device = config.cluster.device
-    policy, start = load_policy(config.model, device, folder / "model"), load_policy(config.model, device)
+    if way == 1:
+        return
     with torch.no_grad():
-        for end, begin in zip(policy.model.parameters(), start.model.parameters(), strict=True):
-            end.copy_(begin + part * (end - begin) if part < 1 else end)
-    rollouts = completions(config, policy, load_problems(config.data).train, store.root / sources["rollouts"])
-    verdicts = store.open(store.root / sources["verdicts"]).read(["verdict"])["verdict"].to_numpy()
-
-    some = np.random.default_rng(seed).permutation(len(rollouts))[:EXAMPLES]
-    logs = [log_likelihoods(each, rollouts, some.tolist(), config.optim.score_batch_size)
-            for each in (policy, start)]  # fmt: skip
-    factors = coefficients(np.array(logs[0]) - np.array(logs[1]), verdicts[some] == "correct")
-    sequences = [(rollouts.prompt_of(row), rollouts.tokens[row]) for row in some.tolist()]
-    return moments(gradients(policy.model, sequences), factors)
+        for weights, first in zip(model.parameters(), start.parameters(), strict=True):
+            weights.copy_(first + way * (weights - first))
 
 
-def coefficients(delta: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
-    """w · R, [B] for each choice of limits: w = clip(e^Δ, a±, b±), R = ±1."""
-    found = {}
-    for name, (a_pos, b_pos, a_neg, b_neg) in LIMITS.items():
-        weight = np.clip(np.exp(delta), np.where(positive, a_pos, a_neg), np.where(positive, b_pos, b_neg))
-        found[name] = np.where(positive, weight, -weight)
-    return found
+def example_coefficients(delta: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
+    """w R of each example, [B], by choice of limits: what its loss multiplies ∇ log π(y|x) / T with; R = ±1.
 
-
-def gradients(model: Any, sequences: Sequence[tuple[Any, Any]]) -> Iterable[Tensor]:
-    """∇ log π(y|x) / T of each sequence, [weights], one after the other."""
+    delta: log π/μ, [B]. A response of one token with this ratio stands for each.
+    """
     import torch
 
-    from topr_exp.training.hidden_states import Inputs
-    from topr_exp.training.logprobs import score_tokens
+    log_ratio, is_positive = torch.tensor(delta)[:, None], torch.tensor(positive)
+    batch = Batch(
+        logp=log_ratio,
+        mu_logp=torch.zeros_like(log_ratio),
+        mask=torch.ones_like(log_ratio, dtype=torch.bool),
+        reward=2 * is_positive.to(log_ratio) - 1,
+        positive=is_positive,
+    )
+    return {name: loss_coefficients(loss(name), batch)[:, 0].numpy() for name in LIMITS}
 
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    for sequence in sequences:
-        inputs = Inputs([sequence], weights[0].device)
-        mean = score_tokens(model, inputs).logp.sum() / len(sequence[1])
-        yield torch.cat([each.flatten() for each in torch.autograd.grad(mean, weights)])
 
+def gradient_moments(
+    gradients: Iterable[Tensor], coefficients: Mapping[str, NDArray[np.float64]]
+) -> dict[str, Moments]:
+    """The trace of the covariance of c_i g_i over the examples i, and ‖E c_i g_i‖², for each list of coefficients c.
 
-def moments(each: Iterable[Tensor], factors: Mapping[str, NDArray[np.float64]]) -> dict[str, tuple[float, float]]:
-    """The trace of the covariance of c_i g_i over the examples i, and ‖E c_i g_i‖², for each list of factors c.
-
-    each: the gradients g_i, in order; factors: c [B] by name. Both numbers are unbiased: the squared norm of the mean
+    gradients: the g_i, in order; coefficients: c [B] by name. Both numbers are unbiased: the squared norm of the mean
     over B examples is above ‖E c g‖² by a B-th of the trace.
     """
     import torch
 
-    names, count = [*factors], len(next(iter(factors.values())))
-    table = torch.tensor(np.stack([factors[name] for name in names]))
+    names = list(coefficients)
+    table = torch.tensor(np.stack([coefficients[name] for name in names]))  # [names, examples]
+    count = table.shape[1]
     total: Any = 0.0
     squares = torch.zeros(len(names), dtype=torch.float64)
     block: list[Tensor] = []
-    for i, gradient in enumerate(each):
+    for i, gradient in enumerate(gradients):
         block.append(gradient)
         if len(block) == BLOCK or i == count - 1:
             stacked = torch.stack(block).double()
-            some = table[:, i + 1 - len(block) : i + 1].to(stacked.device)
-            total = total + some @ stacked
-            squares += (some**2 @ (stacked**2).sum(1)).cpu()
+            factors = table[:, i + 1 - len(block) : i + 1].to(stacked.device)
+            total = total + factors @ stacked
+            squares += (factors**2 @ (stacked**2).sum(1)).cpu()
             block = []
-    mean = ((total / count) ** 2).sum(1).cpu()
-    trace = (squares / count - mean) * count / (count - 1)
-    signal = mean - trace / count
+    mean_square = ((total / count) ** 2).sum(1).cpu()
+    trace = (squares / count - mean_square) * count / (count - 1)
+    signal = mean_square - trace / count
     return {name: (float(trace[i]), float(signal[i])) for i, name in enumerate(names)}
+
+
+def log_noise_to_signal(moments: Sequence[float]) -> float:
+    """log of the trace of a gradient's covariance over ‖E g‖²; NaN where the estimate of that is not above 0."""
+    trace, signal = moments
+    return float(np.log(trace / signal)) if signal > 0 else float("nan")
+
+
+def variance_table(runs: Runs, extra: Extra, names: Sequence[str]) -> list[str]:
+    """The variance of a gradient by choice of limits and weights, in Markdown."""
+    caption = (
+        "Variance of an example's gradient, as a multiple of TOPR's: trace of the covariance; the same over ‖E g‖² (–: "
+        "of some seed's mean gradient the estimate is not above 0)."
+    )
+    lines = ["", caption, "", f"| | {' | '.join(WEIGHTS.values())} |", "|---" * (1 + len(WEIGHTS)) + "|"]
+    for name in names:
+        cells = [name_of(name)]
+        for weights in WEIGHTS:
+            seeds = [seed for seed in numbers_of_seeds(runs, extra, weights) if {name, "topr"} <= seed.keys()]
+            cells.append(in_multiples_of_topr(seeds, name))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def in_multiples_of_topr(seeds: Sequence[Extra], name: str) -> str:
+    """A variance, and it over the squared mean gradient, as multiples of TOPR's: geometric means over seeds.
+
+    A dash where the estimate of a squared mean is not above 0.
+    """
+    if not seeds:
+        return ""
+    log_trace = np.mean([np.log(seed[name][0] / seed["topr"][0]) for seed in seeds])
+    log_ratio = np.mean([log_noise_to_signal(seed[name]) - log_noise_to_signal(seed["topr"]) for seed in seeds])
+    ratio_text = f"{np.exp(log_ratio):.2g}" if np.isfinite(log_ratio) else "–"
+    return f"{np.exp(log_trace):.2g}; {ratio_text}"

@@ -7,17 +7,46 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topr_exp.api import compare_runs, compose, grade_answers, loss, read_completions, read_curves, read_runs, run
+    from topr_exp.api import (
+        compare_runs,
+        compose,
+        grade_answers,
+        load_policy,
+        loss,
+        plan_runs,
+        prompt_ids,
+        read_completions,
+        read_config,
+        read_curves,
+        read_runs,
+        run,
+        run_sweep,
+        settings_by_key,
+    )  # fmt: skip
+    from topr_exp.composition.training_set import baseline_for
+    from topr_exp.config.settings import Config
+    from topr_exp.runs.plan import Job
+    from topr_exp.runtime.exit_status import exit_status
+    from topr_exp.training.example_scores import example_gradients, loss_coefficients, score_completions
     from topr_exp.training.own_loop import batch_from_logits, completion_logprobs
     from topr_exp.types import Batch, ConfigError, PairBatch, TOPRError
 
 __all__ = [
-    "Batch", "ConfigError", "PairBatch", "TOPRError",
-    "batch_from_logits", "compare_runs", "completion_logprobs", "compose", "grade_answers", "loss", "read_completions",
-    "read_curves", "read_runs", "run",
+    "Batch", "Config", "ConfigError", "Job", "PairBatch", "TOPRError", "baseline_for", "batch_from_logits",
+    "compare_runs", "completion_logprobs", "compose", "example_gradients", "exit_status", "grade_answers",
+    "load_policy", "loss", "loss_coefficients", "plan_runs", "prompt_ids", "read_completions", "read_config",
+    "read_curves", "read_runs", "run", "run_sweep", "score_completions", "settings_by_key",
 ]  # fmt: skip
 
-OF_LOGITS = ("batch_from_logits", "completion_logprobs")
+MODULES = {  # of public names; all others are in `api`
+    "types": ("Batch", "ConfigError", "PairBatch", "TOPRError"),
+    "composition.training_set": ("baseline_for",),
+    "config.settings": ("Config",),
+    "runs.plan": ("Job",),
+    "runtime.exit_status": ("exit_status",),
+    "training.example_scores": ("example_gradients", "loss_coefficients", "score_completions"),
+    "training.own_loop": ("batch_from_logits", "completion_logprobs"),
+}
 
 # torch.cuda.is_available() then counts GPUs without taking one, so that each process of a run can still choose its own.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -31,12 +60,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, loaded when it is first asked for."""
+    """Load a public name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    module = "training.own_loop" if name in OF_LOGITS else "api"
-    if name[0].isupper():
-        module = "types"
+    module = next((module for module, names in MODULES.items() if name in names), "api")
     globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return globals()[name]
 

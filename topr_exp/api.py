@@ -1,16 +1,20 @@
 """The public functions of `topr_exp`; `import topr_exp` loads each when it is first asked for."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from topr_exp.compare import compare
 from topr_exp.config.compose_overrides import Composer, parse_arguments
-from topr_exp.config.load import build_section
+from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import OwnFolder, loss_files
 from topr_exp.grading import Grader
@@ -18,13 +22,18 @@ from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import runs_frame
 from topr_exp.runs.overwrite import move_overwritten_folder
-from topr_exp.runs.plan import plan
+from topr_exp.runs.plan import Job, Plan, check_sweep, plan
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runs.training_data import EXAMPLES, IMPORTED, read_row_numbers
+from topr_exp.schema import flatten, plain
 from topr_exp.store import Store
+from topr_exp.sweeps.launch import launch
 from topr_exp.training.own_loop import ConfiguredLoss, MuSource, Reduction
 from topr_exp.types import ConfigError, TOPRError
+
+if TYPE_CHECKING:
+    from topr_exp.models.policy import Policy
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -122,32 +131,59 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
     return compare([*map(Path, folders)], against, figure).frame()
 
 
-def read_completions(run: str | Path, iteration: int = 1) -> pd.DataFrame:
-    """Tabulate the completions that an offline iteration of a run drew, one a row.
+def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["train", "test"] = "train") -> pd.DataFrame:
+    """Tabulate completions of a run, one a row: those that an offline iteration drew, or those of its last test.
 
-    Columns: problem (an index into the training problems) and sample, or what an imported file has; text, tokens,
-    finish, verdict, answer, reward where graded, and how often the row is in the training set (chosen). Imported
-    completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
+    Columns: problem (an index into the problems of the split) and sample, or what an imported file has; text, tokens,
+    finish, verdict, answer, reward where graded, and of training how often the row is in the training set (chosen).
+    Imported completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
     """
+    if split == "test":
+        return read_tested_completions(Path(run))
     folder = Path(run) / f"iteration-{iteration}"
     sources, fault = read_run_file(folder / "sources.json")
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
-    kinds, parts = [kind for kind in ("", "imported_") if {f"{kind}rollouts", f"{kind}verdicts"} <= sources.keys()], []
-    home, table = Path(run).resolve(), sources[f"{kinds[0]}rollouts"].split(" ")[0]
-    places = home / "store", home.parent.parent / "store", Path(sources["store"])  # wherever these are now
-    store = Store(next((place for place in places if (place / table).is_dir()), places[-1]))
+    kinds = [kind for kind in ("", "imported_") if {f"{kind}rollouts", f"{kind}verdicts"} <= sources.keys()]
+    frames = []
     for kind in kinds:
-        names = (sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts"))  # then how it was read
-        verdicts, drawn = (store.open(store.root / name).read() for name in names)
+        # A table's name, then for imported completions how the file was read.
+        rollouts_name, verdicts_name = (sources[f"{kind}{table}"].split(" ")[0] for table in ("rollouts", "verdicts"))
+        store = find_store(Path(run), rollouts_name, sources["store"])
+        rollouts = store.open(store.root / rollouts_name).read()
         if kind == kinds[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
-            drawn = drawn.take(read_row_numbers(folder / IMPORTED))
-        drawn = drawn.drop_columns(sorted({*drawn.column_names} & {*verdicts.column_names}))
-        parts.append(pd.concat([drawn.to_pandas(), verdicts.to_pandas()], axis=1))
-    frame = pd.concat(parts, ignore_index=True)
+            rollouts = rollouts.take(read_row_numbers(folder / IMPORTED))
+        frames.append(join_columns(rollouts, store.open(store.root / verdicts_name).read()))
+    frame = pd.concat(frames, ignore_index=True)
     rows, counts = np.unique(read_row_numbers(folder / EXAMPLES), return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
     return frame
+
+
+def read_tested_completions(run: Path) -> pd.DataFrame:
+    """Tabulate the completions of a run's last evaluation."""
+    summary, fault = read_run_file(run / "summary.json")
+    final = summary.get("final") or {}
+    if not {"rollouts", "verdicts"} <= final.keys():
+        raise TOPRError(f"{run / 'summary.json'}: {fault or 'names no completions of a test'}")
+    rollouts_name, verdicts_name = (f"{table}/{Path(final[table]).name}" for table in ("rollouts", "verdicts"))
+    store = find_store(run, rollouts_name, Path(final["rollouts"]).parent.parent)
+    return join_columns(store.open(store.root / rollouts_name).read(), store.open(store.root / verdicts_name).read())
+
+
+def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
+    """The store that holds a table of a run, wherever both are now: in the run, beside its sweep, or where it was."""
+    home = run.resolve()
+    for path in (home / "store", home.parent.parent / "store"):
+        if (path / table).is_dir():
+            return Store(path)
+    return Store(Path(recorded_path))
+
+
+def join_columns(rollouts: pa.Table, verdicts: pa.Table) -> pd.DataFrame:
+    """Rows of completions beside their verdicts; of a column of both, that of the verdicts."""
+    shared = sorted({*rollouts.column_names} & {*verdicts.column_names})
+    return pd.concat([rollouts.drop_columns(shared).to_pandas(), verdicts.to_pandas()], axis=1)
 
 
 def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str = "math") -> list[str]:
@@ -159,3 +195,67 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
     """
     with Grader(grader) as open_grader:
         return [outcome.verdict for outcome in open_grader.grade(zip(completions, golds, strict=True))]
+
+
+# ---- sweeps
+
+
+def plan_runs(words: Sequence[str]) -> list[Job]:
+    """The runs of a command line in their order, composed and checked: `job.config`, and `job.overrides` that make it.
+
+        jobs = topr_exp.plan_runs(["experiment=fig1", "seed=0"])
+
+    words: as after `python -m topr_exp`, `--config-dir` included. ConfigError with one line.
+    """
+    return plan(parse_arguments(list(words))).jobs
+
+
+def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
+    """Run planned runs as one sweep, here or on Slurm as their settings say; finished runs stay as they are.
+
+    jobs: from `plan_runs`, of one sweep's folder. words: its command line, for `python -m topr_exp.sweeps resume`.
+    Returns 0, 1 where a run failed, or 128 + N after signal N. TOPRError for what the user can mend.
+    """
+    check_machine(job.config for job in jobs)
+    check_sweep(list(jobs))
+    return launch(Plan(list(jobs), True), list(words), reports=False)
+
+
+# ---- settings, weights and prompts of a run
+
+
+def read_config(run: str | Path) -> Config:
+    """The settings of a run's folder, checked. TOPRError where its config.json can't be read."""
+    stored, fault = read_run_file(Path(run) / "config.json")
+    if not stored:
+        raise TOPRError(f"{Path(run) / 'config.json'} {fault}")
+    return load(OmegaConf.create(stored["resolved"]))
+
+
+def settings_by_key(settings: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, or the nested dictionary of a config.json, as plain values by dotted key."""
+    return dict(flatten(plain(settings)))
+
+
+def load_policy(config: Config, run: str | Path | None = None, *, reference: bool = False) -> Policy:
+    """The model of some settings with its tokenizer: as it began, or as the training of `run` left it.
+
+        policy = topr_exp.load_policy(config, run=config.folder)
+        policy.model  # the torch module
+
+    reference: π_ref, the model that `model.reference` names, in its place.
+    """
+    from topr_exp.models.policy import load_policy as load_weights
+
+    if reference:
+        return load_weights(config.reference, config.cluster.device)
+    return load_weights(config.model, config.cluster.device, Path(run) / "model" if run is not None else None)
+
+
+def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"] = "train") -> list[NDArray[np.int32]]:
+    """The prompts of a run's problems as token ids, by the problem's index in `read_completions`."""
+    from topr_exp.data.problems import load_problems
+    from topr_exp.data.prompts import build_prompter, tokenize_prompts
+
+    problems = getattr(load_problems(config.data), split)
+    return list(tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens).prompts)

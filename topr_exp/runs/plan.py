@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from topr_exp.types import ConfigError
 
 @dataclass(frozen=True)
 class Job:
-    """One run: the overrides that make it, and its checked settings."""
+    """One run: the overrides that make it, its checked settings, and these as Hydra composed them."""
 
     overrides: list[str]
     config: Config
+    composed: DictConfig | None = field(default=None, repr=False, compare=False)  # with `learning_rates`
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def plan(args: Namespace) -> Plan:
     sweep, jobs = composer.sweeps(base), []
     refuse_plugins(base)
     for overrides, composed in composer.jobs(base):
-        jobs.append(Job(overrides, load(composed)))
+        jobs.append(Job(overrides, load(composed), composed))
         check_files(jobs[-1].config)
     for key in unread(jobs[0].config):
         if all(key in unread(job.config) for job in jobs):

@@ -1,0 +1,55 @@
+"""TOPR, Figure 1: pass@1 while training on completions of the base alone."""
+
+from functools import partial
+
+from reproduce.claims import NO_RUNS, Claim, Extra, above, combined, counted, decide, ends_above, open_if_collapsed
+from reproduce.figure import Figure
+from reproduce.groups import algorithms
+from reproduce.panels import Panel, curves, grid, legend_below
+from reproduce.selection import Runs, collapsed_share, pick
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    return [Panel(partial(curves, groups=algorithms(runs)), model, legend=legend_below(4))]
+
+
+def naive_collapses(runs: Runs, extra: Extra) -> Claim:
+    text = "naive REINFORCE collapses: most of its seeds end below half of the base's pass@1"
+    share = collapsed_share(pick(runs, "naive"))
+    if share is None:
+        return Claim(text, None, NO_RUNS)
+    holds = None
+    if share.low > 0.5 or share.high < 0.5:
+        holds = share.low > 0.5
+    return Claim(text, holds, counted(share), p_of_half(round(share.value * share.seeds), share.seeds))
+
+
+def p_of_half(count: int, total: int) -> float:
+    """Two-sided p of the binomial test of a share of one half."""
+    from scipy.special import bdtr
+
+    return min(1.0, 2 * float(bdtr(min(count, total - count), total, 0.5)))
+
+
+def ppo_stalls(runs: Runs, extra: Extra) -> Claim:
+    interval = combined(runs, lambda ppo, topr, base: (topr - base) / 2 - (ppo - base), "ppo", "topr")
+    claim = above("PPO stalls: it gains less than half of what TOPR gains", interval)
+    lead = interval.value if interval is not None else 0.0
+    return open_if_collapsed(claim, pick(runs, "topr"), pick(runs, "ppo"), lead=lead)
+
+
+FIGURE = Figure(
+    name="fig1",
+    title="Figure 1",
+    claim="Trained on completions of the base alone, naive REINFORCE collapses, PPO stalls, DPO does better, and TOPR "
+    "ends far above all of them.",
+    experiments=("fig1",),
+    draw=grid(panels, columns=0),
+    judge=decide(
+        naive_collapses,
+        ppo_stalls,
+        ends_above("DPO ends above PPO", "dpo", "ppo"),
+        ends_above("TOPR ends above DPO", "topr", "dpo"),
+        ends_above("TOPR ends above the best of the other three", "topr", "best algo.name naive,ppo,dpo"),
+    ),
+)

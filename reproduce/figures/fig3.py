@@ -1,0 +1,86 @@
+"""TOPR, Figure 3: correct, incorrect and invalid answers while training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reproduce.claims import NO_RUNS, Claim, Decision, Extra, below, contrary, decide
+from reproduce.figure import Figure
+from reproduce.groups import name_of
+from reproduce.panels import Panel, grid
+from reproduce.selection import Runs, pick
+from topr_exp.report import crossed_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+ALGORITHMS = ("naive", "ppo", "dpo", "topr")
+VERDICTS = {"correct": "#009E73", "incorrect": "0.8", "invalid": "#D55E00"}
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    return [Panel(partial(verdict_shares, runs=pick(runs, name)), f"{name_of(name)}, {model}") for name in ALGORITHMS]
+
+
+def verdict_shares(ax: Axes, runs: Runs) -> None:
+    """Stacked shares of the three verdicts while training, the mean over seeds; each seed's invalid share as a line."""
+    curves = [record["curve"] for record in runs if "curve" in record]
+    if not curves:
+        return
+    steps = curves[0]["step"]
+    means = [100 * np.mean([curve[name] for curve in curves], axis=0) for name in VERDICTS]
+    ax.stackplot(steps, *means, labels=list(VERDICTS), colors=list(VERDICTS.values()))
+    for curve in curves:
+        ax.plot(steps, 100 * (1 - np.array(curve["invalid"])), color="black", lw=0.5)
+    ax.set(xlabel="updates", ylabel="share (%)", ylim=(0, 100))
+
+
+def draw(runs: Runs, extra: Extra) -> Drawing:
+    drawing = grid(panels, width=2.7, height=2.6)(runs, extra)
+    drawing.axes[0].legend(fontsize=7, frameon=True, facecolor="white", framealpha=1.0)
+    return drawing
+
+
+def halves_invalid_answers(text: str, name: str) -> Decision:
+    """That the share of invalid answers goes below half of the base's."""
+
+    def judge(runs: Runs, extra: Extra) -> Claim:
+        group = pick(runs, name)
+        if not len(group):
+            return Claim(text, None, NO_RUNS)
+        after, before = group.values("invalid"), group.values("invalid", "base")
+        claim = below(text, crossed_interval(after - before / 2))
+        shares = [group.interval("invalid", stage).percent() for stage in ("base", "final")]
+        return replace(claim, evidence=" → ".join(shares))
+
+    return judge
+
+
+def halves_no_invalid_answers(name: str) -> Decision:
+    def judge(runs: Runs, extra: Extra) -> Claim:
+        claim = halves_invalid_answers("", name)(runs, extra)
+        assert isinstance(claim, Claim)
+        return contrary(f"{name_of(name)} does not", claim)
+
+    return judge
+
+
+FIGURE = Figure(
+    name="fig3",
+    title="Figure 3",
+    claim="Of naive REINFORCE, PPO, DPO and TOPR, only TOPR makes invalid answers much rarer.",
+    experiments=("fig3",),
+    draw=draw,
+    judge=decide(
+        halves_invalid_answers("TOPR leaves less than half of the base's invalid answers", "topr"),
+        halves_no_invalid_answers("naive"),
+        halves_no_invalid_answers("ppo"),
+        halves_no_invalid_answers("dpo"),
+    ),
+    note="The black lines are the seeds. 'Much rarer' is less than half of the base's share.",
+)

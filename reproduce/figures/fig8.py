@@ -1,0 +1,85 @@
+"""TOPR, Figure 8: several iterations of sampling and training, by the composition of the training set."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reproduce.claims import Claim, Decision, Extra, above, decide, ends_above, for_each
+from reproduce.figure import BOTH_BASES, Figure
+from reproduce.groups import Groups, by_setting, name_of
+from reproduce.panels import Panel, grid
+from reproduce.selection import Runs
+from topr_exp.report import crossed_interval, problem_shares, series_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+compositions = by_setting("compose.name", only=("uniform", "positives", "anna_karenina"))
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    groups = compositions(runs)
+    pass_labels = {"xlabel": "iteration", "ylabel": "pass@1 (%)"}
+    vote_labels = {"xlabel": "iteration", "ylabel": f"maj@{runs[0]['final']['k'] if runs else ''} (%)"}
+    return [
+        Panel(partial(by_iteration, groups=groups, name="pass@1"), model, legend={}, labels=pass_labels),
+        Panel(partial(by_iteration, groups=groups, name="maj"), model, labels=vote_labels),
+    ]
+
+
+def by_iteration(ax: Axes, groups: Groups, name: str) -> None:
+    """The mean after each iteration with its interval over seeds and problems, every seed thin."""
+    for i, (label, runs) in enumerate(groups.items()):
+        scores = iteration_scores(runs, name)
+        iterations = range(scores.shape[1])
+        intervals = [crossed_interval(scores[:, iteration], share=True) for iteration in iterations]
+        style = series_style(i)
+        for seed_means in 100 * scores.mean(axis=2):
+            ax.plot(iterations, seed_means, color=style["color"], lw=0.5, alpha=0.5)
+        examples = " ".join(sorted({f"{record['summary']['n_train']:,.0f}" for record in runs}))
+        means = [100 * interval.value for interval in intervals]
+        ax.plot(iterations, means, label=f"{name_of(label)} ({examples} examples)", **style)
+        low = [100 * interval.low for interval in intervals]
+        high = [100 * interval.high for interval in intervals]
+        ax.fill_between(iterations, low, high, color=style["color"], alpha=0.12, lw=0)
+        ax.set_xticks(iterations)
+
+
+def iteration_scores(runs: Runs, name: str) -> np.ndarray:
+    """[seeds, iterations, problems] a share of each problem's completions, of the base first."""
+    scores = []
+    for record in runs:
+        scores.append([problem_shares(evaluation, name) for evaluation in record["iterations"]])
+    return np.stack(scores)
+
+
+def goes_on_improving(composition: str) -> Decision:
+    def judge(runs: Runs, extra: Extra) -> Claim:
+        scores = iteration_scores(runs, "pass@1")
+        interval = crossed_interval(scores[:, -1] - scores[:, 1])
+        return above(f"{composition}: goes on to improve after the first iteration", interval)
+
+    return judge
+
+
+FIGURE = Figure(
+    name="fig8",
+    title="Figure 8",
+    claim="Over several iterations training on all completions beats training on positives, and Anna Karenina sampling "
+    "beats both.",
+    experiments=("fig8",),
+    draw=grid(panels),
+    judge=decide(
+        ends_above("uniform beats positives only, pass@1", "compose.name=uniform", "compose.name=positives"),
+        ends_above("Anna Karenina beats uniform, pass@1", "compose.name=anna_karenina", "compose.name=uniform"),
+        ends_above(
+            "Anna Karenina beats uniform, maj@n", "compose.name=anna_karenina", "compose.name=uniform", metric="maj"
+        ),
+        for_each(compositions, lambda composition: [goes_on_improving(composition)]),
+    ),
+    levels=(compositions,),
+    wider=(BOTH_BASES,),
+)

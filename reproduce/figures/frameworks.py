@@ -1,0 +1,87 @@
+"""Beyond the papers: the ratios that other frameworks use under the name of TOPR."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from reproduce.claims import Decision, Extra, decide, ends_above, for_each
+from reproduce.figure import Figure
+from reproduce.groups import RATE, TURNS, everything, lengths, rates, ratios
+from reproduce.panels import Panel, against, grid
+from reproduce.selection import Runs, pick
+from topr_exp import Batch, loss
+from topr_exp.report import series_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SEQUENCE, TOKEN, GEOMETRIC = (f"best {RATE} algo.ratio={ratio}" for ratio in ("sequence", "token", "geometric"))
+ANSWER_LENGTHS = {10: "-", 100: "--", 1000: ":"}  # tokens, and the dashes of their lines
+LEGEND = {"frameon": True, "framealpha": 0.9, "edgecolor": "white"}
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    labels = {"xlabel": "learning rate", "ylim": [0, 103]}
+    panels_of_lengths = []
+    for turns in (2, 4, 10, 22):
+        members = pick(runs, f"{TURNS}={turns}")
+        by_rate = partial(against, groups=ratios(members), key=RATE)
+        legend = LEGEND if turns == 2 else None
+        panels_of_lengths.append(Panel(by_rate, f"{turns} turns", base=members, legend=legend, labels=labels))
+    beside = {"loc": "center left", "bbox_to_anchor": [1.1, 0.5]}
+    weights = Panel(negative_weights, "a wrong answer", legend=beside, labels={"xlabel": "Δ = log π/μ of the answer"})
+    return [*panels_of_lengths, weights]
+
+
+def negative_weights(ax: Axes) -> None:
+    """The weight by TOPR's three ratios of a wrong answer of 10, 100 and 1,000 tokens, one of which has all of Δ."""
+    import torch
+
+    delta = torch.linspace(-20, 4, 121)
+    for i, ratio in enumerate(("geometric", "sequence", "token")):
+        topr = loss("topr", ratio=ratio)
+        for tokens, dashes in ANSWER_LENGTHS.items():
+            if ratio == "sequence" and tokens != min(ANSWER_LENGTHS):
+                continue  # the same at every length
+            logp = torch.zeros(len(delta), tokens)
+            logp[:, 0] = delta
+            batch = Batch(
+                logp=logp,
+                mu_logp=torch.zeros_like(logp),
+                mask=torch.ones_like(logp).bool(),
+                reward=-torch.ones(len(delta)),
+                positive=torch.zeros(len(delta)).bool(),
+            )
+            label = ratio if ratio == "sequence" else f"{ratio}, T = {tokens}"
+            ax.plot(delta, topr(batch).metrics["weight"], color=series_style(i)["color"], ls=dashes, label=label)
+    ax.set(ylabel="weight", ylim=(0, 1.05))
+
+
+def answer_ratio_is_best(turns: str) -> list[Decision]:
+    at_best = f"{turns}, each at its best rate"
+    return [
+        ends_above(f"{at_best}: the answer's ratio ends above each token's", SEQUENCE, TOKEN),
+        ends_above(f"{at_best}: the answer's ratio ends above the geometric mean", SEQUENCE, GEOMETRIC),
+    ]
+
+
+FIGURE = Figure(
+    name="frameworks",
+    title="Beyond the papers: what frameworks call TOPR",
+    claim="The paper limits the ratio of a whole answer; a pull request to veRL limits its geometric mean over the "
+    "tokens, Trinity-RFT and ROLL that of each token. What weight does that leave a wrong answer, and where does it "
+    "end?",
+    experiments=("frameworks",),
+    draw=grid(panels, rows=everything, columns=3, width=3.0, height=2.9),
+    judge=decide(for_each(lengths, answer_ratio_is_best)),
+    levels=(lengths, ratios, rates),
+    wider=(),
+    only_full=True,
+    own_model=True,
+    note="The paper: `algo=topr`; veRL's: `algo.ratio=geometric`; Trinity-RFT's and ROLL's: `algo.ratio=token`, "
+    "Trinity's also `algo.advantage=group_std algo.length_normalize=false optim.reduction=tokens`. The weights are "
+    'what `algo=topr` gives an answer of T tokens; "token" where one token has all of Δ: spread evenly it weighs as '
+    '"geometric" does. Validation problems; the best rate is chosen by those that it is judged by, which flatters '
+    "all.",
+)

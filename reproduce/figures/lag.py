@@ -1,0 +1,119 @@
+"""Beyond the papers: learning rate and age of answers; what to do with answers whose lengths decide their age."""
+
+from functools import partial
+
+import numpy as np
+
+from reproduce.claims import (
+    Claim,
+    Decision,
+    Extra,
+    below,
+    by_seeds,
+    decide,
+    ends_above,
+    for_each,
+    others_end_above,
+    paired_records,
+)
+from reproduce.figure import Figure
+from reproduce.groups import algorithms, by_choice, name_of, rates
+from reproduce.numbers import last_metric
+from reproduce.panels import PERCENT, Panel, bars, cells, grid
+from reproduce.selection import Record, Runs, pick
+
+KEEP, DROP = "schedule.concurrency=8 schedule.when_stale=null", "schedule.when_stale=drop"
+WHEN_STALE = {"keep": [KEEP], "drop": [DROP], "wait": ["schedule.when_stale=wait"]}
+AGES = {f"age {age}": [f"schedule.lag={age}"] for age in (0, 1, 4, 16, 64)}
+when_stale = by_choice(WHEN_STALE)
+ages = by_choice(AGES | WHEN_STALE)
+RIVALS = {"GRPO": "grpo", "PPO": "ppo", "DPPO": "dppo_tv", "VESPO": "vespo", "TIS": "tis"}
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    panels_of_algorithms = []
+    for name, members in algorithms(runs).items():
+        draw_cells = partial(cells, runs=members, key="schedule.lag")
+        labels = {"xlabel": "age of answers (updates)"}
+        panels_of_algorithms.append(Panel(draw_cells, f"{name_of(name)}: pass@1 (%)", labels=labels))
+    by_lengths = pick(runs, "data.name=math")
+    draw_bars = partial(bars, groups=when_stale(by_lengths))
+    return [*panels_of_algorithms, Panel(draw_bars, "TOPR, MATH-like, ages by lengths", base=by_lengths)]
+
+
+def fresh_is_best(algorithm: str) -> list[Decision]:
+    def claims_at(rate: str) -> list[Decision]:
+        return [ends_above(f"{algorithm}, {rate}: age 0 ends above 64", "schedule.lag=0", "schedule.lag=64")]
+
+    return [for_each(rates, claims_at)]
+
+
+def topr_above(name: str, rival: str) -> Decision:
+    cell = "optim.lr=0.0003 schedule.lag=64"
+    return ends_above(f"at 3e-4, age 64: TOPR ends above {name}", f"topr {cell}", f"{rival} {cell}")
+
+
+def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
+    """Which answers are dropped more often for their age, and if what is trained on is shorter than all."""
+    dropping = pick(runs, f"schedule.concurrency=8 {DROP}")
+    claims = [
+        dropped_more_often(dropping, "length32", "length16", "answers of 32 to 63 tokens", "those of 16 to 31"),
+        dropped_more_often(dropping, "level5", "level1", "answers to problems of level 5", "of level 1"),
+        dropped_more_often(dropping, "incorrect", "correct", "wrong answers", "right ones"),
+    ]
+    differences = []
+    for dropped, kept in paired_records(dropping, pick(runs, KEEP)):
+        differences.append(trained_length(dropped) - trained_length(kept))
+    evidence = f"tokens of each seed: {' '.join(f'{tokens:+.1f}' for tokens in differences)}"
+    text = "the answers that drop trains on are shorter than keep's"
+    return [*claims, by_seeds(text, differences, evidence, below)]
+
+
+def dropped_more_often(runs: Runs, kind: str, other_kind: str, name: str, other_name: str) -> Claim:
+    """That a share of dropped answers is above another's, in the last updates."""
+    shares = [PERCENT * last_metric(record, f"dropped_share_{kind}") for record in runs]
+    other_shares = [PERCENT * last_metric(record, f"dropped_share_{other_kind}") for record in runs]
+    leads, texts = [], []
+    for share, other_share in zip(shares, other_shares, strict=True):
+        leads.append(share - other_share)
+        texts.append(f"{share:.1f} against {other_share:.1f}")
+    text = f"drop: {name} are dropped more often than {other_name}"
+    return by_seeds(text, leads, f"% of each seed: {', '.join(texts)}")
+
+
+def trained_length(record: Record) -> float:
+    """Mean tokens of the answers that a run trained on."""
+    return float(np.mean(record["metrics"]["sampled_length"]))
+
+
+FIGURE = Figure(
+    name="lag",
+    title="Beyond the papers: learning rate and age",
+    claim="The same 64 updates on answers that are 0 to 64 updates old: does learning rate times age decide? And where "
+    "lengths decide the age, is it better to keep, drop or wait for what is older than 4 updates?",
+    experiments=(
+        "lag",
+        "lag algo=topr data=math optim.lr=3e-4 schedule.lag=null schedule.concurrency=8 schedule.tokens_per_update=8",
+        "lag algo=topr data=math optim.lr=3e-4 schedule.lag=null schedule.concurrency=8 schedule.tokens_per_update=8 "
+        "schedule.max_lag=4 schedule.when_stale=drop,wait",
+    ),
+    draw=grid(panels, columns=4),
+    judge=decide(
+        for_each(algorithms, fresh_is_best),
+        *(topr_above(name, rival) for name, rival in RIVALS.items()),
+        others_end_above(lambda choice: f"ages by lengths: {choice} ends above keep", when_stale, "keep"),
+        dropped_answers,
+    ),
+    levels=(algorithms, ages, rates),
+    wider=(),
+    only_full=True,
+    own_model=True,
+    metrics=(
+        "ess", "age", "sampled_length", "dropped_share", "dropped_share_length8", "dropped_share_length16",
+        "dropped_share_length32", "dropped_share_length64", "dropped_share_length128", "dropped_share_level1",
+        "dropped_share_level2", "dropped_share_level3", "dropped_share_level4", "dropped_share_level5",
+        "dropped_share_correct", "dropped_share_incorrect", "dropped_share_invalid", "trainer_idle",
+    ),
+    note="An age is constant but for the first updates, which have no older answers. All rates of the grid are shown, "
+    "none is chosen. Ages by lengths: MATH-like problems, 8 under way at once, 8 tokens an update.",
+)  # fmt: skip

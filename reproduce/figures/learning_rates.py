@@ -1,0 +1,65 @@
+"""The grid of learning rates: how much of it each algorithm tolerates."""
+
+from functools import partial
+
+from reproduce.claims import FEWEST_SEEDS, Claim, Extra, decide
+from reproduce.figure import BOTH_BASES, Figure
+from reproduce.groups import PAPERS, RATE, algorithms, by_setting, name_of
+from reproduce.panels import Panel, against, grid, legend_below
+from reproduce.selection import Runs
+
+bare_rates = by_setting(RATE, "{:g}")
+FRAGILE = ("naive", "ppo", "dpo", "is")
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    groups = algorithms(runs)
+    papers = {name: group for name, group in groups.items() if name in PAPERS}
+    others = {name: group for name, group in groups.items() if name not in PAPERS}
+    labels = {"xlabel": "learning rate", "ylabel": "pass@1 on validation problems (%)"}
+    right_labels, legend = labels | {"ylabel": ""}, legend_below(4)
+    return [
+        Panel(partial(against, groups=papers, key=RATE), model, base=runs, legend=legend, labels=labels),
+        Panel(partial(against, groups=others, key=RATE), model, base=runs, legend=legend, labels=right_labels),
+    ]
+
+
+def tolerated_rates(runs: Runs, extra: Extra) -> Claim:
+    """At how many rates of the grid each algorithm's mean is above the base's."""
+    text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
+    counts, tolerant, seed_counts = [], set(), []
+    groups = algorithms(runs)
+    for name, group in groups.items():
+        gains = []
+        for members in group.split(RATE).values():
+            gains.append(float((members.values() - members.values(stage="base")).mean()))
+            seed_counts.append(len(members))
+        above_base = sum(gain > 0 for gain in gains)
+        counts.append(f"{name_of(name)} {above_base} of {len(gains)}")
+        if above_base == len(gains):
+            tolerant.add(name)
+    evidence = ", ".join(counts)
+    has_seeds = min(seed_counts, default=0) >= FEWEST_SEEDS
+    if not has_seeds:
+        evidence += f"; fewer than {FEWEST_SEEDS} seeds"
+    if not has_seeds or not {*FRAGILE, "topr"} <= groups.keys():
+        return Claim(text, None, evidence)
+    return Claim(text, "topr" in tolerant and not tolerant & set(FRAGILE), evidence)
+
+
+FIGURE = Figure(
+    name="learning_rates",
+    title="Learning rates",
+    claim="How much of one grid of learning rates does each algorithm tolerate?",
+    experiments=(
+        "learning_rates",
+        "learning_rates algo=rloo,agro_on_policy compose.n_examples=null sampler.top_k=0 schedule.rounds=100",
+    ),
+    draw=grid(panels, width=4.6),
+    judge=decide(tolerated_rates),
+    levels=(algorithms, bare_rates),
+    wider=(BOTH_BASES,),
+    only_full=True,
+    note="Validation problems. No figure takes its rates from here: `python -m reproduce.rates` chose them by two "
+    "other seeds (docs/results/rates.yaml).",
+)

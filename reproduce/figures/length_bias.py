@@ -1,0 +1,62 @@
+"""Beyond the papers: the length of sampled answers while training, with and without 1/T in the loss."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from reproduce.claims import Claim, Decision, Extra, below, by_seeds, decide, for_each, paired_records
+from reproduce.figure import Figure
+from reproduce.groups import algorithms, by_choice, crossed, everything
+from reproduce.panels import Panel, grid, legend_below, metric
+from reproduce.selection import Runs, pick
+
+KEY = "algo.length_normalize"
+with_and_without = crossed(algorithms, by_choice({"with 1/T": [f"{KEY}=null"], "without 1/T": [f"{KEY}=false"]}))
+LENGTHS = {"length": "answers", "length_correct": "correct answers", "length_incorrect": "incorrect answers"}
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    tokens = partial(metric, groups=with_and_without(runs), part="lengths")
+    labels = {"ylabel": "tokens"}
+    return [
+        Panel(partial(tokens, name="length"), "all sampled answers", labels=labels),
+        Panel(partial(tokens, name="length_correct"), "correct ones", legend=legend_below(3), labels=labels),
+        Panel(partial(tokens, name="length_incorrect"), "incorrect ones", labels=labels),
+    ]
+
+
+def shorter_answers(algorithm: str) -> Decision:
+    def judge(runs: Runs, extra: Extra) -> list[Claim]:
+        divided, undivided = pick(runs, f"{KEY}=null"), pick(runs, f"{KEY}=false")
+        claims = []
+        for name, answers in LENGTHS.items():
+            differences = []
+            for with_division, without in paired_records(divided, undivided):
+                differences.append(float(with_division["lengths"][name][-1]) - float(without["lengths"][name][-1]))
+            claims.append(shorter(f"{algorithm}: {answers} end shorter with 1/T than without", differences))
+        changes = [record["lengths"]["length"][-1] - record["lengths"]["length"][0] for record in divided]
+        return [*claims, shorter(f"{algorithm} with 1/T: answers end shorter than the base's", changes)]
+
+    return judge
+
+
+def shorter(text: str, differences: Sequence[float]) -> Claim:
+    """That answers are shorter, by the difference of each seed in tokens."""
+    tokens = " ".join(f"{difference:+.1f}" for difference in differences)
+    return by_seeds(text, differences, f"tokens of each seed: {tokens}", below)
+
+
+FIGURE = Figure(
+    name="length_bias",
+    title="Beyond the papers: the length of answers",
+    claim="Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
+    experiments=("length_bias",),
+    draw=grid(panels, rows=everything, width=3.8),
+    judge=decide(for_each(algorithms, lambda algorithm: [shorter_answers(algorithm)])),
+    levels=(with_and_without,),
+    wider=(),
+    only_full=True,
+    own_model=True,
+    metrics=("length",),
+    note="Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean that the careful "
+    "way of working took the place of the terse one.",
+)

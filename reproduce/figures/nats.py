@@ -1,0 +1,68 @@
+"""Beyond the papers: the ratio of a whole answer by the nats that it holds."""
+
+from functools import partial
+
+from reproduce.claims import Extra, decide, for_each, others_end_above
+from reproduce.figure import Figure
+from reproduce.groups import by_choice, by_setting, everything, rates
+from reproduce.numbers import effective_size, nats
+from reproduce.panels import Panel, against_number, grid, legend_below
+from reproduce.selection import Runs
+
+CHOICES = "data.choices"
+wordings = by_setting(CHOICES, "{} wordings", words={1: "1 wording"})
+RATIOS = {
+    "TOPR": ["topr algo.ratio=sequence"],
+    "TOPR, token ratio": ["topr algo.ratio=token"],
+    "TOPR, geometric ratio": ["topr algo.ratio=geometric"],
+}
+RIVALS = {
+    "TOPR": ["topr algo.ratio=sequence"],
+    "TIS": ["tis"],
+    "PPO, 0.2 to 5": ["ppo"],
+    "VESPO": ["vespo"],
+    "CISPO": ["cispo"],
+    "naive REINFORCE": ["naive"],
+}
+losses = by_choice(RATIOS | RIVALS)
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    by_nats = partial(against_number, key=CHOICES, at=nats)
+    labels, legend = {"xlabel": "nats an answer"}, legend_below(3)
+    sizes = partial(by_nats, groups=losses(runs), number=effective_size)
+    size_labels = labels | {"ylabel": "effective sample size (%)"}
+    return [
+        Panel(partial(by_nats, groups=by_choice(RATIOS)(runs)), "TOPR by its ratios", legend=legend, labels=labels),
+        Panel(partial(by_nats, groups=by_choice(RIVALS)(runs)), "TOPR and rivals", legend=legend, labels=labels),
+        Panel(sizes, "of the ratios in the last updates", legend=legend, labels=size_labels),
+    ]
+
+
+FIGURE = Figure(
+    name="nats",
+    title="Beyond the papers: how many nats",
+    claim="Does the ratio of a whole answer degrade with the nats that it holds? Up to how many does it work, and what "
+    "is better beyond?",
+    experiments=(
+        "nats",
+        "nats algo=topr algo.ratio=token learning_rates.loss=topr_token_ratio",
+        "nats algo=topr algo.ratio=geometric learning_rates.loss=topr_geometric_ratio",
+        "nats algo=ppo algo.eps_low=0.8 algo.eps_high=4 learning_rates.loss=ppo_eps_low_0_8",
+    ),
+    draw=grid(panels, rows=everything, width=4.4),
+    judge=decide(
+        for_each(
+            wordings,
+            lambda wording: [others_end_above(lambda loss: f"{wording}: {loss} ends above TOPR", losses, "TOPR")],
+        )
+    ),
+    levels=(losses, wordings, rates),
+    wider=(),
+    only_full=True,
+    own_model=True,
+    metrics=("ess", "nats"),
+    note="Stories of 22 turns, one epoch on 1,600 fixed completions; with k wordings a turn an answer has 22 log k "
+    "nats more. Rates were chosen for each loss and k by seeds 100 and 101, which are not among those reported (`python "
+    "-m reproduce.rates nats`). The ratios that the effective sample size is of are of whole answers.",
+)

@@ -1,0 +1,42 @@
+"""Beyond the papers: the ratio of the whole answer, of each token, and its geometric mean."""
+
+from functools import partial
+
+from reproduce.claims import Decision, Extra, decide, ends_above, for_each
+from reproduce.figure import BOTH_BASES, Figure
+from reproduce.groups import RATE, algorithms, name_of, rates, ratios
+from reproduce.panels import Panel, against, grid
+from reproduce.selection import Runs
+
+SEQUENCE, TOKEN, GEOMETRIC = (f"best {RATE} algo.ratio={ratio}" for ratio in ("sequence", "token", "geometric"))
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    panels_of_algorithms = []
+    for name, members in algorithms(runs).items():
+        by_rate = partial(against, groups=ratios(members), key=RATE)
+        title, labels = f"{model}, {name_of(name)}", {"xlabel": "learning rate"}
+        panels_of_algorithms.append(Panel(by_rate, title, base=members, legend={}, labels=labels))
+    return panels_of_algorithms
+
+
+def sequence_is_best(algorithm: str) -> list[Decision]:
+    at_best = f"{algorithm}, each at its best rate"
+    return [
+        ends_above(f"{at_best}: the sequence's ratio ends above the token one", SEQUENCE, TOKEN),
+        ends_above(f"{at_best}: the sequence's ratio ends above the geometric one", SEQUENCE, GEOMETRIC),
+    ]
+
+
+FIGURE = Figure(
+    name="ratio",
+    title="Beyond the papers: which ratio",
+    claim="Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
+    experiments=("ratio",),
+    draw=grid(panels, width=3.2),
+    judge=decide(for_each(algorithms, sequence_is_best)),
+    levels=(algorithms, ratios, rates),
+    wider=(BOTH_BASES,),
+    only_full=True,
+    note="The best rate of each ratio is chosen by the test problems that it is judged by: it flatters all.",
+)

@@ -1,0 +1,124 @@
+"""Beyond the papers: how stale answers may be, each loss at the rate that was chosen for it at that staleness."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reproduce.claims import Extra, decide, ends_above, for_each, others_end_above
+from reproduce.figure import Figure
+from reproduce.groups import by_choice, everything, name_of, stalenesses
+from reproduce.numbers import effective_size
+from reproduce.panels import Panel, against, grid, legend_below, make_log_axis
+from reproduce.records import TRIED_RATES, read_rates
+from reproduce.selection import Runs
+from topr_exp.report import series_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+UPDATES = "schedule.updates"
+# With new answers after every update losses are one: the runs of a second choice are those of the first name, too.
+FRESH_TOPR = f"topr algo.length_normalize=null {UPDATES}=1"
+FRESH_GRPO = f"grpo {UPDATES}=1"
+FRESH_GSPO = f"gspo algo.eps_low=null {UPDATES}=1"
+LOSSES_OF_ANSWERS = {
+    "TOPR": ["topr algo.length_normalize=null"],
+    "TOPR, without 1/T": ["topr algo.length_normalize=false"],
+    "TIS": ["tis", FRESH_TOPR],
+    "PPO, 0.2 to 5": ["ppo algo.eps_low=0.8", FRESH_TOPR],
+    "PPO, 0.8 to 1.2": ["ppo algo.eps_low=null", FRESH_TOPR],
+}
+LOSSES_OF_GROUPS = {
+    "GRPO": ["grpo"],
+    "CISPO": ["cispo", FRESH_GRPO],
+    "M2PO": ["m2po", FRESH_GRPO],
+    "GSPO": ["gspo algo.eps_low=null"],
+    "GSPO, ε = 0.03": ["gspo algo.eps_low=0.03", FRESH_GSPO],
+    "SAPO": ["sapo", FRESH_GSPO],
+    "VESPO": ["vespo algo.c1_pos=null"],
+    "VESPO, a quarter": ["vespo algo.c1_pos=0.5", f"vespo algo.c1_pos=null {UPDATES}=1"],
+}
+losses = by_choice(LOSSES_OF_ANSWERS | LOSSES_OF_GROUPS)
+
+
+def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    """Above the reported seeds, below those that chose the rates."""
+    by_updates = partial(against, key=UPDATES, shift=0.05)
+    answers, groups = by_choice(LOSSES_OF_ANSWERS)(runs), by_choice(LOSSES_OF_GROUPS)(runs)
+    labels, legend = {"xlabel": "updates before sampling again"}, legend_below(2)
+    sizes = partial(by_updates, groups=losses(runs), number=effective_size)
+    size_labels = labels | {"ylabel": "effective sample size (%)"}
+    panels_of_runs = [
+        Panel(partial(by_updates, groups=answers), "losses of single answers", base=runs, legend=legend, labels=labels),
+        Panel(partial(by_updates, groups=groups), "losses of whole groups", base=runs, legend=legend, labels=labels),
+        Panel(sizes, "of the ratios in the last updates", legend=legend_below(3), labels=size_labels),
+    ]
+    return [
+        *panels_of_runs,
+        tried_panel(runs, "tiny_long_10_turns_1_updates", "the seeds that chose the rates, 1 update"),
+        tried_panel(runs, "tiny_long_10_turns_8_updates", "the same, 8 updates"),
+        tried_panel(runs, "tiny_long_10_turns_64_updates", "the same, 64 updates"),
+    ]
+
+
+def tried_panel(runs: Runs, place: str, title: str) -> Panel:
+    labels = {"xlabel": "learning rate", "ylabel": "pass@1 on validation problems (%)"}
+    return Panel(partial(tried_rates, runs=runs, place=place), title, legend=legend_below(3), labels=labels)
+
+
+def tried_rates(ax: Axes, runs: Runs, place: str) -> None:
+    """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
+    algorithms = tuple({record["settings"]["algo.name"] for record in runs})
+    scores_by_loss = read_rates(TRIED_RATES).get(place, {})
+    shown = {loss: scores for loss, scores in scores_by_loss.items() if loss.startswith(algorithms)}
+    for i, (loss, scores_by_rate) in enumerate(shown.items()):
+        style = series_style(i)
+        ax.plot(list(scores_by_rate), list(map(np.mean, scores_by_rate.values())), label=name_of(loss), **style)
+        for rate, scores in scores_by_rate.items():
+            ax.plot([rate] * len(scores), scores, ".", ms=3, color=style["color"])
+    make_log_axis(ax, "x")
+
+
+FIGURE = Figure(
+    name="staleness_by_rate",
+    title="Beyond the papers: staleness, each loss at its rate for it",
+    claim="The same 64 updates on answers of about 110 tokens, sampled anew after every 1, 8 or 64 of them, each loss "
+    "at the rate that was chosen for it at that staleness: which ones need fresh answers?",
+    experiments=(
+        "staleness_by_rate",
+        "staleness_by_rate algo.length_normalize=false learning_rates.loss=topr_undivided schedule.updates=1,64",
+        "staleness_by_rate algo=ppo algo.eps_low=0.8 algo.eps_high=4 learning_rates.loss=ppo_eps_low_0_8 "
+        "schedule.updates=8,64",
+        "staleness_by_rate algo=tis schedule.updates=64",
+        "staleness_by_rate algo=grpo,vespo data.n=8 optim.whole_groups=true",
+        "staleness_by_rate algo=cispo data.n=8 optim.whole_groups=true schedule.updates=8,64",
+        "staleness_by_rate algo=gspo data.n=8 optim.whole_groups=true schedule.updates=1,64",
+        "staleness_by_rate algo=m2po,sapo data.n=8 optim.whole_groups=true schedule.updates=64",
+        "staleness_by_rate algo=ppo schedule.updates=64",
+        "staleness_by_rate algo=gspo algo.eps_low=0.03 algo.eps_high=0.03 learning_rates.loss=gspo_eps_low_0_03 "
+        "data.n=8 optim.whole_groups=true schedule.updates=64",
+        "staleness_by_rate algo=vespo algo.c1_pos=0.5 algo.c2_pos=0.75 algo.c1_neg=0.75 algo.c2_neg=0.5 "
+        "learning_rates.loss=vespo_c1_pos_0_5 data.n=8 optim.whole_groups=true schedule.updates=64",
+    ),
+    draw=grid(panels, rows=everything, columns=3, width=4.4),
+    judge=decide(
+        for_each(losses, lambda loss: [ends_above(f"{loss}: 1 update ends above 64", f"{UPDATES}=1", f"{UPDATES}=64")]),
+        for_each(
+            stalenesses,
+            lambda staleness: [others_end_above(lambda loss: f"{staleness}: {loss} ends above TOPR", losses, "TOPR")],
+        ),
+    ),
+    levels=(losses, stalenesses),
+    wider=(),
+    only_full=True,
+    own_model=True,
+    metrics=("ess",),
+    note="Stories of 10 turns. Rates were chosen for each loss and staleness by seeds 100 and 101, which are not among "
+    "those reported, on validation problems (below; `python -m reproduce.rates staleness_by_rate`). A batch of fresh "
+    "and one of stale answers hold equally many problems: 32 with an answer each, or 4 whole groups of 8. With new "
+    "answers after every update TOPR, TIS and PPO are one loss, so are GRPO, CISPO and M2PO, so are GSPO and SAPO: run "
+    "once there, and drawn for each; so is a loss with other limits. A quarter: of all four of VESPO's exponents.",
+)

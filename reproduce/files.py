@@ -1,0 +1,34 @@
+"""Files that are read whole and replaced whole."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from topr_exp import TOPRError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the JSON object in a file; {} where there is no file, TOPRError where it holds something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise TOPRError(f"{path} is damaged or holds something else; remove it or check it out again")
+    return content
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a file, whole or not at all; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.replace(temporary, path)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

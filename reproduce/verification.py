@@ -1,0 +1,77 @@
+"""A verifier's verifications before and after training, problem by problem (TOPR, Table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reproduce.claims import Extra
+from reproduce.figure import FinishedRuns, key_of
+from reproduce.files import read_json
+from reproduce.records import rounded
+from reproduce.selection import Runs
+from topr_exp.report import Tally
+
+# Counts of each problem and the counts that they are shares of; selections are scores already.
+TOTALS = {"right": "verified", "unparsable": "verified", "weighted_sc": None, "maj": None}
+Noted = Mapping[str, Any]  # a run's columns "before" and "after" training, beside their sizes
+
+
+def compute_tallies(finished: FinishedRuns) -> Extra:
+    """`read_noted` of each run, by its settings."""
+    return {key_of(record): read_noted(folder) for record, folder in finished}
+
+
+def read_noted(folder: Path) -> Noted:
+    """Read a run's counts and scores of each test problem before and after training, from its verification.json."""
+    stored = read_json(folder / "verification.json")
+    columns_of_iteration = {int(iteration): columns for iteration, columns in stored["iterations"].items()}
+    noted: dict[str, Any] = {}
+    for stage, iteration in (("before", 0), ("after", max(columns_of_iteration))):
+        columns = columns_of_iteration[iteration]
+        noted[stage] = {name: [rounded(float(value)) for value in column] for name, column in columns.items()}
+    return noted | {name: stored[name] for name in ("problems", "solutions", "verifications")}
+
+
+def noted_of_runs(runs: Runs, extra: Extra) -> list[Noted]:
+    return [extra[key_of(record)] for record in runs]
+
+
+def tallies_by_row(runs: Runs, extra: Extra) -> dict[str, Tally]:
+    """The rows of the table: none and oracle (which read the base's tally), the base, and each algorithm, TOPR last."""
+    base = mean_tally(noted_of_runs(runs, extra), "before")
+    groups = runs.split("algo.name")
+    tallies = {"none": base, "base": base}
+    for name in sorted(groups, key=lambda name: (name == "topr", name)):
+        tallies[name] = mean_tally(noted_of_runs(groups[name], extra), "after")
+    return tallies | {"oracle": base}
+
+
+def mean_tally(runs: Sequence[Noted], stage: str) -> Tally:
+    """The mean tally of some runs, problem by problem."""
+    assert all(run["problems"] == runs[0]["problems"] for run in runs)
+    means = {name: np.mean([run[stage][name] for run in runs], axis=0) for name in runs[0][stage]}
+    return Tally(means, runs[0]["solutions"], runs[0]["verifications"])
+
+
+def selection_of(row: str) -> str:
+    """The way in which a row of the table selects answers."""
+    return {"none": "maj", "oracle": "oracle"}.get(row, "weighted_sc")
+
+
+def problem_values(noted: Sequence[Noted], stage: str, name: str) -> NDArray[np.float64]:
+    """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
+    values = np.array([run[stage][name] for run in noted], dtype=np.float64)
+    total = TOTALS[name]
+    return values if total is None else values / np.array([run[stage][total] for run in noted])
+
+
+def balanced_accuracy(tally: Mapping[str, Sequence[float]]) -> float:
+    """The mean of the accuracies on correct and on incorrect solutions."""
+    on_correct = sum(tally["right_on_correct"]) / sum(tally["verified_correct"])
+    on_incorrect = sum(tally["right_on_incorrect"]) / sum(tally["verified_incorrect"])
+    return float(np.mean([on_correct, on_incorrect]))

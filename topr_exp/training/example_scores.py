@@ -1,0 +1,67 @@
+"""Log-probabilities, coefficients and gradients of single completions, for analyses outside a run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from topr_exp.models.policy import Policy
+from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.logprobs import score_tokens
+from topr_exp.training.own_loop import ConfiguredLoss
+from topr_exp.types import Batch, Tensor
+
+TokenIds = Sequence[NDArray[np.integer[Any]]]  # one array a completion
+
+
+def score_completions(
+    policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds, *, batch_size: int = 8
+) -> list[NDArray[np.float32]]:
+    """Score completions by a policy: log π of each sampled token, in nats, one array a completion.
+
+    policy: from `topr_exp.load_policy`. prompt_ids, token_ids: B arrays each, of a prompt and of its completion.
+    batch_size: completions of one forward pass.
+    """
+    prompts = [np.asarray(prompt, np.int32) for prompt in prompt_ids]
+    completions = [np.asarray(completion, np.int32) for completion in token_ids]
+    lengths = np.array([len(completion) for completion in completions])
+    distinct_prompts = list(dict.fromkeys(prompt.tobytes() for prompt in prompts))
+    prompt_numbers = np.array([distinct_prompts.index(prompt.tobytes()) for prompt in prompts])
+    order = np.lexsort((lengths, prompt_numbers))  # completions of a prompt may share its computation
+    scores = [np.zeros(0, np.float32)] * len(completions)
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        inputs = Inputs([(prompts[row], completions[row]) for row in rows], policy.device)
+        with torch.inference_mode(), policy.autocast():
+            logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp.cpu().numpy()
+        for row, padded in zip(rows, logp, strict=True):
+            scores[row] = padded[: lengths[row]]
+    return scores
+
+
+def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds) -> Iterator[Tensor]:
+    """Yield ∇ log π(y | x) / T of each completion, [weights] in float32, one after the other.
+
+    Arguments as those of `score_completions`; T: the completion's tokens.
+    """
+    weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
+    for prompt, completion in zip(prompt_ids, token_ids, strict=True):
+        inputs = Inputs([(np.asarray(prompt, np.int32), np.asarray(completion, np.int32))], weights[0].device)
+        mean_logp = score_tokens(policy.model, inputs).logp.sum() / len(completion)
+        gradients = torch.autograd.grad(mean_logp, weights)
+        yield torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:
+    """What a loss multiplies ∇ log π of each token with in the step that it takes, −∂ loss / ∂ log π; [B, T].
+
+    Of TOPR without 1/T it is w R: the tapered weight times the reward. loss: from `topr_exp.loss`, of a `Batch`; the
+    losses of a batch are summed, not reduced.
+    """
+    logp = batch.logp.detach().requires_grad_()
+    losses = loss(replace(batch, logp=logp)).loss
+    (gradient,) = torch.autograd.grad(losses.sum(), logp)
+    return -gradient
