@@ -1,4 +1,4 @@
-"""`python -m reproduce.coverage`: measure by simulation what intervals cover and how often claims are wrong.
+"""`python benchmarks/interval_coverage.py`: measure by simulation what intervals cover and how often claims are wrong.
 
 Worlds of 8 completions to 200 problems, by problems, algorithms and seeds that differ; in half of them one seed in five
 collapses. Two minutes; docs/statistics.md has the table.
@@ -28,7 +28,7 @@ FREEDOMS = np.array([1e6, 1e3, 120, 60, 30, 20, 14, 10, 8, 6, 5, 4, 3, 2])
 
 def main(given: list[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m reproduce.coverage", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/interval_coverage.py", description=__doc__)
     parser.add_argument("--worlds", type=int, default=1000, metavar="N", help="of each kind (default: %(default)s)")
     return exit_status(partial(print_table, parser.parse_args(given).worlds))
 

@@ -130,7 +130,7 @@ def changed_verdicts(
 
 
 def claim_words(figure: Figure, extra: dict[str, Any], table: Mapping[str, Record]) -> dict[str, str]:
-    words = {}
+    words: dict[str, str] = {}
     for model, claims in figure.decide(Runs(table.values()), extra).items():
         words |= {f"{model}, {claim.text}": claim.word for claim in claims}
     return words

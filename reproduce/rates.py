@@ -141,6 +141,7 @@ def cells_of(figure: Figure, request: Request) -> list[Cell]:
     cells: dict[tuple[str, str], Cell] = {}
     for experiment in figure.experiments:
         for job in plan_runs([*SEARCH, *command_words(experiment, figure, request)]):
+            assert job.composed is not None
             entry = job.composed.learning_rates
             place, loss = str(entry.place), str(entry.loss)
             overrides = [word for word in job.overrides if not word.startswith((f"{RATE}=", "seed="))]

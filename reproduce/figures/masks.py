@@ -71,7 +71,7 @@ FIGURE = Figure(
         ),
         others_end_above(lambda way: f"top-k 2: {way} ends above the sampler's μ unknown", top_k_ways, "unknown"),
     ),
-    levels=(by_choice(MASKS | TOP_K_WAYS), stalenesses),
+    levels=(by_choice(TOP_K_WAYS | MASKS), stalenesses),
     wider=(),
     only_full=True,
     own_model=True,

@@ -24,7 +24,7 @@ RIVALS = {
     "CISPO": ["cispo"],
     "naive REINFORCE": ["naive"],
 }
-losses = by_choice(RATIOS | RIVALS)
+losses = by_choice(RIVALS | RATIOS)
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
@@ -63,6 +63,6 @@ FIGURE = Figure(
     own_model=True,
     metrics=("ess", "nats"),
     note="Stories of 22 turns, one epoch on 1,600 fixed completions; with k wordings a turn an answer has 22 log k "
-    "nats more. Rates were chosen for each loss and k by seeds 100 and 101, which are not among those reported (`python "
-    "-m reproduce.rates nats`). The ratios that the effective sample size is of are of whole answers.",
+    "nats more. Rates were chosen for each loss and k by seeds 100 and 101, which are not among those reported "
+    "(`python -m reproduce.rates nats`). The ratios that the effective sample size is of are of whole answers.",
 )

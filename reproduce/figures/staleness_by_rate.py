@@ -41,7 +41,7 @@ LOSSES_OF_GROUPS = {
     "VESPO": ["vespo algo.c1_pos=null"],
     "VESPO, a quarter": ["vespo algo.c1_pos=0.5", f"vespo algo.c1_pos=null {UPDATES}=1"],
 }
-losses = by_choice(LOSSES_OF_ANSWERS | LOSSES_OF_GROUPS)
+losses = by_choice(LOSSES_OF_GROUPS | LOSSES_OF_ANSWERS)
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:

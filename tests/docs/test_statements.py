@@ -14,8 +14,7 @@ import yaml
 from reproduce import records
 from reproduce.selection import Runs, pick
 from tests.conftest import ROOT
-from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.repetitions import difference, gain
+from topr_exp.report import Interval, difference, gain
 
 RESULTS, LEARNT, STALENESS = (ROOT / "docs" / name for name in ("results", "learnt.md", "staleness.md"))
 VERDICTS = ("above", "below", "undecided")
@@ -107,7 +106,7 @@ def unstated(prose: str, said: list[Statement]) -> list[str]:
 def interval(where: str, expression: str) -> Interval:
     """What an expression is by the records."""
     figure, model, *settings = where.split()
-    stored = list(records.known(records.read(RESULTS / f"{figure}.json")).values())
+    stored = list(records.records_by_identity(records.read(RESULTS / f"{figure}.json")).values())
     assert stored, f"{figure}: no records"
     return value_of(pick(Runs(stored), " ".join([f"model.name={model}", *settings])), expression)
 

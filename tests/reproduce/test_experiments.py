@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from reproduce import records
-from reproduce.__main__ import chosen, main, parser
+from reproduce.__main__ import choose_figures, main, parser
+from reproduce.figures import FIGURES
 from reproduce.groups import group_by
-from reproduce.jobs import arguments, jobs_of
+from reproduce.jobs import command_words, plan_figure
 from reproduce.selection import Runs
-from reproduce.tables import FIGURES
 from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
 from topr_exp.types import ConfigError
@@ -32,7 +32,9 @@ def test_every_experiment_belongs_to_a_figure() -> None:
 @pytest.mark.parametrize("name", ["lag", "mismatch"])
 def test_each_run_of_a_study_is_in_one_row_of_its_table(name: str) -> None:
     figure = named(name)
-    runs = Runs([{"settings": json.loads(key)} for key in jobs_of(figure, request_for(figure, overrides=("seed=0",)))])
+    runs = Runs(
+        [{"settings": json.loads(key)} for key in plan_figure(figure, request_for(figure, overrides=("seed=0",))).jobs]
+    )
     rows = [run["settings"] for group in group_by(runs, *figure.levels).values() for run in group]
     assert len(rows) == len(runs)
     assert all(run["settings"] in rows for run in runs)
@@ -40,7 +42,8 @@ def test_each_run_of_a_study_is_in_one_row_of_its_table(name: str) -> None:
 
 def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed() -> None:
     jobs = {
-        name: jobs_of(named(name), request_for(named(name))).values() for name in ("fig1", "fig2", "fig7", "related")
+        name: plan_figure(named(name), request_for(named(name))).jobs.values()
+        for name in ("fig1", "fig2", "fig7", "related")
     }
     folders = {name: {job.config.folder for job in each} for name, each in jobs.items()}
     assert len(folders["fig1"]) == 21
@@ -69,11 +72,11 @@ def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:
 
 def test_an_experiment_s_own_settings_and_the_command_line_s() -> None:
     figure = named("fig7")
-    texts = arguments(figure.experiments[0], figure, request_for(figure, full=True, overrides=("seed=7",)))
+    texts = command_words(figure.experiments[0], figure, request_for(figure, full=True, overrides=("seed=7",)))
     assert texts[:2] == ["experiment=fig1", "algo=is,topr"]
     assert [text for text in texts if text.startswith("seed=")] == ["seed=7"]
     assert "cluster.threads=1" in texts
-    slurm = arguments("fig1", figure, request_for(overrides=("cluster=slurm",)))
+    slurm = command_words("fig1", figure, request_for(overrides=("cluster=slurm",)))
     assert not any(text.startswith("cluster.") for text in slurm)
 
 
@@ -84,7 +87,7 @@ def test_an_experiment_s_own_settings_and_the_command_line_s() -> None:
 )  # fmt: skip
 def test_one_algorithm_of_a_figure_that_has_settings_of_others(text: str, losses: set[str]) -> None:
     figure = named("nats")
-    jobs = jobs_of(figure, request_for(figure, overrides=(text, "seed=0", "optim.lr=3e-4")))
+    jobs = plan_figure(figure, request_for(figure, overrides=(text, "seed=0", "optim.lr=3e-4"))).jobs
     found = (job.config.algo for job in jobs.values())
     assert {f"{algo.name} {getattr(algo, 'ratio', '')}" for algo in found} == losses
 
@@ -95,7 +98,7 @@ def test_one_algorithm_of_a_figure_that_has_settings_of_others(text: str, losses
      ("--full model=tiny", "mu", "lag table2"), ("fig2 mu", "fig2 mu", "fig1"), ("", "fig1 table2", "mu")],
 )  # fmt: skip
 def test_which_figures_are_asked_for(given: str, there: str, not_there: str) -> None:
-    names = {figure.name for figure in chosen(FIGURES, parser().parse_intermixed_args(given.split()))}
+    names = {figure.name for figure in choose_figures(FIGURES, parser().parse_intermixed_args(given.split()))}
     assert names >= {*there.split()}
     assert not names & {*not_there.split()}
 

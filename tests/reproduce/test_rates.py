@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import yaml
 
+import topr_exp
 from reproduce import rates, records
-from reproduce.groups import grouping
-from reproduce.jobs import CONF, jobs_of
-from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, wanted
+from reproduce.figures.nats import losses as losses_of_nats
+from reproduce.jobs import CONF, plan_figure
+from reproduce.rates import GRID, SEEDS, Tried, best_rate, missing_trials, nearest
 from reproduce.records import read_rates, runs_of
 from reproduce.selection import Runs
 from tests.conftest import ROOT, config_of, make_graded
 from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.schema import plain
 
 pytestmark = pytest.mark.extended
 
@@ -27,7 +27,7 @@ ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
 def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
     """What is tried of a world, pass@1 by rate and seed, until nothing is lacking."""
     tried: Tried = {}
-    while runs := wanted(tried):
+    while runs := missing_trials(tried):
         for rate, seed in runs:
             tried.setdefault(rate, []).append(world[rate][SEEDS.index(seed)])
             assert len(tried[rate]) <= 2
@@ -45,7 +45,7 @@ def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
 )
 def test_a_grid_grows_until_its_choice_has_neighbours(levels: tuple[float, ...], chosen: float, runs: int) -> None:
     tried = searched({rate: (level, level) for rate, level in zip(GRID, levels, strict=True)})
-    assert choice(tried) == chosen
+    assert best_rate(tried) == chosen
     assert sum(map(len, tried.values())) == runs
     at = GRID.index(chosen)
     assert {GRID[i] for i in (at - 1, at + 1) if 0 <= i < len(GRID)} <= tried.keys()
@@ -54,13 +54,13 @@ def test_a_grid_grows_until_its_choice_has_neighbours(levels: tuple[float, ...],
 def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> None:
     world = dict.fromkeys(GRID, (50.0, 50.0)) | {1e-3: (60.0, 20.0), 3e-4: (55.0, 55.0), 1e-4: (54.0, 56.0)}
     tried = searched(world)
-    assert choice(tried) == 1e-4
+    assert best_rate(tried) == 1e-4
     assert tried[1e-3] == [60, 20]
     assert tried[3e-5] == [50], "the choice was at the edge of what was tried"
     rng = np.random.default_rng(0)
     for _ in range(300):  # any world ends, with a choice that is no edge
         tried = searched({rate: tuple(rng.uniform(0, 100, 2)) for rate in GRID})
-        at = GRID.index(choice(tried))
+        at = GRID.index(best_rate(tried))
         assert all(GRID[i] in tried for i in (at - 1, at + 1) if 0 <= i < len(GRID))
     assert [nearest(rate) for rate in (3e-5, 4e-4, 5e-7, None)] == [3e-5, 3e-4, 3e-6, 3e-4]
 
@@ -71,13 +71,12 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
     tried.write_text("tiny: {dpo: {7.0: [1.0, 2.0]}}\n")
     monkeypatch.setattr(records, "LEARNING_RATES", conf)
-    monkeypatch.setattr(records, "TRIED", tried)
+    monkeypatch.setattr(records, "TRIED_RATES", tried)
     started: list[tuple[float, int]] = []
 
-    def launch(plan: Any, arguments: list[str], *, reports: bool) -> int:
-        assert not reports, "of hundreds of runs, after each few"
-        assert len(plan.jobs) <= rates.CHUNK
-        for job in plan.jobs:
+    def run_sweep(jobs: list[Any], words: list[str]) -> int:
+        assert len(jobs) <= rates.CHUNK
+        for job in jobs:
             config = job.config
             started.append((config.optim.lr, config.seed))
             assert (config.data.test_split, config.evaluation.every, config.sampler.seed) == (
@@ -92,12 +91,12 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
 
     def extract(folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
         config = records_of[folder]
-        settings = records.chosen(plain(config))
+        settings = records.identifying_settings(config)
         return {"run": folder.name, "settings": yaml.safe_load(yaml.safe_dump(settings)), "environment": {},
                 "final": {"pass@1": 0.5 + 30 * config.optim.lr, "invalid": 0.1}, "metrics": {}}  # fmt: skip
 
     records_of, why = dict[Path, Any](), "the loss or its gradient is not finite at step 7"
-    monkeypatch.setattr("topr_exp.sweeps.launch.launch", launch)
+    monkeypatch.setattr(topr_exp, "run_sweep", run_sweep)
     monkeypatch.setattr(records, "extract", extract)
     command = ["learning_rates", "algo=topr", f"output_dir={tmp_path}", "--out", str(tmp_path), "--jobs", "1"]
     assert rates.main([*command, "--list"]) == 0
@@ -127,10 +126,10 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
 def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> None:
     conf = read_rates()
     assert set(conf["tiny"]) == set(conf["tiny_noise"]) <= ALGORITHMS
-    for place, losses in read_rates(records.TRIED).items():
+    for place, losses in read_rates(records.TRIED_RATES).items():
         for loss, tried in losses.items():
-            assert conf[place][loss] == choice(tried)
-            assert wanted(tried, choice(tried)) == []
+            assert conf[place][loss] == best_rate(tried)
+            assert missing_trials(tried, best_rate(tried)) == []
 
 
 def test_each_loss_of_a_study_has_a_rate_of_its_own() -> None:
@@ -140,7 +139,7 @@ def test_each_loss_of_a_study_has_a_rate_of_its_own() -> None:
     assert {(cell.place, cell.loss) for cell in cells} == {
         (f"tiny_nats_{choices}_choices", loss) for choices in (1, 8, 128) for loss in losses
     }
-    groups = grouping("of_nats")(Runs({"settings": dict(cell.settings)} for cell in cells))
+    groups = losses_of_nats(Runs({"settings": dict(cell.settings)} for cell in cells))
     assert [len(group) for group in groups.values()] == [3] * len(losses), "each is drawn, as one line"
 
 
@@ -148,8 +147,8 @@ def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss() -> Non
     """The loss by its width or division, where these are not the YAML's."""
     names = {("topr", False): "topr_undivided", ("ppo", 0.8): "ppo_eps_low_0_8", ("gspo", 0.03): "gspo_eps_low_0_03",
              ("vespo", 0.5): "vespo_c1_pos_0_5"}  # fmt: skip
-    conf, seen = read_rates(), set()
-    for job in jobs_of(named("staleness_by_rate"), request_for(named("staleness_by_rate"))).values():
+    conf, seen, figure = read_rates(), set(), named("staleness_by_rate")
+    for job in plan_figure(figure, request_for(figure)).jobs.values():
         algo, updates = job.config.algo, job.config.schedule.updates
         own = getattr(algo, "c1_pos", getattr(algo, "eps_low", getattr(algo, "length_normalize", None)))
         own = names.get((algo.name, own), algo.name)

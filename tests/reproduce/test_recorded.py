@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from reproduce import records
-from reproduce.draw import drawing, save
 from reproduce.figure import Figure, key_of
-from reproduce.jobs import jobs_of
-from reproduce.page import numbers, write_page
+from reproduce.figures import FIGURES
+from reproduce.jobs import plan_figure
+from reproduce.page import number_table, write_page
+from reproduce.panels import project_style, save_picture
 from reproduce.selection import Runs
-from reproduce.tables import FIGURES
 from tests.conftest import ROOT
 from tests.reproduce.worlds import group, request_for
 
@@ -43,8 +43,8 @@ def test_a_figure_is_the_recorded_one_and_its_claims_have_runs(figure: Figure, t
         claims = figure.judge(members, stored["extra"])
         assert claims
         assert [claim.text for claim in claims if claim.evidence in ("", "no runs") or "{" in claim.text] == []
-    with drawing():
-        save(figure.draw(runs, stored["extra"]), tmp_path / "now.png")
+    with project_style():
+        save_picture(figure.draw(runs, stored["extra"]), tmp_path / "now.png")
     now, then = (matplotlib.image.imread(path) for path in (tmp_path / "now.png", RESULTS / f"{figure.name}.png"))
     assert now.shape == then.shape
     assert np.mean(np.abs(now - then).max(axis=-1) > 0.1) < 5e-4
@@ -56,11 +56,11 @@ def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
     stored = records.read(RESULTS / f"{figure.name}.json")
     some = Runs(records.runs_of(stored)[::3])
     if figure.name in ("fig3", "fig4", "fig7", "table1", "agro_kl", "lag"):  # of each kind of panel
-        with drawing():
-            save(figure.draw(some, stored["extra"]), tmp_path / "half.png")
+        with project_style():
+            save_picture(figure.draw(some, stored["extra"]), tmp_path / "half.png")
     for members in some.split("model.name").values():
         assert all(claim.evidence for claim in figure.judge(members, stored["extra"]))
-        assert len(numbers(figure, members)) > 2
+        assert len(number_table(figure, members)) > 2
     if figure.name not in ("fig2", "agro_fig1"):  # whose curves are no runs'
         assert {claim.word for claim in figure.judge(Runs([]), {})} <= {"undecided"}
 
@@ -68,8 +68,8 @@ def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
 @EVERY_FIGURE
 def test_recorded_runs_are_those_of_the_experiments(figure: Figure) -> None:
     """Settings of the first two seeds, composed now, are identities of records; so that --recorded runs nothing."""
-    known = records.known(records.read(RESULTS / f"{figure.name}.json"))
-    jobs = jobs_of(figure, request_for(figure, overrides=("seed=0",)))
+    known = records.records_by_identity(records.read(RESULTS / f"{figure.name}.json"))
+    jobs = plan_figure(figure, request_for(figure, overrides=("seed=0",))).jobs
     assert jobs
     assert jobs.keys() <= known.keys()
     assert len({job.config.folder for job in jobs.values()}) == len(jobs)
@@ -85,7 +85,7 @@ def test_records_name_their_environment_and_differences(tmp_path: Path) -> None:
     records.write(tmp_path / "x.json", [other, one], {"number": 1.5})
     stored = records.read(tmp_path / "x.json")
     assert stored["extra"] == {"number": 1.5}
-    known = records.known(stored)
+    known = records.records_by_identity(stored)
     assert known[key_of(other)]["environment"] == {"git_commit": "def"}
     assert records.differences(known[key_of(one)], one) == []
     changed = json.loads(json.dumps(one))
@@ -100,13 +100,15 @@ def test_a_file_has_the_environment_and_the_base_of_many_runs_once(tmp_path: Pat
     stored = records.read(tmp_path / "x.json")
     assert len(stored["runs"]) == 3
     assert len(stored["bases"]) == len({json.dumps(record["base"]) for record in made})
-    assert [record["base"] for record in records.known(stored).values()] == [record["base"] for record in made]
+    assert [record["base"] for record in records.records_by_identity(stored).values()] == [
+        record["base"] for record in made
+    ]
 
 
 @pytest.mark.parametrize("counts", ["4 0 4", "0", " ".join(map(str, range(36))), " ".join(map(str, range(40)))])
 def test_counts_come_back_from_the_fewer_characters_in_which_they_are_stored(counts: str) -> None:
-    assert records.unpacked(records.packed(counts)) == counts
+    assert records.unpack_counts(records.pack_counts(counts)) == counts
 
 
 def test_counts_of_few_different_values_take_a_character_each() -> None:
-    assert records.packed("4 0 4 1000") == "4 0 1000:0102"
+    assert records.pack_counts("4 0 4 1000") == "4 0 1000:0102"

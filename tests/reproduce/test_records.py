@@ -16,8 +16,8 @@ from reproduce import records
 from reproduce.check import check, compare, write_figure
 from reproduce.jobs import Need, Request
 from reproduce.page import write_page
-from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics
-from reproduce.selection import Runs, collapsed, fell, over_seeds
+from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, binned_metrics, extract, identity_of
+from reproduce.selection import Runs, collapsed_seeds, collapsed_share, over_seeds
 from tests import by_hand
 from tests.conftest import config_of, lines_of
 from tests.reproduce.worlds import group, named
@@ -122,7 +122,7 @@ def test_a_longer_run_s_updates_are_averaged_in_twenty_parts() -> None:
     updates[0]["grad_norm"], updates[1]["grad_norm"] = None, math.inf
     for update in updates[3:6]:
         update["grad_norm"] = None
-    found = metrics(Run(Path("x"), "x", config={"optim": {"batch_size": 1}}, updates=updates), ["grad_norm"])
+    found = binned_metrics(Run(Path("x"), "x", config={"optim": {"batch_size": 1}}, updates=updates), ["grad_norm"])
     assert found["step"] == [*range(3, 31, 3), *range(32, 51, 2)]
     means = [*(i - 1.0 for i in range(3, 31, 3)), *(i - 0.5 for i in range(32, 51, 2))]
     assert found["grad_norm"] == [3.0, None, *means[2:]]
@@ -152,11 +152,11 @@ def test_the_interval_over_seeds() -> None:
 def test_a_seed_collapsed_below_half_of_its_base() -> None:
     """The bases are at 40 %: 19 is below half of that, 21 is not."""
     runs = Runs(group("topr", (19.0, 21.0, 5.0), base={"correct": 40.0}).records())
-    assert fell(runs) == [True, False, True]
-    found = collapsed(runs)
+    assert collapsed_seeds(runs) == [True, False, True]
+    found = collapsed_share(runs)
     assert found is not None
     assert (found.value, found.seeds) == (2 / 3, 3)
-    assert collapsed(Runs([])) is None
+    assert collapsed_share(Runs([])) is None
 
 
 # ---- a check says how many runs agree, how far the others are off, and whether a verdict changes
@@ -171,17 +171,16 @@ def found(tmp_path: Path) -> Found:
     made = [record for each in (group("topr", 75), group("ppo", 40)) for record in each.records()]
     records.write(tmp_path / "fig1.json", made, {})
     stored = records.read(tmp_path / "fig1.json")
-    return stored, copy.deepcopy(records.known(stored))
+    return stored, copy.deepcopy(records.records_by_identity(stored))
 
 
 def test_another_digit_is_counted_and_measured(found: Found) -> None:
     stored, again = found
-    assert compare(named("fig1"), *found) == (["fig1: the same to the digit in 6 of 6 runs"], True)
+    assert compare(named("fig1"), *found) == ["fig1: the same to the digit in 6 of 6 runs"]
     second = next(each for each in again.values() if each["settings"]["algo.name"] == "topr")
     second["training_seconds"] = 1e9
     second["final"]["pass@1"] += 0.005
-    (text, moved), agrees = compare(named("fig1"), stored, again)
-    assert not agrees
+    text, moved = compare(named("fig1"), stored, again)
     assert text == (
         "fig1: the same to the digit in 5 of 6 runs; in the others final shares differ by up to 0.5 points, "
         "no verdict changes"
@@ -194,7 +193,7 @@ def test_a_verdict_that_turns_round_is_named(found: Found) -> None:
     for record in again.values():
         if record["settings"]["algo.name"] == "topr":
             record["final"] = group("topr", 31).records()[0]["final"]
-    (text, *_), _ = compare(named("fig1"), stored, again)
+    text, *_ = compare(named("fig1"), stored, again)
     claim = "tiny, PPO stalls: it gains less than half of what TOPR gains"
     assert text.endswith(f", 1 verdict changed: {claim}: reversed, was shown")
 

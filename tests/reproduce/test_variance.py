@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from reproduce.claims import times_topr
-from reproduce.variance import LIMITS, coefficients, distance, moments, of_run, variances
+from reproduce.distance import distance
+from reproduce.variance import (
+    LIMITS,
+    compute_variances,
+    example_coefficients,
+    gradient_moments,
+    in_multiples_of_topr,
+    moments_of_run,
+)
 from tests.conftest import config_of
 from tests.reproduce.test_records import rows
 from topr_exp.config.settings import Config
@@ -30,16 +37,16 @@ def test_table_1_s_limits_are_those_of_the_yamls() -> None:
 
 def test_a_variance_is_told_in_multiples_of_topr_s() -> None:
     seeds = [{"topr": [1.0, 2.0], "is": [2.0, 1.0]}, {"topr": [1.0, -1e-9], "is": [8.0, 1.0]}]
-    assert times_topr(seeds[:1], "is") == "2; 4"
-    assert times_topr(seeds, "is") == "4; –", "TOPR's mean gradient is lost in noise in one seed"
-    assert times_topr([], "is") == ""
+    assert in_multiples_of_topr(seeds[:1], "is") == "2; 4"
+    assert in_multiples_of_topr(seeds, "is") == "4; –", "TOPR's mean gradient is lost in noise in one seed"
+    assert in_multiples_of_topr([], "is") == ""
 
 
 def test_the_moments_of_gradients_are_those_of_the_whole_matrix() -> None:
     rng = np.random.default_rng(3)
     each = rng.normal(0.1, 1, (70, 11))  # more than two blocks
     factors = {name: rng.normal(size=70) for name in ("one", "other")}
-    found = moments([torch.tensor(row) for row in each], factors)
+    found = gradient_moments([torch.tensor(row) for row in each], factors)
     for name, (trace, signal) in found.items():
         weighed = factors[name][:, None] * each
         assert trace == pytest.approx(np.trace(np.cov(weighed.T)), rel=1e-9)
@@ -49,10 +56,10 @@ def test_the_moments_of_gradients_are_those_of_the_whole_matrix() -> None:
 
 def test_at_the_start_only_positives_only_differs_and_later_each_limit_does_what_it_says() -> None:
     positive = np.array([True, True, False, False])
-    start = coefficients(np.zeros(4), positive)
+    start = example_coefficients(np.zeros(4), positive)
     assert start.pop("sft").tolist() == [1, 1, 0, 0]
     assert all(each.tolist() == [1, 1, -1, -1] for each in start.values())
-    later = coefficients(np.log([4, 0.5, 4, 0.5]), positive)
+    later = example_coefficients(np.log([4, 0.5, 4, 0.5]), positive)
     assert later["topr"].tolist() == pytest.approx([1, 1, -1, -0.5])
     assert later["tis"].tolist() == pytest.approx([1, 0.5, -1, -0.5])
     assert later["is"].tolist() == pytest.approx([4, 0.5, -4, -0.5])
@@ -111,14 +118,14 @@ def test_the_variance_of_a_run_s_gradients(finished: Config) -> None:
             sums[name], squares[name] = sums[name] + each, squares[name] + float(each @ each)
     assert min(ratios) < 0.5, "the policy has hardly moved"
     assert max(ratios) > 1.5
-    found = of_run(finished.folder, 0)
+    found = moments_of_run(finished.folder, 0)
     assert set(found) == set(within)
     for name in within:
         trace = (squares[name] - float(sums[name] @ sums[name]) / len(ratios)) / (len(ratios) - 1)
         assert found[name][0] == pytest.approx(trace, rel=1e-3), name
     record = {"settings": {"algo.name": "topr", "model.name": "tiny", "seed": 0}}
     other = {"settings": {"algo.name": "is", "model.name": "tiny", "seed": 1}}
-    noted = variances([(record, finished.folder), (other, finished.folder)])
+    noted = compute_variances([(record, finished.folder), (other, finished.folder)])
     assert list(noted) == ["tiny 0 start", "tiny 0 near", "tiny 0", "tiny 0 own", "tiny 1 own"]
     assert noted["tiny 0"]["is"][0] == pytest.approx(found["is"][0], rel=1e-5)
     assert noted["tiny 0 own"] == {"topr": noted["tiny 0"]["topr"]}

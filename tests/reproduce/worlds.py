@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reproduce.figure import Claim, Figure, key_of
+from reproduce.claims import Claim
+from reproduce.figure import Figure, key_of
+from reproduce.figures import FIGURES
 from reproduce.jobs import Request
 from reproduce.selection import Runs
-from reproduce.tables import FIGURES
 
 
 def named(name: str) -> Figure:

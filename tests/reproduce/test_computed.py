@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reproduce import tabular
+from reproduce.bandit import train_bandits
 from reproduce.difficulty import difficulty_of_run, difficulty_weights
-from reproduce.table2 import rows_of, selection, tallies
+from reproduce.figures import fig2
+from reproduce.verification import compute_tallies, selection_of, tallies_by_row
 from tests.reproduce.test_worlds import PPO, TOPR, objectives, verifier
 from tests.reproduce.worlds import World, group
 from topr_exp.config.settings import Config
-from topr_exp.verifier.figures import summarise
+from topr_exp.report import summarise
 
 
 def test_agro_converges_to_the_optimum_and_kl_pg_does_not() -> None:
-    found = tabular.agro_convergence(updates=400, seeds=3)
+    found = train_bandits(updates=400, seeds=3)
     for agro, kl_pg in zip(found["agro"], found["kl_pg"], strict=True):
         assert agro[0] == kl_pg[0] > 0.05  # both start at π_ref
         assert agro[-1] < 1e-5
@@ -24,7 +25,7 @@ def test_agro_converges_to_the_optimum_and_kl_pg_does_not() -> None:
 
 
 def test_the_objectives_are_the_papers() -> None:
-    ours, theirs = tabular.objectives(), objectives(TOPR, PPO)
+    ours, theirs = fig2.objectives(), objectives(TOPR, PPO)
     assert ours["ratio"] == theirs["ratio"]
     for sign in ("positive", "negative"):
         for name in ("topr", "ppo"):
@@ -41,14 +42,14 @@ def test_ratios_are_those_of_the_last_updates() -> None:
     levels = {"q05_pos": -1.0, "q50_pos": 0.5, "q95_pos": 2.0}
     runs = World("fig2", "", [group("topr", 60, metrics={f"log_ratio_{name}": [9.0] * 19 + [value]
                                                          for name, value in levels.items()})], "").runs()  # fmt: skip
-    assert tabular.log_ratios(runs, "positive") == pytest.approx((-1.0, 0.5, 2.0))
+    assert fig2.log_ratio_quantiles(runs, "positive") == pytest.approx([-1.0, 0.5, 2.0])
 
 
 def test_before_is_the_base_and_after_the_last_iteration(tmp_path: Path) -> None:
     steps = {str(step): {"right": [float(step), 2.0 * step]} for step in (0, 1, 2, 10)}
     noted = {"iterations": steps, "problems": ["a", "b"], "solutions": 4, "verifications": 2}
     (tmp_path / "verification.json").write_text(json.dumps(noted))
-    (found,) = tallies([({"settings": {"algo.name": "topr", "seed": 1}}, tmp_path)]).items()
+    (found,) = compute_tallies([({"settings": {"algo.name": "topr", "seed": 1}}, tmp_path)]).items()
     assert found == (
         '{"algo.name": "topr", "seed": 1}',
         {"before": {"right": [0.0, 0.0]}, "after": {"right": [10.0, 20.0]}, "problems": ["a", "b"], "solutions": 4,
@@ -58,11 +59,11 @@ def test_before_is_the_base_and_after_the_last_iteration(tmp_path: Path) -> None
 
 def test_rows_are_means_over_the_runs() -> None:
     world = World("table2", "", verifier((60, 40, 30, 35, 45), (70, 80, 8, 60, 45)), "")
-    rows = rows_of(world.runs(), world.numbers())
+    rows = tallies_by_row(world.runs(), world.numbers())
     figures = {kind: summarise(row, resamples=2) for kind, row in rows.items()}
     assert [*rows] == ["none", "base", "topr", "oracle"]
     expected = {"none": 0.45, "base": 0.35, "topr": 0.6, "oracle": 0.8}
-    assert {kind: found[selection(kind)]["value"] for kind, found in figures.items()} == pytest.approx(
+    assert {kind: found[selection_of(kind)]["value"] for kind, found in figures.items()} == pytest.approx(
         expected, abs=0.01
     )
     assert figures["base"]["accuracy"]["value"] == pytest.approx((60 + 3 * 40) / 400, abs=0.003)
