@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import yaml
-from omegaconf import OmegaConf
 
 from reproduce.files import read_json, write_file
 from reproduce.selection import Record, Runs
-from topr_exp import Config, TOPRError, settings_by_key
+from topr_exp import Config, ConfigError, TOPRError, loss, settings_by_key
 from topr_exp.report import Run, problem_results, read_run
 
 # Settings that some experiment varies or that its size depends on; those that are null are left out of a record.
@@ -79,18 +78,18 @@ def identifying_settings(settings: Config | Mapping[str, Any]) -> dict[str, Any]
 
 @functools.cache
 def usual_values(algo: str) -> dict[str, Any]:
-    """The values in conf/algo of an algorithm, by dotted key, and the defaults of the other KEYS_OF_LOSSES."""
-    path = CONF / "algo" / f"{algo}.yaml"
-    loss_settings: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    defaults = [str(choice) for choice in loss_settings.get("defaults", ())]
-    is_divided_by_tokens = any("divided_by_tokens" in choice for choice in defaults)
-    values = {f"algo.{key}": value for key, value in loss_settings.items()}
-    return values | {
+    """The values of a loss as its YAML makes it, by dotted key, and the defaults of the other KEYS_OF_LOSSES."""
+    values = {
         "schedule.when_stale": "keep",
         "sampler.mismatch.weights": "none",
-        "optim.reduction": "tokens" if is_divided_by_tokens else "sequences",
+        "optim.reduction": "sequences",
         "optim.whole_groups": False,
     }
+    try:
+        configured = loss(algo)
+    except ConfigError:  # a user's own, without a YAML of its name
+        return values
+    return values | settings_by_key({"algo": configured.function}) | {"optim.reduction": configured.reduction}
 
 
 def read_rates(path: Path | None = None) -> dict[str, Any]:
