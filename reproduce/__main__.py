@@ -145,11 +145,11 @@ def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> li
             raise ConfigError(f"{model}: {name} trains another model; leave one of the two out")
     if names:
         return [figure for figure in figures if figure.name in names]
-    chosen = []
+    default_figures = []
     for figure in figures:
         if (options.full or not figure.only_full) and not (model and figure.own_model):
-            chosen.append(figure)
-    return chosen
+            default_figures.append(figure)
+    return default_figures
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def write_records(need: Need, request: Request) -> list[Record]:
     all_records = records.records_by_identity(stored)
     if not all_records.keys() <= need.jobs.keys():
         full_request = dataclasses.replace(request, full=True, overrides=())
-        wanted = need.jobs.keys() | plan_figure(figure, full_request).jobs.keys()
-        all_records = {identity: record for identity, record in all_records.items() if identity in wanted}
+        identities = need.jobs.keys() | plan_figure(figure, full_request).jobs.keys()
+        all_records = {identity: record for identity, record in all_records.items() if identity in identities}
     all_records |= {identity: record for identity, (record, _) in finished_records(need).items()}
     if all_records:
         records.write(file, all_records.values(), stored["extra"])
@@ -118,14 +118,14 @@ def largest_gap(first: Record, second: Record) -> float:
 
 
 def changed_verdicts(
-    figure: Figure, extra: dict[str, Any], before: Mapping[str, Record], after: Mapping[str, Record]
+    figure: Figure, extra: dict[str, Any], recorded: Mapping[str, Record], computed: Mapping[str, Record]
 ) -> list[str]:
     """The claims, by model and text, whose words are others in other records."""
-    words_before, words_after = (claim_words(figure, extra, table) for table in (before, after))
+    recorded_words, computed_words = (claim_words(figure, extra, table) for table in (recorded, computed))
     changed = []
-    for claim, word in words_after.items():
-        if word != words_before[claim]:
-            changed.append(f"{claim}: {word}, was {words_before[claim]}")
+    for claim, word in computed_words.items():
+        if word != recorded_words[claim]:
+            changed.append(f"{claim}: {word}, was {recorded_words[claim]}")
     return changed
 
 

@@ -25,7 +25,7 @@ class Claim:
     holds: bool | None  # None: not decided, for lack of runs or since the interval holds 0
     evidence: str
     p: float | None = None  # two-sided, of the test that decides it; None: no interval does
-    alone: bool = False  # by its own interval, but not among all claims of its figure
+    left_open: bool = False  # by Holm: decided by its own interval, but not among all claims of its figure
     equal: bool = False  # an identity: the difference is 0 for each seed and problem
 
     @property
@@ -39,7 +39,7 @@ class Claim:
             word = "shown"
         else:
             word = "not shown" if self.p is None else "reversed"
-        return f"{word} alone" if self.alone else word
+        return f"{word} alone" if self.left_open else word
 
 
 Rule = Callable[[str, Interval | None, float], Claim]  # of a text, an interval and a limit
@@ -144,18 +144,18 @@ def p_value(interval: Interval, limit: float = 0.0) -> float:
 
 
 def holm(claims: Sequence[Claim]) -> list[Claim]:
-    """Mark the decided claims that Holm's step-down procedure (1979) leaves open: `alone`.
+    """Mark the decided claims that Holm's step-down procedure (1979) leaves open.
 
     With all m p-values in order, the i-th counts while p_i ≤ (1 − LEVEL) / (m − i), i from 0: the error of all
     together is at most 5 %. Claims without a p take no part.
     """
     p_values = {i: claim.p for i, claim in enumerate(claims) if claim.p is not None}
     order = sorted(p_values, key=lambda i: p_values[i])
-    left_open: set[int] = set()
+    open_claims: set[int] = set()
     for rank, i in enumerate(order):
-        if left_open or p_values[i] > (1 - LEVEL) / (len(order) - rank):
-            left_open.add(i)
-    return [replace(claim, alone=i in left_open and claim.holds is not None) for i, claim in enumerate(claims)]
+        if open_claims or p_values[i] > (1 - LEVEL) / (len(order) - rank):
+            open_claims.add(i)
+    return [replace(claim, left_open=i in open_claims and claim.holds is not None) for i, claim in enumerate(claims)]
 
 
 def verdict(claims: Sequence[Claim]) -> str:
@@ -177,14 +177,17 @@ def ends_above(
     """That a group ends above a reference (None: its base) in a metric, by more than a limit; both are choices."""
 
     def judge(runs: Runs, extra: Extra) -> Claim:
-        ours = pick(runs, group)
-        others = pick(runs, reference) if reference is not None else Runs([])
-        interval = difference(others, ours, metric) if reference is not None else gain(ours, metric)
+        picked, reference_runs = pick(runs, group), Runs([])
+        if reference is None:
+            interval = gain(picked, metric)
+        else:
+            reference_runs = pick(runs, reference)
+            interval = difference(reference_runs, picked, metric)
         claim = rule(text, interval, limit)
         if interval is None or metric == "invalid":
             return claim
         lead = interval.value - limit if rule is not within else 0.0
-        return open_if_collapsed(claim, ours, others, lead=lead)
+        return open_if_collapsed(claim, picked, reference_runs, lead=lead)
 
     return judge
 
@@ -201,24 +204,24 @@ def is_above(text: str, group: Runs, reference: Runs) -> Claim:
     return claim if interval is None else open_if_collapsed(claim, group, reference, lead=interval.value)
 
 
-def others_end_above(text_of: Callable[[str], str], split: Split, ours: str) -> Judge:
-    """That each other group of a split ends above ours; text_of: maps the other's name to the sentence."""
+def others_end_above(text_of: Callable[[str], str], split: Split, reference: str) -> Judge:
+    """That each other group of a split ends above the reference; text_of: maps the other's name to the sentence."""
 
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         groups = split(runs)
-        our_group = groups.pop(ours, Runs([]))
-        return [is_above(text_of(name_of(key)), group, our_group) for key, group in groups.items()]
+        reference_runs = groups.pop(reference, Runs([]))
+        return [is_above(text_of(name_of(key)), group, reference_runs) for key, group in groups.items()]
 
     return judge
 
 
-def ends_above_others(text_of: Callable[[str], str], split: Split, ours: str) -> Judge:
-    """That our group of a split ends above each other one."""
+def ends_above_others(text_of: Callable[[str], str], split: Split, best: str) -> Judge:
+    """That one group of a split ends above each other one."""
 
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         groups = split(runs)
-        our_group = groups.pop(ours, Runs([]))
-        return [is_above(text_of(name_of(key)), our_group, group) for key, group in groups.items()]
+        best_runs = groups.pop(best, Runs([]))
+        return [is_above(text_of(name_of(key)), best_runs, group) for key, group in groups.items()]
 
     return judge
 
@@ -272,7 +275,8 @@ def number_above(
         texts = []
         for label, numbers in ((first[0], first_numbers), (second[0], second_numbers)):
             texts.append(f"{label} {' '.join(map(number_form.format, numbers))}{space}{unit}")
-        leads = [ours - factor * theirs for ours, theirs in zip(first_numbers, second_numbers, strict=True)]
+        number_pairs = zip(first_numbers, second_numbers, strict=True)
+        leads = [first_number - factor * second_number for first_number, second_number in number_pairs]
         return by_seeds(text, leads, "; ".join(texts))
 
     return judge

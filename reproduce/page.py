@@ -43,8 +43,8 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
 
 def anchor(title: str) -> str:
     """The link that GitHub gives a heading."""
-    kept = [character for character in title.lower() if character.isalnum() or character in " -_"]
-    return "".join(kept).replace(" ", "-")
+    characters = [character for character in title.lower() if character.isalnum() or character in " -_"]
+    return "".join(characters).replace(" ", "-")
 
 
 def list_origins(environments: Sequence[dict[str, Any]]) -> list[str]:

@@ -249,10 +249,10 @@ def draw_points(
 
 def bars(ax: Axes, groups: Groups, name: str = "pass@1", *, with_base: bool = True) -> None:
     """A final share by group, the base first: interval over seeds and problems, every seed a dot."""
-    shown = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
-    if with_base and shown:
-        shown.insert(0, ("base", shown[0][1], "base"))
-    for i, (key, runs, stage) in enumerate(shown):
+    rows = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
+    if with_base and rows:
+        rows.insert(0, ("base", rows[0][1], "base"))
+    for i, (key, runs, stage) in enumerate(rows):
         interval = runs.interval(name, stage)
         height = PERCENT * interval.value
         color = style_of(key, groups)["color"] if stage == "final" else "0.6"
@@ -261,7 +261,7 @@ def bars(ax: Axes, groups: Groups, name: str = "pass@1", *, with_base: bool = Tr
         if stage == "final":
             dots = PERCENT * np.array(runs.seed_means(name))
             ax.plot(np.full(len(dots), i + 0.2), dots, **SEED_DOTS)
-    name_ticks(ax, [name_of(key) for key, _, _ in shown])
+    name_ticks(ax, [name_of(key) for key, _, _ in rows])
     ax.set(ylabel=f"{name} (%)")
 
 

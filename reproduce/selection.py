@@ -17,11 +17,11 @@ class Runs(Repetitions):
 
     def where(self, settings: Mapping[str, Any]) -> Runs:
         """The runs with these settings; None: the record has no such key."""
-        chosen = []
+        matching = []
         for record in self:
             if all(record["settings"].get(key) == value for key, value in settings.items()):
-                chosen.append(record)
-        return Runs(chosen)
+                matching.append(record)
+        return Runs(matching)
 
     def split(self, key: str) -> dict[Any, Runs]:
         """The runs by the value of a setting, numbers by size and before texts."""

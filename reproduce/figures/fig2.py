@@ -29,7 +29,7 @@ LIMITS_OF_Y = {"positive": (-2, 3), "negative": (-3, 0.2)}
 def objectives(finished: FinishedRuns = ()) -> Extra:
     """Compute the objective of a response of one token by its ratio, for R = +1 and R = −1.
 
-    TOPR (Eq. 11) with a⁺ = 1, b⁺ = 1 + ε, a⁻ = 0, b⁻ = 1, and PPO (Eq. 6), ε = 0.2: minus their losses.
+    TOPR (Eq. 11) with a⁺ = 1, b⁺ = 1 + ε, a⁻ = 0, b⁻ = 1, and PPO (Eq. 6), ε = 0.2.
     """
     import torch
 
@@ -48,7 +48,7 @@ def objectives(finished: FinishedRuns = ()) -> Extra:
             reward=rewards,
             positive=rewards > 0,
         )
-        numbers[sign] = {name: (-function(batch).loss).tolist() for name, function in losses.items()}
+        numbers[sign] = {name: function(batch).metrics["objective"].tolist() for name, function in losses.items()}
         numbers[sign]["importance_sampling"] = (delta.exp() * reward).tolist()
     return numbers
 

@@ -53,8 +53,8 @@ def halves_invalid_answers(text: str, name: str) -> Decision:
         group = pick(runs, name)
         if not len(group):
             return Claim(text, None, NO_RUNS)
-        after, before = group.values("invalid"), group.values("invalid", "base")
-        claim = below(text, crossed_interval(after - before / 2))
+        final_shares, base_shares = group.values("invalid"), group.values("invalid", "base")
+        claim = below(text, crossed_interval(final_shares - base_shares / 2))
         shares = [group.interval("invalid", stage).percent() for stage in ("base", "final")]
         return replace(claim, evidence=" → ".join(shares))
 

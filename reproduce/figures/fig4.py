@@ -32,10 +32,10 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 
 def correct_histogram(ax: Axes, groups: Groups) -> None:
     """The share of problems by their number of correct completions."""
-    shown: list[tuple[Any, Runs, str]] = [(name, runs, "final") for name, runs in groups.items() if len(runs)]
-    if shown:
-        shown.insert(0, ("base", shown[0][1], "base"))
-    for name, runs, stage in shown:
+    rows: list[tuple[Any, Runs, str]] = [(name, runs, "final") for name, runs in groups.items() if len(runs)]
+    if rows:
+        rows.insert(0, ("base", rows[0][1], "base"))
+    for name, runs, stage in rows:
         n = runs[0][stage]["n"]
         shares = []
         for correct in np.rint(runs.values("pass@1", stage) * n).astype(int):

@@ -23,13 +23,13 @@ def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
     claims, peaks = [], []
     for label, group in shares_of_positives(runs).items():
         papers = Runs(record for record in group if record["settings"][EFFECTIVE] in PAPERS_BEST)
-        others = Runs(record for record in group if record["settings"][EFFECTIVE] not in PAPERS_BEST)
-        if not (papers and others):
+        rivals = Runs(record for record in group if record["settings"][EFFECTIVE] not in PAPERS_BEST)
+        if not (papers and rivals):
             continue
-        best_of_papers, best_of_others, peak = (pick(part, f"best {EFFECTIVE}") for part in (papers, others, group))
+        best_of_papers, best_rival, peak = (pick(part, f"best {EFFECTIVE}") for part in (papers, rivals, group))
         text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
-        claim = is_above(text, best_of_papers, best_of_others)
-        compared = f"{proportion(best_of_papers)} against {proportion(best_of_others)}"
+        claim = is_above(text, best_of_papers, best_rival)
+        compared = f"{proportion(best_of_papers)} against {proportion(best_rival)}"
         claims.append(replace(claim, evidence=f"{compared}: {claim.evidence}"))
         peaks.append(peak)
     if len(peaks) == 2:

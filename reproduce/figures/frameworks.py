@@ -29,8 +29,10 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
         by_rate = partial(against, groups=ratios(members), key=RATE)
         legend = LEGEND if turns == 2 else None
         panels_of_lengths.append(Panel(by_rate, f"{turns} turns", base=members, legend=legend, labels=labels))
-    beside = {"loc": "center left", "bbox_to_anchor": [1.1, 0.5]}
-    weights = Panel(negative_weights, "a wrong answer", legend=beside, labels={"xlabel": "Δ = log π/μ of the answer"})
+    legend_beside = {"loc": "center left", "bbox_to_anchor": [1.1, 0.5]}
+    weights = Panel(
+        negative_weights, "a wrong answer", legend=legend_beside, labels={"xlabel": "Δ = log π/μ of the answer"}
+    )
     return [*panels_of_lengths, weights]
 
 

@@ -62,8 +62,8 @@ def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
         dropped_more_often(dropping, "incorrect", "correct", "wrong answers", "right ones"),
     ]
     differences = []
-    for dropped, kept in paired_records(dropping, pick(runs, KEEP)):
-        differences.append(trained_length(dropped) - trained_length(kept))
+    for drop_record, keep_record in paired_records(dropping, pick(runs, KEEP)):
+        differences.append(trained_length(drop_record) - trained_length(keep_record))
     evidence = f"tokens of each seed: {' '.join(f'{tokens:+.1f}' for tokens in differences)}"
     text = "the answers that drop trains on are shorter than keep's"
     return [*claims, by_seeds(text, differences, evidence, below)]

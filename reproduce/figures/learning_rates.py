@@ -15,12 +15,12 @@ FRAGILE = ("naive", "ppo", "dpo", "is")
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     groups = algorithms(runs)
     papers = {name: group for name, group in groups.items() if name in PAPERS}
-    others = {name: group for name, group in groups.items() if name not in PAPERS}
+    relatives = {name: group for name, group in groups.items() if name not in PAPERS}
     labels = {"xlabel": "learning rate", "ylabel": "pass@1 on validation problems (%)"}
     right_labels, legend = labels | {"ylabel": ""}, legend_below(4)
     return [
         Panel(partial(against, groups=papers, key=RATE), model, base=runs, legend=legend, labels=labels),
-        Panel(partial(against, groups=others, key=RATE), model, base=runs, legend=legend, labels=right_labels),
+        Panel(partial(against, groups=relatives, key=RATE), model, base=runs, legend=legend, labels=right_labels),
     ]
 
 

@@ -20,5 +20,5 @@ FIGURE = Figure(
     claim="No claim of the paper's: OPMD, AsymRE, REC and GRPO on the completions that TOPR is trained on.",
     experiments=("related",),
     draw=grid(panels),
-    judge=decide(ends_above_others(lambda other: f"TOPR ends above {other}", algorithms, "topr")),
+    judge=decide(ends_above_others(lambda relative: f"TOPR ends above {relative}", algorithms, "topr")),
 )

@@ -73,8 +73,8 @@ def tried_rates(ax: Axes, runs: Runs, place: str) -> None:
     """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
     algorithms = tuple({record["settings"]["algo.name"] for record in runs})
     scores_by_loss = read_rates(TRIED_RATES).get(place, {})
-    shown = {loss: scores for loss, scores in scores_by_loss.items() if loss.startswith(algorithms)}
-    for i, (loss, scores_by_rate) in enumerate(shown.items()):
+    scores_of_figure = {loss: scores for loss, scores in scores_by_loss.items() if loss.startswith(algorithms)}
+    for i, (loss, scores_by_rate) in enumerate(scores_of_figure.items()):
         style = series_style(i)
         ax.plot(list(scores_by_rate), list(map(np.mean, scores_by_rate.values())), label=name_of(loss), **style)
         for rate, scores in scores_by_rate.items():

@@ -39,8 +39,8 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 def table_column(ax: Axes, runs: Runs, extra: Extra, *, name: str) -> None:
     """A bar for each row of the table; without a verifier there is nothing but the vote."""
     tallies = tallies_by_row(runs, extra)
-    shown = [row for row in tallies if name == "weighted_sc" or selection_of(row) == "weighted_sc"]
-    for i, row in enumerate(shown):
+    rows = [row for row in tallies if name == "weighted_sc" or selection_of(row) == "weighted_sc"]
+    for i, row in enumerate(rows):
         figure = summarise(tallies[row])[selection_of(row) if name == "weighted_sc" else name]
         value, low, high = figure["value"], figure["low"], figure["high"]
         has_verifier = selection_of(row) == "weighted_sc"
@@ -48,7 +48,7 @@ def table_column(ax: Axes, runs: Runs, extra: Extra, *, name: str) -> None:
         if low is not None:
             lengths = np.maximum([[100 * (value - low)], [100 * (high - value)]], 0)
             ax.errorbar(i, 100 * value, lengths, color="black", capsize=2)
-    name_ticks(ax, shown)
+    name_ticks(ax, rows)
 
 
 def judge(runs: Runs, extra: Extra) -> list[Claim]:
@@ -72,12 +72,12 @@ def judge(runs: Runs, extra: Extra) -> list[Claim]:
 
 def more_balanced(noted: list[Noted]) -> Claim:
     """It also gains where each verdict counts half: most solutions are wrong, and 'wrong' is easily said."""
-    before = [balanced_accuracy(run["before"]) for run in noted]
-    after = [balanced_accuracy(run["after"]) for run in noted]
-    gains = [last - first for first, last in zip(before, after, strict=True)]
+    base_levels = [balanced_accuracy(run["before"]) for run in noted]
+    final_levels = [balanced_accuracy(run["after"]) for run in noted]
+    gains = [last - first for first, last in zip(base_levels, final_levels, strict=True)]
     text = "and in balanced accuracy (the mean over correct and over incorrect solutions)"
     claim = above(text, over_seeds(gains))
-    levels = " to ".join(" ".join(f"{100 * value:.1f}" for value in values) for values in (before, after))
+    levels = " to ".join(" ".join(f"{100 * value:.1f}" for value in values) for values in (base_levels, final_levels))
     return replace(claim, evidence=f"{claim.evidence}; {levels}")
 
 
