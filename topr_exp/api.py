@@ -211,7 +211,7 @@ def plan_runs(words: Sequence[str]) -> list[Job]:
 
 
 def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
-    """Run planned runs as one sweep, here or on Slurm as their settings say; finished runs stay as they are.
+    """Run planned runs as one sweep, here or on the cluster of their settings; finished runs stay as they are.
 
     jobs: from `plan_runs`, of one sweep's folder. words: its command line, for `python -m topr_exp.sweeps resume`.
     Returns 0, 1 where a run failed, or 128 + N after signal N. TOPRError for what the user can mend.
