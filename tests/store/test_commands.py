@@ -12,13 +12,13 @@ import pytest
 from tests.store.conftest import KEY, SHARDS, Command, shard
 from topr_exp.runtime import locks
 from topr_exp.runtime.checksums import file_digest
-from topr_exp.store import Store, Table
-from topr_exp.store import __main__ as commands
-from topr_exp.store.table import MARKER
+from topr_exp.store import Store, Table, pruning
+from topr_exp.store.catalog import find_tables
+from topr_exp.store.layout import MARKER
 
 
 def names(store: Store) -> set[str]:
-    return {table.name for table in commands.find_tables(store)}
+    return {table.name for table in find_tables(store)}
 
 
 def import_old(store: Store) -> Table:
@@ -133,7 +133,7 @@ def test_prune_by_age_and_key(store: Store, command: Command) -> None:
 
 def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
     (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
-    rmtree, removed = commands.shutil.rmtree, list[Path]()
+    rmtree, removed = pruning.shutil.rmtree, list[Path]()
 
     def killed(folder: Path) -> None:
         if removed:
@@ -141,7 +141,7 @@ def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gon
         removed.append(folder)
         rmtree(folder)
 
-    monkeypatch.setattr(commands.shutil, "rmtree", killed)
+    monkeypatch.setattr(pruning.shutil, "rmtree", killed)
     assert command("prune", "--key", rollouts, "--yes")[0] == 130
     assert (len(removed), len(names(store)), rollouts in names(store)) == (1, 3, True)
     assert "0 of 1 shards made" in command("verify")[1]  # of the one whose removal was broken off

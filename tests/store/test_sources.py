@@ -21,7 +21,8 @@ from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.store import Store, Table, completions
 from topr_exp.store import table as table_module
-from topr_exp.store.__main__ import main, remove
+from topr_exp.store.__main__ import main
+from topr_exp.store.pruning import remove_table
 from topr_exp.store.shards import examine, read_rows, write_shard
 from topr_exp.store.source import Derivation
 from topr_exp.training.logprobs import score_completions
@@ -227,7 +228,7 @@ def test_a_reader_waits_for_a_prune_and_makes_what_it_removed(tmp_path: Path, mo
 
     def removed(seconds: float) -> None:
         assert table._reading is None
-        remove(table)
+        remove_table(table)
         alone.__exit__()
 
     monkeypatch.setattr(table_module.time, "sleep", removed)
@@ -270,9 +271,9 @@ def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, monkeypat
     assert rollouts.stored.shards == 3
     columns = completions.public_columns
 
-    def changing(read_table: Table, rows: pa.Table, prompts: bool) -> pa.Table:
+    def changing(read_table: Table, rows: pa.Table, *, with_prompts: bool) -> pa.Table:
         CHANGES[change](table.shard_file(0))
-        return columns(read_table, rows, prompts)
+        return columns(read_table, rows, with_prompts=with_prompts)
 
     monkeypatch.setattr(completions, "public_columns", changing)
     assert main(["--root", str(tmp_path / "store"), "export", table.name, str(tmp_path / target)]) == 1

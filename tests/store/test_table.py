@@ -22,7 +22,7 @@ from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.progress import Progress
 from topr_exp.store import Ragged, Store
-from topr_exp.store.table import canonical, key_hash
+from topr_exp.store.layout import canonical, key_hash
 from topr_exp.types import TOPRError
 
 # ---- what fill does

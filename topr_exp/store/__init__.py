@@ -1,6 +1,6 @@
-"""Content-addressed tables: runs share what is sampled, graded and scored.
+"""Content-addressed tables, through which runs share sampled, graded and scored completions.
 
-`table.py`: the store; `shards.py`: a table's files, list columns as numpy views; `completions.py`: JSON lines.
+`table.py`: the store; `shards.py`: a table's files, list columns as numpy views; `completions.py`: export.
 """
 
 from topr_exp.store.shards import Ragged

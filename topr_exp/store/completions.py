@@ -1,16 +1,18 @@
-"""Completions out of the store: JSON lines that can be imported again, or Parquet with a card, as TRL reads it.
+"""Export of completions: JSON lines that can be imported again, or Parquet with a card, as TRL reads it.
 
-docs/own_rollouts.md has the columns; one row a completion.
+docs/own_rollouts.md has the columns; one row per completion.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import atomic_file, disk_errors, write_text
-from topr_exp.store.table import KEY_FILE, MISSING_FILE, Store, Table
+from topr_exp.store.layout import KEY_FILE
+from topr_exp.store.table import Store, Table, open_if_intact
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
 
 TEXTS = ("problem_id", "question", "gold", "prompt", "messages", "completion", "finish")
 LISTS = ("prompt_tokens", "tokens", "logprobs")
+# Columns of the store by their public names.
 COLUMNS = {name: name for name in (*TEXTS, *LISTS, "reward")} | {"completion": "text", "logprobs": "sampler_logp"}
 LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
 PROMPTS = b"prompts"  # in a shard's metadata: text, token ids and gold of each of its prompts
+BATCH_ROWS = 1000
 CARD_FILE = "README.md"
 CARD = """---
 tags: [topr_exp, rollouts, reinforcement-learning]
@@ -61,70 +65,86 @@ MEANINGS = {
 
 
 def export_file(table: Table, path: Path) -> int:
-    """Write a table of completions as JSON lines, or (FILE.parquet) as Parquet with a card; return the number of rows.
+    """Write a table of completions as JSON lines, or (FILE.parquet) as Parquet with a card; returns the number of rows.
 
     Parquet has the prompts of sampled completions, and the verdicts on them that lie in the same store.
     Raises TOPRError when the table is not complete, holds no completions, or `path` or the card exists.
     """
-    parquet = path.suffix == ".parquet"
-    for each in (path, path.with_name(CARD_FILE))[: 1 + parquet]:
-        if each.exists():
-            raise TOPRError(f"{each} exists; give another name or remove it")
-    if parquet:
-        return export_parquet(table, path)
-    import numpy as np
+    is_parquet = path.suffix == ".parquet"
+    outputs = [path, path.with_name(CARD_FILE)] if is_parquet else [path]
+    for output in outputs:
+        if output.exists():
+            raise TOPRError(f"{output} exists; give another name or remove it")
+    return export_parquet(table, path) if is_parquet else export_lines(table, path)
 
-    rows = 0
+
+def export_lines(table: Table, path: Path) -> int:
+    """Write a table of completions as JSON lines; returns the number of rows."""
+    row_count = 0
     with disk_errors(f"write {path}"), atomic_file(path) as file:
         for index in range(table.shards):
-            shard = public_columns(table, table.shard(index), prompts=False)
-            rows += len(shard)
-            for row in (row for batch in shard.to_batches(max_chunksize=1000) for row in batch.to_pylist()):
-                if "logprobs" in row:  # each float32 with the fewest digits that give it back
-                    row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
-                present = {name: value for name, value in row.items() if value is not None}
-                file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
+            shard = public_columns(table, table.shard(index), with_prompts=False)
+            row_count += len(shard)
+            for row in iterate_rows(shard):
+                file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
         table.check_unchanged()
-    return rows
+    return row_count
+
+
+def iterate_rows(shard: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows without their nulls; log-probabilities as the shortest numbers that give the float32 back."""
+    import numpy as np
+
+    for batch in shard.to_batches(max_chunksize=BATCH_ROWS):
+        for row in batch.to_pylist():
+            if "logprobs" in row:
+                row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
+            yield {name: value for name, value in row.items() if value is not None}
 
 
 def export_parquet(table: Table, path: Path) -> int:
-    """Write the columns of `MEANINGS`, as far as they are there, and the card beside them."""
+    """Write the columns of `MEANINGS` that a table has, and the card beside them; returns the number of rows."""
     from pyarrow.parquet import ParquetWriter
 
-    verdicts, rows, prompts, columns = verdicts_on(table), 0, set[Any](), list[str]()
+    verdicts = verdicts_on(table)
+    row_count = 0
+    prompts: set[str] = set()
+    column_names: list[str] = []
     with disk_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors(f"write {path}"), atomic_file(path) as file:
         writer = None
         for index in range(table.shards):
-            shard = public_columns(table, table.shard(index), prompts=True)
+            shard = public_columns(table, table.shard(index), with_prompts=True)
             if verdicts is not None:
-                shard = with_verdicts(shard, verdicts.slice(rows, len(shard)))
-            writer = writer or ParquetWriter(file, shard.schema)
+                shard = with_verdicts(shard, verdicts.slice(row_count, len(shard)))
+            if writer is None:
+                writer = ParquetWriter(file, shard.schema)
             writer.write_table(shard)
-            rows, columns = rows + len(shard), shard.column_names
-            prompts |= {str(one) for one in shard["prompt" if "prompt" in columns else "problem_id"].to_pylist()}
+            row_count += len(shard)
+            column_names = shard.column_names
+            prompt_column = "prompt" if "prompt" in column_names else "problem_id"
+            prompts.update(map(str, shard[prompt_column].to_pylist()))
         assert writer is not None
         writer.close()
         table.check_unchanged()
     card = CARD.format(
         title=path.stem,
-        rows=rows,
+        rows=row_count,
         prompts=f"{len(prompts):,} prompts",
-        columns="\n".join(f"| `{name}` | {MEANINGS[name]} |" for name in columns),
+        columns="\n".join(f"| `{name}` | {MEANINGS[name]} |" for name in column_names),
         file=path.name,
         name=table.name,
         key=json.dumps(table.key, indent=1, ensure_ascii=False),
     )
     write_text(path.with_name(CARD_FILE), card)
-    return rows
+    return row_count
 
 
-def public_columns(table: Table, shard: pa.Table, prompts: bool) -> pa.Table:
-    """A shard's columns of completions by the names of `MEANINGS`, messages as lists; TOPRError where there are none.
+def public_columns(table: Table, shard: pa.Table, *, with_prompts: bool) -> pa.Table:
+    """Return a shard's columns under the names of `MEANINGS`, messages as lists; TOPRError without completions.
 
-    prompts: with those of sampled completions.
+    with_prompts: with the prompts of sampled completions, which are in the shard's metadata.
     """
     import pyarrow as pa
 
@@ -133,45 +153,65 @@ def public_columns(table: Table, shard: pa.Table, prompts: bool) -> pa.Table:
         raise TOPRError(f"{table.name} holds no completions (no column text)")
     if not ("problem_id" in columns or {"question", "gold"} <= columns.keys()):
         raise TOPRError(f"{table.name} has no column problem_id: its lines could not say which problem they answer")
-    if prompts and "problem" in shard.column_names:
-        stored = json.loads((shard.schema.metadata or {}).get(PROMPTS, b"null"))
-        if stored is None:
-            raise TOPRError(f"{table.name} was stored without its prompts; write JSON lines (FILE.jsonl)")
-        place = shard["problem"].to_numpy() - shard["problem"][0].as_py()
-        for name, type_ in (("prompt", pa.string()), ("prompt_tokens", pa.list_(pa.int32())), ("gold", pa.string())):
-            columns[name] = pa.array([stored[at][name] for at in place], type_)
+    if with_prompts and "problem" in shard.column_names:
+        columns |= prompt_columns(table, shard)
     if "messages" in columns:
-        turns = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
-        values = [None if one is None else json.loads(one) for one in columns.pop("messages").to_pylist()]
-        columns["messages" if "prompt" in columns else "prompt"] = pa.array(values, turns)
+        messages_type = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
+        messages = [None if text is None else json.loads(text) for text in columns.pop("messages").to_pylist()]
+        columns["messages" if "prompt" in columns else "prompt"] = pa.array(messages, messages_type)
     return pa.table({name: columns[name] for name in MEANINGS if name in columns})
 
 
+def prompt_columns(table: Table, shard: pa.Table) -> dict[str, pa.Array]:
+    """Return the prompts of sampled completions, as columns; TOPRError if the shard lacks them."""
+    import pyarrow as pa
+
+    prompts = json.loads((shard.schema.metadata or {}).get(PROMPTS, b"null"))
+    if prompts is None:
+        raise TOPRError(f"{table.name} was stored without its prompts; write JSON lines (FILE.jsonl)")
+    prompt_indices = shard["problem"].to_numpy() - shard["problem"][0].as_py()
+    columns = {}
+    for name, column_type in (
+        ("prompt", pa.string()),
+        ("prompt_tokens", pa.list_(pa.int32())),
+        ("gold", pa.string()),
+    ):
+        columns[name] = pa.array([prompts[index][name] for index in prompt_indices], column_type)
+    return columns
+
+
 def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
+    """Append the verdicts on a shard's rows, and the grader's rewards (1 and -1 without any) if it has no rewards."""
     import pyarrow as pa
 
     shard = shard.append_column("verdict", verdicts["verdict"])
-    if "reward" not in shard.column_names:
-        signs = [1.0 if one == "correct" else -1.0 for one in verdicts["verdict"].to_pylist()]
-        given = verdicts["reward"] if "reward" in verdicts.column_names else pa.array(signs, pa.float64())
-        shard = shard.append_column("reward", given)
-    return shard
+    if "reward" in shard.column_names:
+        return shard
+    if "reward" in verdicts.column_names:
+        rewards = verdicts["reward"]
+    else:
+        signs = [1.0 if verdict == "correct" else -1.0 for verdict in verdicts["verdict"].to_pylist()]
+        rewards = pa.array(signs, pa.float64())
+    return shard.append_column("reward", rewards)
 
 
 def verdicts_on(table: Table) -> pa.Table | None:
-    """The newest whole verdicts on all rows of these completions."""
-    store, found = Store(table.folder.parents[1]), []
+    """Return the newest complete verdicts on all rows of these completions; None if there are none."""
+    store = Store(table.folder.parents[1])
     folder = store.root / "verdicts"
     with disk_errors(f"read {folder}"):
-        keys = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []
-    for key in keys:
-        try:
-            verdicts = store.open(key.parent)
-        except TOPRError as error:  # damaged, of whatever table
-            if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, MISSING_FILE):
-                raise
+        key_files = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []
+    newest = None
+    newest_seconds = float("-inf")
+    for key_file in key_files:
+        verdicts = open_if_intact(store, key_file.parent)
+        if verdicts is None:
             continue
-        of = str(verdicts.key.get("rollouts")).split(" ")[0]
-        if of == table.name and not verdicts.missing() and verdicts.row_count() == table.row_count():
-            found.append((key.stat().st_mtime, verdicts))
-    return max(found, key=lambda each: each[0])[1].read() if found else None
+        source_name = str(verdicts.key.get("rollouts")).split(" ")[0]
+        if source_name != table.name or verdicts.missing() or verdicts.row_count() != table.row_count():
+            continue
+        seconds = key_file.stat().st_mtime
+        if seconds > newest_seconds:
+            newest = verdicts
+            newest_seconds = seconds
+    return None if newest is None else newest.read()

@@ -1,7 +1,7 @@
-"""What a table was read from, so that what is made of it can be told from what was made of something else.
+"""Sources of tables: the files that a table was read from, in the state in which they were read.
 
 A shard that is mapped can change while it is read: cut short by another program, or made again by another run. Nothing
-that was made of it meanwhile is stored, and what was stored of an earlier version of it is made again.
+that was made of it meanwhile is stored, and tables that were made of an earlier version of it are made again.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class FileState(NamedTuple):
-    """What a file's status says about whether it is the same as before."""
+    """Status of a file that differs if the file does."""
 
     device: int
     inode: int
     size: int
-    changed: int  # nanoseconds
+    modified: int  # nanoseconds
 
 
 def file_state(path: Path) -> FileState:
-    """The state of a file; OSError."""
+    """Read the state of a file; OSError."""
     status = os.stat(path)
     return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A shard's file as it was when its digest was found right."""
+    """A shard's file as it was when its digest was verified."""
 
     path: Path
     state: FileState
@@ -51,13 +51,13 @@ class Source:
     reading: locks.Reading | None = None  # keeps `prune` from them
 
     def parts(self) -> tuple[Source, ...]:
-        """Each file alone."""
+        """Return a source for each file."""
         return tuple(Source((file,), self.reading) for file in self.files)
 
     def check_unchanged(self, *, may_be_gone: bool = False) -> None:
-        """Raise TOPRError where a file is another than the one that was read, or is gone.
+        """Raise TOPRError if a file was replaced or removed since it was read.
 
-        may_be_gone: what was pruned after it was mapped can still be read.
+        may_be_gone: a file that was pruned after it was mapped can still be read.
         """
         for file in self.files:
             with disk_errors(f"read {file.path}"):
@@ -66,39 +66,44 @@ class Source:
                 except FileNotFoundError:
                     if may_be_gone:
                         continue
-                    raise TOPRError(_refusal(file.path, "was removed")) from None
+                    raise _source_error(file.path, "was removed") from None
             if state != file.state:
-                raise TOPRError(_refusal(file.path, "changed"))
+                raise _source_error(file.path, "changed")
 
 
-def _refusal(path: Path, happened: str) -> str:
-    return f"{path} {happened} while it was read; nothing made of it is kept, and the same command goes on from there"
+def _source_error(path: Path, event: str) -> TOPRError:
+    return TOPRError(
+        f"{path} {event} while it was read; nothing made of it is kept, and the same command goes on from there"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """What a derived table's shards must have: so many rows each, and to be made of their sources as they are now."""
+    """Rows and sources that a derived table's shards must have."""
 
-    rows: tuple[int, ...]
-    sources: tuple[Source, ...] = ()  # one for each shard; or none, where the rows come from elsewhere
+    rows: tuple[int, ...]  # of each shard
+    sources: tuple[Source, ...] = ()  # of each shard; () if the rows come from elsewhere
 
     def digest(self, index: int) -> str:
-        """The digest of the one shard that a shard is made of; empty where there are several or none."""
+        """Return the digest of the one shard that a shard is made of; "" if it is made of several or none."""
         files = self.sources[index].files if self.sources else ()
         return files[0].digest if len(files) == 1 else ""
 
     def mismatch(self, index: int, rows: int, digest: str) -> str | None:
-        """Why a whole shard does not belong to the table; None where it does. digest: of what it was made of."""
+        """Say why an intact shard does not belong to the table; None if it does.
+
+        digest: of the shard that it was made of, as it notes; "" if it notes none.
+        """
         if rows != self.rows[index]:
             return f"it has {rows} rows, not {self.rows[index]}"
-        wanted = self.digest(index)
-        if digest and wanted and digest != wanted:
+        source_digest = self.digest(index)
+        if digest and source_digest and digest != source_digest:
             return "it was made of another version of its source"
         return None
 
 
 class Snapshot(NamedTuple):
-    """A whole table as it was read."""
+    """A complete table as it was read."""
 
     columns: pa.Table  # all rows, in the order of the shards
     bounds: list[int]  # the first row of each shard, then the number of rows

@@ -1,0 +1,65 @@
+"""Text of tables for `list`: a line for each, with rows, shards, size, age and the plain values of its key."""
+
+from collections.abc import Iterable, Sequence
+
+from topr_exp.runtime.terminal import plural, warn
+from topr_exp.store.catalog import byte_count, days_unused
+from topr_exp.store.table import Table
+from topr_exp.types import TOPRError
+
+HEADER = ("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY")
+IRREPLACEABLE = "can't be made again  "
+MAX_VALUE_LENGTH = 14
+MAX_KEY_LENGTH = 100
+
+
+def print_tables(tables: Sequence[Table]) -> None:
+    """Print a line for each table, numbers to the right."""
+    if not tables:
+        return
+    lines = [HEADER, *map(table_cells, tables)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for name, *numbers, key in lines:
+        cells = [name.ljust(widths[0])]
+        for number, width in zip(numbers, widths[1:-1], strict=True):
+            cells.append(number.rjust(width))
+        print("  ".join([*cells, key]).rstrip())
+
+
+def table_cells(table: Table) -> tuple[str, ...]:
+    """Format a table as cells of `HEADER`."""
+    made_count = sum(table.shard_file(index).exists() for index in range(table.shards))  # intact or not
+    rows = count_rows(table)
+    shards = str(made_count) if made_count >= table.shards else f"{made_count} of {table.shards}"
+    if table.error:
+        rows = shards = "?"
+    values = []
+    for name, value in table.key.items():
+        if not isinstance(value, dict | list):
+            values.append(f"{name}={cut(str(value), MAX_VALUE_LENGTH)}")
+    key = table.error or cut(" ".join(values), MAX_KEY_LENGTH)
+    if table.kind == "imported":
+        key = IRREPLACEABLE + key
+    return table.name, rows, shards, megabytes(byte_count(table)), f"{days_unused(table):.0f} d", key
+
+
+def count_rows(table: Table) -> str:
+    try:
+        return f"{table.row_count():,}"
+    except TOPRError as error:
+        warn(str(error))
+        return "?"
+
+
+def tables_and_size(sizes: Iterable[int]) -> str:
+    """Format the number of tables with these sizes in bytes, and their sum."""
+    byte_counts = list(sizes)
+    return f"{plural(len(byte_counts), 'table')}, {megabytes(sum(byte_counts))}"
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
