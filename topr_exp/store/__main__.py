@@ -5,18 +5,22 @@ Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from topr_exp.runs.finished import bytes_of_models
+from topr_exp.runs.finished import MARK, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
+from topr_exp.runtime.checksums import CHECKSUMS, find_damage
 from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.runtime.terminal import plural, readable_size, warn
 from topr_exp.store.catalog import byte_count, find_table, find_tables, matching_tables
+from topr_exp.store.layout import KEY_FILE
 from topr_exp.store.pruning import Selection, prune_tables
 from topr_exp.store.table import Store
 from topr_exp.store.table_lines import print_tables, tables_and_size
-from topr_exp.store.verification import verify_folder, verify_table
+from topr_exp.store.verification import verify_table
+from topr_exp.types import TOPRError
 
 PRUNE = "remove tables that match all options, and tables derived from them; without --yes only list them"
 
@@ -109,6 +113,61 @@ def verify(store: Store, options: argparse.Namespace) -> int:
     if damage_count:
         print(f"{damage_count} damaged; the next run that needs a damaged shard makes it again")
     return int(damage_count > 0)
+
+
+def verify_folder(folder: Path) -> int:
+    """Verify all models, checkpoints, tables and results of finished runs below a folder; returns the exit status."""
+    unreadable: list[OSError] = []
+    paths = []
+    for parent, _, names in os.walk(folder, onerror=unreadable.append):
+        paths += [Path(parent, name) for name in names]
+    for error in unreadable:
+        print(f"NOT READ {error.filename}: Permission denied")
+    damage_count = len(unreadable)
+    store_roots = set()
+    weight_folders = set()
+    runs = []
+    for path in sorted(paths):
+        if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2:
+            store_roots.add(path.parents[2])
+        elif path.name == CHECKSUMS:
+            weight_folders.add(path.parent)
+        elif path.name == MARK:
+            runs.append(path.parent)
+    for root in sorted(store_roots):
+        for table in find_tables(Store(root)):
+            damage_count += verify_table(table)
+    for run in runs:
+        if keeps_no_model(run):
+            print(f"no model {run}: {NOT_SAVED}")
+        else:
+            weight_folders.add(run / "model")
+    for path in sorted(weight_folders):
+        fault = find_damage(path)
+        print(f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right")
+        damage_count += fault is not None
+    for run in runs:
+        damage_count += verify_results(run)
+    counts = f"{len(weight_folders)} folders of weights, {len(store_roots)} stores, {len(runs)} finished runs"
+    print(f"{folder}: {counts}; {damage_count} damaged")
+    return int(damage_count > 0)
+
+
+def verify_results(run: Path) -> int:
+    """Compare the results of a finished run with their checksums and print the outcome; returns how many changed."""
+    try:
+        faults = changed_results(run)
+    except TOPRError as error:
+        print(f"NOT READ {error}")
+        return 1
+    if faults is None:
+        print(f"no sums  {run}: finished by a version that kept no checksums of results")
+        return 0
+    for fault in faults:
+        print(f"DAMAGED  {run}: {fault}")
+    if not faults:
+        print(f"sound    {run}: all results right")
+    return len(faults)
 
 
 def prune(store: Store, options: argparse.Namespace) -> None:
