@@ -1,11 +1,11 @@
-"""Where the time of an update goes, and how far it is from what the hardware can do.
+"""Time of an update by kind of operation, and its distance from the hardware's limit.
 
     python benchmarks/anatomy.py [--cases short few_shot] [--threads 1] [--updates 10]
 
 The update is that of benchmarks/training.py. Its operations are counted as they run (torch's FlopCounterMode: matrix
 products and attention, forward and backward); the limit is the speed of a matrix product of the model's own largest
 layer, in the same precision on the same threads. Seconds by kind are those that torch's profiler gives to operators
-themselves; what is left of the update's wall time is Python and torch's dispatch.
+themselves; the remaining wall time of the update is Python and torch's dispatch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import measure
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
-from training import CASES, Ours, clock, timed
+from training import CASES, UpdateRunner, clock, timed
 
+# Parts of operators' names by kind; a part of at most three letters is a whole name.
 KINDS = {
     "matrix products": ("mm", "bmm", "addmm", "matmul", "linear", "baddbmm"),
     "attention": ("attention", "_softmax"),
@@ -41,76 +42,82 @@ def main() -> None:
 
 
 def anatomy(name: str, updates: int) -> dict[str, Any]:
+    """Measure, print and return the anatomy of a case's update."""
     case = CASES[name]
-    ours = Ours(case, (updates + 3) * case.batch)
+    runner = UpdateRunner(case, (updates + 3) * case.batch)
     for _ in range(3):
-        ours.update()
-    seconds = [timed(ours.update, ours.device) for _ in range(updates)]
-    whole = measure.median(seconds)
-    operations = counted(ours)
-    limit = best_product(ours)
-    kinds = by_kind(ours, updates)
-    reached = operations / whole
-    print(f"{name}: {1e3 * whole:.0f} ms an update, {operations / 1e9:.2f} GFLOP, {reached / 1e9:.0f} GFLOP/s; "
-          f"a product of the largest layer {limit / 1e9:.0f} GFLOP/s: {reached / limit:.0%} of the limit")  # fmt: skip
-    for kind, share in sorted(kinds.items(), key=lambda item: -item[1]):
+        runner.update()
+    seconds = measure.median([timed(runner.update, runner.device) for _ in range(updates)])
+    operations = count_operations(runner)
+    limit = best_product_rate(runner)
+    shares = time_shares(runner, updates)
+    rate = operations / seconds
+    print(f"{name}: {1e3 * seconds:.0f} ms an update, {operations / 1e9:.2f} GFLOP, {rate / 1e9:.0f} GFLOP/s; "
+          f"a product of the largest layer {limit / 1e9:.0f} GFLOP/s: {rate / limit:.0%} of the limit")  # fmt: skip
+    for kind, share in sorted(shares.items(), key=lambda item: -item[1]):
         print(f"  {share:5.1%}  {kind}")
     return {
         "case": name,
-        "seconds": whole,
+        "seconds": seconds,
         "operations": operations,
-        "operations_per_second": reached,
+        "operations_per_second": rate,
         "limit_operations_per_second": limit,
-        "of_the_limit": reached / limit,
-        "shares": kinds,
+        "of_the_limit": rate / limit,
+        "shares": shares,
     }
 
 
-def counted(ours: Ours) -> float:
-    """Floating-point operations of one update."""
+def count_operations(runner: UpdateRunner) -> float:
+    """Count the floating-point operations of one update."""
     with FlopCounterMode(display=False) as counter:
-        ours.update()
+        runner.update()
     return float(counter.get_total_flops())
 
 
-def best_product(ours: Ours) -> float:
-    """Operations a second of tokens x hidden times hidden x intermediate, the best of many."""
-    config, policy = ours.policy.model.config, ours.policy
-    rows = int(ours.tokens / ours.batches)
-    a = torch.randn(rows, config.hidden_size, device=policy.device, dtype=policy.compute_dtype)
-    b = torch.randn(config.hidden_size, config.intermediate_size, device=policy.device, dtype=policy.compute_dtype)
-    best, end = float("inf"), time.monotonic() + 2
+def best_product_rate(runner: UpdateRunner) -> float:
+    """Measure operations a second of tokens x hidden times hidden x intermediate, the best of two seconds."""
+    policy = runner.policy
+    config = policy.model.config
+    rows = int(runner.tokens / runner.batches)
+    states = torch.randn(rows, config.hidden_size, device=policy.device, dtype=policy.compute_dtype)
+    weight = torch.randn(config.hidden_size, config.intermediate_size, device=policy.device, dtype=policy.compute_dtype)
+    best_seconds = float("inf")
+    end = time.monotonic() + 2
     while time.monotonic() < end:
-        began = clock(policy.device)
+        start_time = clock(policy.device)
         for _ in range(10):
-            a @ b
-        best = min(best, (clock(policy.device) - began) / 10)
-    return 2 * rows * a.shape[1] * b.shape[1] / best
+            states @ weight
+        best_seconds = min(best_seconds, (clock(policy.device) - start_time) / 10)
+    return 2 * rows * config.hidden_size * config.intermediate_size / best_seconds
 
 
-def by_kind(ours: Ours, updates: int) -> dict[str, float]:
-    """The share of an update's wall time by kind of operator."""
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if ours.device.type == "cuda" else [])
-    began = time.perf_counter()
-    with profile(activities=activities) as found:
+def time_shares(runner: UpdateRunner, updates: int) -> dict[str, float]:
+    """Measure the share of an update's wall time by kind of operator."""
+    is_cuda = runner.device.type == "cuda"
+    activities = [ProfilerActivity.CPU]
+    if is_cuda:
+        activities.append(ProfilerActivity.CUDA)
+    start_time = time.perf_counter()
+    with profile(activities=activities) as profiler:
         for _ in range(updates):
-            ours.update()
-    wall = time.perf_counter() - began
+            runner.update()
+    wall_seconds = time.perf_counter() - start_time
     shares: dict[str, float] = defaultdict(float)
-    for event in found.key_averages():
-        own = event.self_device_time_total if ours.device.type == "cuda" else event.self_cpu_time_total
-        if event.key.startswith("aten::"):  # the kernels that these start have rows of their own
-            shares[kind_of(event.key)] += own / 1e6 / wall
+    for event in profiler.key_averages():
+        microseconds = event.self_device_time_total if is_cuda else event.self_cpu_time_total
+        if event.key.startswith("aten::"):  # the kernels that these start have separate rows
+            shares[kind_of(event.key)] += microseconds / 1e6 / wall_seconds
     shares["Python and dispatch"] = max(0.0, 1 - sum(shares.values()))
     return dict(shares)
 
 
-def kind_of(name: str) -> str:
-    """The kind of an operator by its name, as in aten::addmm."""
-    name = name.removeprefix("aten::").strip("_")
+def kind_of(operator: str) -> str:
+    """Return the kind of an operator by its name, as in aten::addmm."""
+    name = operator.removeprefix("aten::").strip("_")
     for kind, parts in KINDS.items():
-        if any(name == part or (len(part) > 3 and part.strip("_") in name) for part in parts):
-            return kind
+        for part in parts:
+            if name == part or (len(part) > 3 and part.strip("_") in name):
+                return kind
     return "element by element"
 
 

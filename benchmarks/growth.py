@@ -1,10 +1,10 @@
-"""How time and memory of an update grow: with the length of sequences, with the batch, with the shared beginning.
+"""Growth of an update's time and memory with the length of sequences, the batch and the shared prefix.
 
     python benchmarks/growth.py [--threads 1] [--repeats 3]
 
 Updates of benchmarks/training.py with the tiny model, one quantity varied at a time: completions of L tokens (batch 16,
-prompts of 40), batches of B (prompts of 40, completions of 32), S tokens that all prompts begin with (batch 16, the
-rest as before). `grows` is the exponent between neighbours: 1 is in proportion, 0 is constant.
+prompts of 40), batches of B (prompts of 40, completions of 32), S tokens that all prompts begin with (batch 16, all
+else as before). `grows` is the exponent between neighbours: 1 is in proportion, 0 is constant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import measure
 import torch
-from training import Case, Ours, timed
+from training import Case, UpdateRunner, timed
 
 
 def case(*, prefix: int = 0, completion: int = 32, batch: int = 16) -> Case:
@@ -39,23 +39,27 @@ def main() -> None:
 
 
 def curve(name: str, cases: dict[int, Case], repeats: int) -> list[dict[str, Any]]:
-    """A quantity's values with the seconds and the memory of an update."""
+    """Measure and print seconds and memory of an update by the values of a quantity."""
     print(f"{name:>18} {'seconds':>9} {'grows':>6} {'MiB':>7} {'grows':>6}")
     rows: list[dict[str, Any]] = []
-    for size, each in cases.items():
-        ours = Ours(each, 2 * each.batch)
-        ours.update()
-        seconds = [timed(ours.update, ours.device) for _ in range(repeats)]
-        row = {"size": size, "seconds": measure.median(seconds), "bytes": measure.peak_memory(ours.update, ours.device)}
-        before = rows[-1] if rows else None
-        grows = [f"{exponent(before, row, key):6.2f}" if before else 6 * " " for key in ("seconds", "bytes")]
-        rows.append(row)
-        print(f"{size:18} {row['seconds']:9.3f} {grows[0]} {row['bytes'] / 2**20:7.0f} {grows[1]}", flush=True)
+    for size, case in cases.items():
+        runner = UpdateRunner(case, 2 * case.batch)
+        runner.update()
+        seconds = measure.median([timed(runner.update, runner.device) for _ in range(repeats)])
+        rows.append({"size": size, "seconds": seconds, "bytes": measure.peak_memory(runner.update, runner.device)})
+        mebibytes = rows[-1]["bytes"] / 2**20
+        line = f"{size:18} {seconds:9.3f} {exponent(rows, 'seconds')} {mebibytes:7.0f} {exponent(rows, 'bytes')}"
+        print(line, flush=True)
     return rows
 
 
-def exponent(first: dict[str, Any], second: dict[str, Any], key: str) -> float:
-    return math.log(second[key] / first[key]) / math.log(second["size"] / first["size"])
+def exponent(rows: list[dict[str, Any]], key: str) -> str:
+    """Format the exponent of growth between the last two rows; blank for the first row."""
+    if len(rows) == 1:
+        return " " * 6
+    smaller, larger = rows[-2:]
+    value = math.log(larger[key] / smaller[key]) / math.log(larger["size"] / smaller["size"])
+    return f"{value:6.2f}"
 
 
 if __name__ == "__main__":

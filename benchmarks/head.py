@@ -1,4 +1,4 @@
-"""The output layer and its loss: ours in chunks, torch's `linear_cross_entropy`, and plain logits; time and memory.
+"""Output layer and loss: ours in chunks, torch's `linear_cross_entropy`, and plain logits; time and memory.
 
     python benchmarks/head.py [--device cuda]
 
@@ -23,6 +23,21 @@ from torch.nn import functional
 from topr_exp.training.output_layer import OutputLayer
 
 VOCABULARIES = (413, 4_096, 32_768, 128_256)
+Head = Callable[[Tensor, Tensor, Tensor], Tensor]  # hidden [N, H], weight [V, H], targets [N] to log p [N]
+
+
+class Problem(NamedTuple):
+    """Inputs of the output layer and coefficients of the loss."""
+
+    hidden: Tensor  # [N, H]
+    weight: Tensor  # [V, H]
+    targets: Tensor  # [N]
+    coefficients: Tensor  # [N]
+
+    def gradients(self, head: Head) -> list[Tensor]:
+        """Compute the gradients of the hidden states and of the weight by a head."""
+        loss = (self.coefficients * head(self.hidden, self.weight, self.targets)).sum()
+        return list(torch.autograd.grad(loss, [self.hidden, self.weight]))
 
 
 def main() -> None:
@@ -34,43 +49,59 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows = [line for vocabulary in VOCABULARIES for line in compare(vocabulary, options)]
+    rows = []
+    for vocabulary in VOCABULARIES:
+        rows += compare(vocabulary, options)
     measure.write("head", {"options": vars(options), "rows": rows})
 
 
 def compare(vocabulary: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure and print all heads on a vocabulary."""
+    device = torch.device(options.device)
+    problem = random_problem(vocabulary, options)
+    heads: dict[str, Head] = {"plain": plain, "ours": chunked}
+    if hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        heads["torch"] = of_torch
+    seconds: dict[str, list[float]] = {name: [] for name in heads}
+    for _ in range(options.repeats + 1):
+        for name, head in heads.items():
+            start_time = clock(device)
+            problem.gradients(head)
+            seconds[name].append(clock(device) - start_time)
+    expected = problem.gradients(plain)
+    gradient_bytes = 4 * (problem.hidden.numel() + problem.weight.numel())
+    rows = []
+    for name, head in heads.items():
+        row = {
+            "vocabulary": vocabulary,
+            "head": name,
+            "seconds": measure.median(seconds[name][1:]),
+            "peak_bytes": measure.peak_memory(lambda head=head: problem.gradients(head), device) - gradient_bytes,
+            "error": largest_error(problem.gradients(head), expected),
+        }
+        rows.append(row)
+        print(f"  vocabulary {vocabulary:>7,} {name:<6} {row['seconds'] * 1000:>9,.1f} ms, "
+              f"{max(row['peak_bytes'], 0) / 2**20:>8,.1f} MiB, largest error of a gradient {row['error']:.0e}",
+              flush=True)  # fmt: skip
+    return rows
+
+
+def random_problem(vocabulary: int, options: argparse.Namespace) -> Problem:
     device = torch.device(options.device)
     torch.manual_seed(0)
     hidden = torch.randn(options.tokens, options.hidden, device=device)
     weight = torch.randn(vocabulary, options.hidden, device=device) / options.hidden**0.5
     targets = torch.randint(vocabulary, (options.tokens,), device=device)
     coefficients = torch.randn(options.tokens, device=device)
-    heads: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"plain": plain, "ours": chunked}
-    if hasattr(torch.nn, "LinearCrossEntropyOptions"):
-        heads["torch"] = torchs
-    inputs = [hidden.requires_grad_(), weight.requires_grad_()]
+    return Problem(hidden.requires_grad_(), weight.requires_grad_(), targets, coefficients)
 
-    def step(head: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Tensor]:
-        return list(torch.autograd.grad((coefficients * head(hidden, weight, targets)).sum(), inputs))
 
-    seconds: dict[str, list[float]] = {name: [] for name in heads}
-    for _ in range(options.repeats + 1):
-        for name, head in heads.items():
-            began = clock(device)
-            step(head)
-            seconds[name].append(clock(device) - began)
-    expected = step(plain)
-    own = sum(tensor.numel() * 4 for tensor in inputs)
-    lines = []
-    for name, head in heads.items():
-        error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(step(head), expected, strict=True))
-        peak = measure.peak_memory(lambda head=head: step(head), device) - own
-        line = {"vocabulary": vocabulary, "head": name, "seconds": measure.median(seconds[name][1:]),
-                "peak_bytes": peak, "error": error}  # fmt: skip
-        lines.append(line)
-        print(f"  vocabulary {vocabulary:>7,} {name:<6} {line['seconds'] * 1000:>9,.1f} ms, "
-              f"{max(peak, 0) / 2**20:>8,.1f} MiB, largest error of a gradient {error:.0e}", flush=True)  # fmt: skip
-    return lines
+def largest_error(gradients: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest difference relative to the largest expected number of each gradient."""
+    errors = []
+    for gradient, reference in zip(gradients, expected, strict=True):
+        errors.append(float((gradient - reference).abs().max() / reference.abs().max()))
+    return max(errors)
 
 
 def clock(device: torch.device) -> float:
@@ -85,25 +116,18 @@ def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """What `score_tokens` does without entropy and KL."""
-    layer = OutputLayer(SimpleNamespace(get_output_embeddings=lambda: Layer(weight, None)), float32=True)
+    """Compute as `score_tokens` does without entropy and KL."""
+    model = SimpleNamespace(get_output_embeddings=lambda: SimpleNamespace(weight=weight, bias=None))
 
     def score(logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
-        wanted = targets[start : start + len(logits), None]
-        return (logits.log_softmax(-1).gather(-1, wanted)[:, 0],)
+        chunk_targets = targets[start : start + len(logits), None]
+        return (logits.log_softmax(-1).gather(-1, chunk_targets)[:, 0],)
 
-    (logp,) = layer.scores(hidden, score)
+    (logp,) = OutputLayer(model, float32=True).scores(hidden, score)
     return logp
 
 
-class Layer(NamedTuple):
-    """An output layer as a model has it."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-def torchs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+def of_torch(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     options = torch.nn.LinearCrossEntropyOptions()
     return -functional.linear_cross_entropy(hidden, weight, targets, reduction="none", options=options)
 

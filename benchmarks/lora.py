@@ -2,7 +2,7 @@
 
     python benchmarks/lora.py [KEY=VALUE ...]
 
-Runs of `python -m topr_exp` with the settings below and those of the command line, which share what the base samples.
+Runs of `python -m topr_exp` with the settings below and those of the command line, which share the base's completions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import measure
 import torch
@@ -21,58 +21,74 @@ from topr_exp.pipeline import run
 from topr_exp.runs.plan import plan
 from topr_exp.training.trainer import Trainer
 
-EVERY = 25
-SETTINGS = [
-    "data.train_problems=250", "data.test_problems=100", f"evaluation.every={EVERY}",
-    "cluster.threads=1",
-]  # fmt: skip
-KINDS = {  # what is trained, and the learning rates that it is tried with
-    "all weights": ([], ("1e-4", "3e-4", "1e-3")),
-    "rank 16": (["model.lora={rank: 16, alpha: 32, targets: all-linear}"], ("3e-4", "1e-3", "3e-3")),
-    "rank 4": (["model.lora={rank: 4, alpha: 8, targets: all-linear}"], ("3e-4", "1e-3", "3e-3")),
+SETTINGS = ["data.train_problems=250", "data.test_problems=100", "evaluation.every=25", "cluster.threads=1"]
+
+
+class Kind(NamedTuple):
+    """Trained weights, and learning rates to try."""
+
+    settings: list[str]
+    learning_rates: tuple[str, ...]
+
+
+KINDS = {
+    "all weights": Kind([], ("1e-4", "3e-4", "1e-3")),
+    "rank 16": Kind(["model.lora={rank: 16, alpha: 32, targets: all-linear}"], ("3e-4", "1e-3", "3e-3")),
+    "rank 4": Kind(["model.lora={rank: 4, alpha: 8, targets: all-linear}"], ("3e-4", "1e-3", "3e-3")),
 }
 
 
-class Measured(Trainer):
-    """Notes what the optimizer holds when an iteration ends."""
+class MeasuredTrainer(Trainer):
+    """Notes the bytes of the optimizer's state when an iteration ends."""
 
-    held = 0
+    optimizer_bytes = 0
 
     def save_policy(self, folder: Path) -> None:
-        states = self.optimizer.state.values()
-        Measured.held = sum(v.nbytes for state in states for v in state.values() if isinstance(v, torch.Tensor))
+        MeasuredTrainer.optimizer_bytes = 0
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    MeasuredTrainer.optimizer_bytes += value.nbytes
         super().save_policy(folder)
 
 
-def row(settings: list[str]) -> dict[str, Any]:
-    """pass@1 every so many updates from the base on, the seconds of the updates, the optimizer's bytes at the end."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def measure_run(settings: list[str]) -> dict[str, Any]:
+    """Measure pass@1 by update, the seconds of all updates, and the optimizer's bytes at the end."""
     (job,) = plan(parse_arguments(settings)).jobs
     summary = run(job.config)
-    lines = [json.loads(line) for line in (job.config.folder / "eval.jsonl").read_text().splitlines()]
-    curve = {line.get("step", 0): line["pass@1"] for line in lines if "step" in line or line["iteration"] == 0}
-    last = len((job.config.folder / "metrics.jsonl").read_text().splitlines())
+    pass_at_1 = {}
+    for record in read_lines(job.config.folder / "eval.jsonl"):
+        if "step" in record or record["iteration"] == 0:
+            pass_at_1[record.get("step", 0)] = record["pass@1"]
+    last_step = len(read_lines(job.config.folder / "metrics.jsonl"))
+    pass_at_1[last_step] = summary["final"]["pass@1"]
     return {
-        "pass@1": {**curve, last: summary["final"]["pass@1"]},
+        "pass@1": pass_at_1,
         "seconds": summary["seconds"]["training"],
-        "optimizer_bytes": Measured.held,
+        "optimizer_bytes": MeasuredTrainer.optimizer_bytes,
     }
 
 
 def main() -> None:
     import topr_exp.pipeline as pipeline
 
-    pipeline.Trainer = Measured  # type: ignore[misc]
-    found = {}
+    pipeline.Trainer = MeasuredTrainer  # type: ignore[misc]
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, (settings, rates) in KINDS.items():
-            for rate in rates:
-                given = [f"output_dir={folder}", *SETTINGS, *settings, f"optim.lr={rate}", *sys.argv[1:]]
-                found[f"{name}, {rate}"] = row(given)
-    for name, figures in found.items():
+        common_settings = [f"output_dir={folder}", *SETTINGS]
+        for name, kind in KINDS.items():
+            for rate in kind.learning_rates:
+                settings = [*common_settings, *kind.settings, f"optim.lr={rate}", *sys.argv[1:]]
+                results[f"{name}, {rate}"] = measure_run(settings)
+    for name, figures in results.items():
         curve = " ".join(f"{step}: {100 * value:.1f}" for step, value in figures["pass@1"].items())
-        size = figures["optimizer_bytes"] / 1e6
-        print(f"{name:<20} {figures['seconds']:7.1f} s, optimizer {size:6.2f} MB, pass@1 by update {curve}")
-    measure.write("lora", found)
+        megabytes = figures["optimizer_bytes"] / 1e6
+        print(f"{name:<20} {figures['seconds']:7.1f} s, optimizer {megabytes:6.2f} MB, pass@1 by update {curve}")
+    measure.write("lora", results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmarks share: peak memory of a piece of work, and results as JSON beside a printed line."""
+"""Peak memory, medians, and results as JSON with the machine's conditions: the common parts of the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,27 +16,37 @@ OUT = Path(__file__).resolve().parent.parent / "outputs" / "benchmarks"
 
 
 def peak_memory(work: Callable[[], Any], device: torch.device) -> int:
-    """Bytes that `work` needs at its peak beyond what is held when it begins (a model's weights, not its gradients).
+    """Measure the bytes that `work` needs at its peak beyond those held at its start (a model's weights, no gradients).
 
-    On a GPU what torch's allocator counted, on the CPU the growth of the resident set (Linux).
+    On a GPU by torch's allocator, on the CPU by the growth of the resident set (Linux).
     """
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        bytes_at_start = torch.cuda.memory_allocated(device)
         work()
-        return torch.cuda.max_memory_allocated(device) - before
+        return torch.cuda.max_memory_allocated(device) - bytes_at_start
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
-    before = status("VmRSS")
+    bytes_at_start = process_status("VmRSS")
     work()
-    return status("VmHWM") - before
+    return process_status("VmHWM") - bytes_at_start
 
 
-def status(name: str) -> int:
-    """A line of /proc/self/status in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
+def process_status(name: str) -> int:
+    """Return a line of /proc/self/status in bytes."""
+    kibibytes = field_of(Path("/proc/self/status"), name)
+    assert kibibytes is not None, name
+    return int(kibibytes.split()[0]) * 1024
+
+
+def field_of(path: Path, name: str) -> str | None:
+    """Return the value of the first line "name: value" of a file."""
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
 
 
 def median(values: Sequence[float]) -> float:
@@ -44,14 +54,16 @@ def median(values: Sequence[float]) -> float:
 
 
 def conditions() -> dict[str, Any]:
-    """Hardware, threads and versions, to stand beside every result."""
+    """Return hardware, threads and versions, to stand beside every result."""
     import transformers
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    model = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.processor())  # fmt: skip
-    versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
-    return {"cpu": model, "gpu": gpu, "threads": torch.get_num_threads(), **versions}
+    return {
+        "cpu": field_of(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+    }
 
 
 def write(name: str, result: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Minutes of the paper's GSM8K run of 8B on one GPU and on eight, and of smaller models on a card of 24 GB.
 
-They are derived from the settings and ASSUMED, some of which were measured; no such run was made.
+They are derived from the settings and from the assumptions below, some of which were measured; no such run was made.
 
     python benchmarks/minutes.py            seconds; the tables of docs/parallel.md, as Markdown
     python benchmarks/minutes.py --presets  the minutes in the table of docs/own_model.md
@@ -51,19 +51,21 @@ WORDS = ["model=llama3_8b", "data=gsm8k"]
 
 @dataclass(frozen=True)
 class GPU:
+    """A GPU by its data sheet."""
+
     name: str
-    bandwidth: float  # bytes/s of its memory, by the sheet
-    recompute: bool  # layers again in the backward pass: 80 GB have no room for what they keep
+    bandwidth: float  # bytes/s of its memory
+    recompute: bool  # gradient checkpointing: 80 GB have no room for the layers' activations
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a run computes."""
+    """The machine of a run."""
 
-    what: str
+    name: str
     gpu: GPU
     processes: int = 1  # that divide a run
-    runs: int = 1  # side by side, which share all that is made with the base
+    runs: int = 1  # side by side, which share all results of the base
 
 
 H200, H100 = GPU("H200", 4.8e12, False), GPU("H100", 3.35e12, True)
@@ -79,94 +81,112 @@ def assumed(name: str) -> float:
     return ASSUMED[name][0]
 
 
-def weights() -> tuple[int, int, int]:
-    """Of the layers, of the output layer (and of the embeddings), bytes of keys and values a token."""
-    shape = LLAMAS["8b"]
-    hidden, layers, vocabulary = (int(shape[key]) for key in ("hidden_size", "num_hidden_layers", "vocab_size"))
-    heads = hidden * int(shape["num_key_value_heads"]) // int(shape["num_attention_heads"])
-    layer = 2 * hidden * (hidden + heads) + 3 * hidden * int(shape["intermediate_size"]) + 2 * hidden
-    return layers * layer + hidden, hidden * vocabulary, layers * 2 * heads * 2
+@dataclass(frozen=True)
+class ModelSize:
+    """Numbers of weights, and bytes."""
+
+    layers: int
+    head: int  # the output layer; the embeddings have as many
+    cache_bytes: int  # keys and values of a token
+
+    @property
+    def weights(self) -> int:
+        return self.layers + 2 * self.head
 
 
-LAYERS, HEAD, CACHE = weights()
-ALL = LAYERS + 2 * HEAD
-SHARED, QUESTION, COMPLETION = (value for value, _ in list(ASSUMED.values())[:3])
+def size_of_8b() -> ModelSize:
+    shape = {key: int(value) for key, value in LLAMAS["8b"].items()}
+    hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
+    key_width = hidden * shape["num_key_value_heads"] // shape["num_attention_heads"]
+    attention = 2 * hidden * (hidden + key_width)
+    layer = attention + 3 * hidden * shape["intermediate_size"] + 2 * hidden
+    return ModelSize(layers * layer + hidden, hidden * shape["vocab_size"], layers * 2 * key_width * 2)
 
 
-def product(operations: float, share: str) -> float:
-    """Seconds of matrix products."""
+MODEL = size_of_8b()
+SHARED = assumed("tokens that all prompts share")
+QUESTION = assumed("tokens of a question")
+COMPLETION = assumed("tokens of a completion")
+
+
+def product_seconds(operations: float, share: str) -> float:
+    """Return the seconds of matrix products at a share of the peak."""
     return operations / (assumed("peak, TFLOP/s") * 1e12 * assumed(f"share of the peak, {share}"))
 
 
-def memory(size: float, gpu: GPU, work: str = "") -> float:
-    """Seconds to move so many bytes; work: whose share of the bandwidth is not that of the others."""
+def memory_seconds(size: float, gpu: GPU, work: str = "") -> float:
+    """Return the seconds to move bytes; work: the suffix of its assumed share of the bandwidth."""
     return size / (gpu.bandwidth * assumed(f"share of a memory's bandwidth{work}"))
 
 
-def update(gpu: GPU, batch: int, processes: int = 1) -> float:
-    """Seconds of an update."""
-    own = batch / processes
-    tokens = SHARED + own * (QUESTION + COMPLETION)
-    layers = product((8 if gpu.recompute or processes > 1 else 6) * LAYERS * tokens, "training")
-    head = product(3 * 8 * HEAD * own * COMPLETION, "output layer")  # its logits are computed twice
-    sent = (2 * 2 * LAYERS + 4 * 2 * HEAD) + 4 * ALL  # blocks gathered twice in bfloat16, the rest once; sums
-    links = sent * (processes - 1) / processes / (assumed("GB/s between GPUs") * 1e9)
-    seen = links * (1 - assumed("share of what is sent that is hidden"))
-    return layers + head + seen + memory(8 * 4 * ALL / processes, gpu, ", Adafactor")
+def update_seconds(gpu: GPU, batch: int, processes: int = 1) -> float:
+    """Return the seconds of an update."""
+    examples = batch / processes
+    tokens = SHARED + examples * (QUESTION + COMPLETION)
+    operations_of_weight = 8 if gpu.recompute or processes > 1 else 6
+    layers = product_seconds(operations_of_weight * MODEL.layers * tokens, "training")
+    # Products of halves, three each; logits are computed twice.
+    head = product_seconds(3 * 8 * MODEL.head * examples * COMPLETION, "output layer")
+    # Blocks are gathered twice in bfloat16, all else once in float32; gradients are summed in float32.
+    sent_bytes = 2 * 2 * MODEL.layers + 4 * 2 * MODEL.head + 4 * MODEL.weights
+    links = sent_bytes * (processes - 1) / processes / (assumed("GB/s between GPUs") * 1e9)
+    visible_links = links * (1 - assumed("share of what is sent that is hidden"))
+    optimizer = memory_seconds(8 * 4 * MODEL.weights / processes, gpu, ", Adafactor")
+    return layers + head + visible_links + optimizer
 
 
-def scoring(batch: int, n: int) -> float:
-    """Seconds to score a batch of completions, n to a problem."""
+def scoring_seconds(batch: int, n: int) -> float:
+    """Return the seconds to score a batch of completions, n to a problem."""
     tokens = SHARED + batch / n * QUESTION + batch * COMPLETION
-    return product(2 * LAYERS * tokens, "scoring") + product(3 * 2 * HEAD * batch * COMPLETION, "output layer")
+    layers = product_seconds(2 * MODEL.layers * tokens, "scoring")
+    return layers + product_seconds(3 * 2 * MODEL.head * batch * COMPLETION, "output layer")
 
 
-def sampling(gpu: GPU, problems: int, n: int, shard: int, engines: int = 1) -> float:
-    """Seconds of the engine with most shards: a step reads the weights, and the keys and values of each sequence."""
-    at_once = assumed("sequences that an engine samples at once")
-    token = max(
-        memory(CACHE * (SHARED + QUESTION + COMPLETION / 2), gpu),
-        assumed("ms of a core for a step of them") / 1e3 / at_once,
-    )
-    step = memory(2 * ALL, gpu) + assumed("ms of a step beside memory") / 1e3
-    tail = assumed("tokens of the longest completion of a shard") - COMPLETION
+def sampling_seconds(gpu: GPU, problems: int, n: int, *, shard: int, engines: int = 1) -> float:
+    """Return the seconds of the engine with most shards, of `shard` problems each.
+
+    A step reads the weights, and the keys and values of each sequence.
+    """
+    sequences_at_once = assumed("sequences that an engine samples at once")
+    cache_seconds = memory_seconds(MODEL.cache_bytes * (SHARED + QUESTION + COMPLETION / 2), gpu)
+    core_seconds = assumed("ms of a core for a step of them") / 1e3 / sequences_at_once
+    step_seconds = memory_seconds(2 * MODEL.weights, gpu) + assumed("ms of a step beside memory") / 1e3
+    tail_steps = assumed("tokens of the longest completion of a shard") - COMPLETION
     shards = math.ceil(math.ceil(problems / shard) / engines)
     tokens = min(problems, shards * shard) * n * COMPLETION
-    return tokens * token + step * (tokens / at_once + shards * tail)
+    steps = tokens / sequences_at_once + shards * tail_steps
+    return tokens * max(cache_seconds, core_seconds) + step_seconds * steps
 
 
 def stages(layout: Layout, config: Config) -> dict[str, float]:
-    """Minutes of each stage, and seconds of an update."""
-    n, shared = config.data.n, layout.processes * layout.runs  # which divide what is made with the base
-    batch, score = config.optim.batch_size, config.optim.score_batch_size
-    shard = config.sampler.prompts_per_shard
-    before, after = (sampling(layout.gpu, TEST, config.data.eval_n, shard, of) for of in (shared, layout.processes))
-    seconds = update(layout.gpu, batch, layout.processes)
+    """Return the minutes of each stage."""
+    n, shard = config.data.n, config.sampler.prompts_per_shard
+    batch, score_batch = config.optim.batch_size, config.optim.score_batch_size
+    base_processes = layout.processes * layout.runs  # which divide the work with the base
     starts = 60 * assumed("minutes of two engines' starts")
-    found = {
+    eval_n = config.data.eval_n
+    seconds = {
         "loading": starts + assumed("GB read and written by loads") / assumed("GB/s of the disk"),
-        "evaluation before": before,
-        "sampling": sampling(layout.gpu, TRAIN, n, shard, shared),
-        "μ": TRAIN * n / score * scoring(score, n) / shared,
-        "training": config.optim.epochs * TRAIN * n / batch * seconds,
-        "evaluation after": after,
+        "evaluation before": sampling_seconds(layout.gpu, TEST, eval_n, shard=shard, engines=base_processes),
+        "sampling": sampling_seconds(layout.gpu, TRAIN, n, shard=shard, engines=base_processes),
+        "μ": TRAIN * n / score_batch * scoring_seconds(score_batch, n) / base_processes,
+        "training": config.optim.epochs * TRAIN * n / batch * update_seconds(layout.gpu, batch, layout.processes),
+        "evaluation after": sampling_seconds(layout.gpu, TEST, eval_n, shard=shard, engines=layout.processes),
     }
-    return {name: each / 60 for name, each in found.items()} | {"an update, s": seconds}
+    return {stage: value / 60 for stage, value in seconds.items()}
 
 
 def tables() -> str:
-    """Minutes by stage and layout, then what they rest on."""
+    """Format the minutes by stage and layout, then the assumptions."""
     config = topr_exp.compose(WORDS)
-    found = {layout.what: stages(layout, config) for layout in LAYOUTS}
-    names = list(next(iter(found.values())))
-    lines = [
-        f"| derived minutes | {' | '.join([*names[:-1], 'together', names[-1]])} |",
-        "|---" * (len(names) + 2) + "|",
-    ]
-    for what, each in found.items():
-        cells = [f"{each[name]:.0f}" for name in names[:-1]]
-        total = sum(each[name] for name in names[:-1])
-        lines.append(f"| {what} | {' | '.join(cells)} | {total:.0f} | {each[names[-1]]:.2f} |")
+    rows = []
+    for layout in LAYOUTS:
+        minutes = stages(layout, config)
+        cells = [f"{value:.0f}" for value in (*minutes.values(), sum(minutes.values()))]
+        seconds = update_seconds(layout.gpu, config.optim.batch_size, layout.processes)
+        rows.append(f"| {layout.name} | {' | '.join(cells)} | {seconds:.2f} |")
+    columns = ["derived minutes", *minutes, "together", "an update, s"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *rows]
     lines += ["", "| assumed | | from |", "|---|---|---|"]
     lines += [f"| {name} | {value:,g} | {source} |" for name, (value, source) in ASSUMED.items()]
     return "\n".join(lines)
@@ -177,49 +197,51 @@ def tables() -> str:
 CARD = GPU("RTX 4090", 1.008e12, True)
 CARD_PEAK = 165e12  # operations/s in bfloat16 with float32 sums, dense, by NVIDIA's sheet
 # An update of SmolLM2-135M's shape on an H100: 64 examples of 14,700 tokens took 0.178 s, AdamW 0.0045 of them. At 60 %
-# of the peak the products take 0.03; what is left moved this many bytes a token, layer and unit of width.
+# of the peak the products take 0.03; the other seconds moved this many bytes a token, layer and unit of width.
 ELEMENTWISE_BYTES = 2000
-PRODUCTS = 0.6  # share of the peak
+PRODUCT_SHARE = 0.6  # of the peak
 PRESET_QUESTION, PRESET_COMPLETION = 130, 200  # tokens with the chat template, mean
 PRESET_SEQUENCES = 256  # that an engine samples at once on such a card
 ADAM_BYTES = 28  # a weight: gradient, weight and two states read, the last three written
 
 
 def preset_stages(name: str) -> dict[str, float]:
-    """Minutes of each stage of `model=NAME data=gsm8k` on the card, with vLLM."""
+    """Return the minutes of each stage of `model=NAME data=gsm8k` on the card, with vLLM."""
     config, shape = presets.settings(name), presets.SHAPES[name]
-    everything = presets.parameters(name)
-    head = shape["vocab_size"] * shape["hidden_size"]
-    layers = everything - head
+    weights = presets.parameters(name)
+    head_weights = shape["vocab_size"] * shape["hidden_size"]
+    layer_weights = weights - head_weights
     width = shape["num_hidden_layers"] * shape["hidden_size"]
     n, batch = config.data.n, config.optim.batch_size
 
-    def forward(tokens: float, head_tokens: float) -> float:
-        products_operations = 2 * layers * tokens + 3 * 2 * head * head_tokens
-        return products_operations / (CARD_PEAK * PRODUCTS) + ELEMENTWISE_BYTES / 3 * tokens * width / CARD.bandwidth
+    def forward_seconds(tokens: float, completion_tokens: float) -> float:
+        operations = 2 * layer_weights * tokens + 3 * 2 * head_weights * completion_tokens
+        elementwise_bytes = ELEMENTWISE_BYTES / 3 * tokens * width
+        return operations / (CARD_PEAK * PRODUCT_SHARE) + elementwise_bytes / CARD.bandwidth
 
-    def sampled(problems: int, completions: int) -> float:
+    def preset_sampling_seconds(problems: int, completions: int) -> float:
         tokens = problems * completions * PRESET_COMPLETION
-        cache = presets.cache_bytes(name) * (PRESET_QUESTION + PRESET_COMPLETION / 2)
-        from_memory = memory(2 * everything + PRESET_SEQUENCES * cache, CARD)
+        cache_bytes = presets.cache_bytes(name) * (PRESET_QUESTION + PRESET_COMPLETION / 2)
+        step_seconds = memory_seconds(2 * weights + PRESET_SEQUENCES * cache_bytes, CARD)
         overhead = (assumed("ms of a step beside memory") + assumed("ms of a core for a step of them") / 4) / 1e3
-        return tokens / PRESET_SEQUENCES * (from_memory + overhead)
+        return tokens / PRESET_SEQUENCES * (step_seconds + overhead)
 
-    own = batch * (PRESET_QUESTION + PRESET_COMPLETION)
+    tokens = batch * (PRESET_QUESTION + PRESET_COMPLETION)
     optimizer_bytes = ADAM_BYTES if config.optim.name == "adamw" else 8 * 4
-    step = 4 * forward(own, batch * PRESET_COMPLETION) + memory(optimizer_bytes * everything, CARD)
+    passes = 4 * forward_seconds(tokens, batch * PRESET_COMPLETION)
+    step_seconds = passes + memory_seconds(optimizer_bytes * weights, CARD)
     seconds = {
         "engines": 60 * assumed("minutes of two engines' starts"),
-        "evaluations": 2 * sampled(TEST, config.data.eval_n),
-        "sampling": sampled(TRAIN, n),
-        "μ": TRAIN * forward(PRESET_QUESTION + n * PRESET_COMPLETION, n * PRESET_COMPLETION),
-        "training": config.optim.epochs * TRAIN * n / batch * step,
+        "evaluations": 2 * preset_sampling_seconds(TEST, config.data.eval_n),
+        "sampling": preset_sampling_seconds(TRAIN, n),
+        "μ": TRAIN * forward_seconds(PRESET_QUESTION + n * PRESET_COMPLETION, n * PRESET_COMPLETION),
+        "training": config.optim.epochs * TRAIN * n / batch * step_seconds,
     }
     return {stage: value / 60 for stage, value in seconds.items()}
 
 
 def preset_rows() -> str:
-    """A line for each preset: minutes together, of sampling (evaluations too), μ and training."""
+    """Format a line for each preset: minutes together, of sampling (evaluations too), μ and training."""
     lines = []
     for name in presets.SHAPES:
         minutes = preset_stages(name)

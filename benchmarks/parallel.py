@@ -1,4 +1,4 @@
-"""How the cost of training grows with processes: the same run in 1, 2 and 4, by ddp and by fsdp.
+"""Cost of training by number of processes: the same run in 1, 2 and 4, by ddp and by fsdp.
 
     python benchmarks/parallel.py [--processes 1 2 4] [--out parallel.json] [KEY=VALUE ...]
 
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-WARM_UP = 3  # updates
+WARM_UP_UPDATES = 3
 
 
 def main() -> None:
@@ -32,23 +32,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for processes in options.processes:
             for parallel in ("ddp", "fsdp") if processes > 1 else ("ddp",):
-                place = Path(folder) / f"{processes}-{parallel}"
-                speed = measure(place, [f"cluster.processes={processes}", f"cluster.parallel={parallel}"], options)
-                results.append({"processes": processes, "parallel": parallel, "tokens_per_second": round(speed, 1)})
-                ratio = speed / results[0]["tokens_per_second"]
-                print(f"{processes} x {parallel:<5} {speed:10,.0f} tokens/s  {ratio:5.2f} times the first", flush=True)
+                output_dir = Path(folder) / f"{processes}-{parallel}"
+                layout = [f"cluster.processes={processes}", f"cluster.parallel={parallel}"]
+                rate = tokens_per_second(output_dir, [*layout, *options.settings])
+                results.append({"processes": processes, "parallel": parallel, "tokens_per_second": round(rate, 1)})
+                ratio = rate / results[0]["tokens_per_second"]
+                print(f"{processes} x {parallel:<5} {rate:10,.0f} tokens/s  {ratio:5.2f} times the first", flush=True)
     if options.out is not None:
         options.out.write_text(json.dumps({"cores": os.cpu_count(), "results": results}, indent=1) + "\n")
 
 
-def measure(place: Path, where: list[str], options: argparse.Namespace) -> float:
-    """Tokens a second of the median update of a run."""
-    settings = ["experiment=smoke", "optim.epochs=10", "cluster.threads=1", f"output_dir={place}"]
-    command = [sys.executable, "-m", "topr_exp", *settings, *where, *options.settings]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    (metrics,) = place.glob("*/*/metrics.jsonl")
+def tokens_per_second(output_dir: Path, settings: list[str]) -> float:
+    """Make a run and return the tokens a second of its median update."""
+    common_settings = ["experiment=smoke", "optim.epochs=10", "cluster.threads=1", f"output_dir={output_dir}"]
+    subprocess.run(
+        [sys.executable, "-m", "topr_exp", *common_settings, *settings], check=True, stdout=subprocess.DEVNULL
+    )
+    (metrics,) = output_dir.glob("*/*/metrics.jsonl")
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    return statistics.median(record["tokens_per_second"] for record in records[WARM_UP:])
+    return statistics.median(record["tokens_per_second"] for record in records[WARM_UP_UPDATES:])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Shapes of the models that conf/model names for one card of 24 GB, as their public configurations have them."""
+"""Shapes of the models in conf/model for one card of 24 GB, by their public configurations."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def model_config(name: str) -> Any:
-    """The configuration of transformers for a preset's shape."""
+    """Return transformers' configuration for a preset's shape."""
     return AutoConfig.for_model(**SHAPES[name], tie_word_embeddings=True, max_position_embeddings=8192)
 
 
 def settings(name: str) -> Config:
-    """The settings of `model=NAME data=gsm8k`."""
+    """Compose the settings of `model=NAME data=gsm8k`."""
     return topr_exp.compose([f"model={name}", "data=gsm8k"])
 
 
 def cache_bytes(name: str) -> int:
-    """Bytes of keys and values of one token in bfloat16."""
+    """Count the bytes of keys and values of one token in bfloat16."""
     shape = SHAPES[name]
-    head = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
-    return 2 * 2 * int(shape["num_hidden_layers"]) * int(shape["num_key_value_heads"]) * int(head)
+    head_size = shape.get("head_dim", shape["hidden_size"] // shape["num_attention_heads"])
+    numbers_of_layer = 2 * shape["num_key_value_heads"] * head_size
+    return int(2 * shape["num_hidden_layers"] * numbers_of_layer)
 
 
 def parameters(name: str) -> int:
-    """The number of weights, the shared embeddings counted once."""
+    """Count the weights, the shared embeddings once."""
     with torch.device("meta"):
         return int(AutoModelForCausalLM.from_config(model_config(name)).num_parameters())

@@ -1,24 +1,25 @@
-"""Tokens per second of sampler=hf against transformers' own `generate`, on the same prompts in the same run.
+"""Tokens per second of sampler=hf and of transformers' `generate`, on the same prompts in the same run.
 
     python benchmarks/sampling.py [--shots 900]
 
 Both draw n completions of each prompt at temperature 1 from the whole vocabulary with the shipped tiny model, float32,
 until the end-of-sequence token or 64 tokens. `generate` gets the prompts padded on the left, all at once, with
-`num_return_sequences=n`, as its documentation shows. The two take turns. What is counted is completion tokens up to
-and with the end of each sequence; on the CPU seconds are processor time, which other work disturbs least.
+`num_return_sequences=n`, as its documentation shows. The two take turns. Completion tokens are counted up to the end of
+each sequence, which is included; on the CPU seconds are processor time, which other work disturbs least.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 import measure
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from topr_exp.config.model import SamplerConfig
 from topr_exp.data import embedded_gsm8k
+from topr_exp.data.embedded import draw_problems
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.hf import Decoder
@@ -40,9 +41,9 @@ def main() -> None:
     rates: dict[str, list[float]] = {"ours": [], "generate": []}
     for seed in range(options.rounds + 1):
         for side, work in (("ours", ours), ("generate", generate)):
-            began = time.process_time()
+            start_time = time.process_time()
             tokens = work(policy, prompts, options.n, seed)
-            rates[side].append(tokens / (time.process_time() - began))
+            rates[side].append(tokens / (time.process_time() - start_time))
     medians = {side: measure.median(values[1:]) for side, values in rates.items()}
     ratio = medians["ours"] / medians["generate"]
     print(f"{options.prompts} prompts of up to {max(map(len, prompts))} tokens, {options.n} completions of each")
@@ -52,11 +53,14 @@ def main() -> None:
 
 
 def make_prompts(policy: Policy, count: int, shots: int) -> list[list[int]]:
-    texts = [f"Question: {p.question}\nAnswer:" for p in embedded_gsm8k.generate("train", count + 60, 0)]
-    before = [token for text in texts[count:] for token in policy.encode(text).tolist()[1:]][:shots]
-    assert len(before) == shots
-    rows = [policy.encode(text).tolist() for text in texts[:count]]
-    return [[row[0], *before, *row[1:]] for row in rows]
+    """Encode questions after `shots` tokens of other questions."""
+    problems = draw_problems(embedded_gsm8k.draw, "gsm8k", split="train", count=count + 60, seed=0)
+    rows = [policy.encode(f"Question: {problem.question}\nAnswer:").tolist() for problem in problems]
+    prefix: list[int] = []
+    for row in rows[count:]:
+        prefix += row[1:]
+    assert len(prefix) >= shots
+    return [[row[0], *prefix[:shots], *row[1:]] for row in rows[:count]]
 
 
 def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
@@ -72,28 +76,36 @@ def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
     generator = torch.Generator().manual_seed(seed)
     decoder = Decoder(model=policy.model, config=config, eos_ids=policy.eos_ids, generator=generator)
     groups = decoder.draw(prompts, n)
-    return sum(len(one.tokens) for group in groups for one in group)
+    token_count = 0
+    for group in groups:
+        token_count += sum(len(sample.tokens) for sample in group)
+    return token_count
 
 
 def generate(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
     torch.manual_seed(seed)
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    options: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    prompt_tensors = [torch.tensor(prompt) for prompt in prompts]
+    ids = pad_sequence(prompt_tensors, batch_first=True, padding_side="left")
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    width = ids.shape[1]
+    mask = (torch.arange(width) >= width - lengths[:, None]).long()
     with torch.inference_mode():
-        out = policy.model.generate(
+        sequences = policy.model.generate(
             ids,
             attention_mask=mask,
             max_new_tokens=LIMIT,
             num_return_sequences=n,
             eos_token_id=policy.eos_ids,
             pad_token_id=0,
-            **options,
-        )[:, width:]
-    ended = torch.isin(out, torch.tensor(policy.eos_ids))
-    lengths = torch.where(ended.any(1), ended.int().argmax(1) + 1, out.shape[1])
-    return int(lengths.sum())
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+        )
+    completions = sequences[:, width:]
+    is_end = torch.isin(completions, torch.tensor(policy.eos_ids))
+    completion_lengths = torch.where(is_end.any(1), is_end.int().argmax(1) + 1, completions.shape[1])
+    return int(completion_lengths.sum())
 
 
 if __name__ == "__main__":

@@ -1,24 +1,24 @@
-"""What an update of the paper's 8B model needs, without a GPU: the update itself on tensors that hold no numbers.
+"""Memory and traffic of an update of the paper's 8B model, without a GPU: the update on tensors without numbers.
 
     python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16] [--lora 16] [--gather float32]
         [--question 100] [--completion 200]
     python benchmarks/simulated_memory.py --preset [NAME ...]      presets of one 24 GB card (presets.py)
 
 torch's FakeTensorMode runs every operation on shapes alone. The bytes of all tensors alive are counted as they come
-and go, so that the peak is exact but for what a GPU's kernels use inside themselves, what its allocator leaves unused
-and the CUDA context (about half a GiB). Weights are float32, the forward pass is bfloat16 by autocast, the optimizer
+and go, so that the peak is exact but for the workspaces of a GPU's kernels, unused memory of its allocator and the CUDA
+context (about half a GiB). Weights are float32, the forward pass is bfloat16 by autocast, the optimizer
 Adafactor, the batch 8 completions of 200 tokens to questions of 100 after 900 tokens that all share. With --lora RANK
 the weights are bfloat16 and frozen, and an adapter of that rank on all linear layers is trained by AdamW.
 
 With several processes (torch's fake process group) an update has one completion for each; the weights are sharded over
 all of them (fsdp), and over 8 a machine (hsdp) as well where there are more. Then the bytes that one process sends in
 an update are counted, by ring algorithms: of a message of S bytes between N processes (N - 1) / N S to gather it or to
-scatter its sum, twice that to sum it on all. What goes round a ring that has processes of several machines is told
-apart. With --gather float32 blocks are gathered in float32, as FSDP does by itself.
+scatter its sum, twice that to sum it on all. Rings within a machine and between machines are counted separately. With
+--gather float32 blocks are gathered in float32, as FSDP does by itself.
 
 With --preset an update is that of the preset's YAML in the worst case: each completion as long as it may be, after
-prompts of 200 tokens, of which the chat template's first 25 are shared. What sampling holds is added up: the policy in
-float32, and for sampler=hf its copy in bfloat16 and the keys and values of one shard at full length.
+prompts of 200 tokens, of which the chat template's first 25 are shared. The memory of sampling is added up: the policy
+in float32, and for sampler=hf its copy in bfloat16 and the keys and values of one shard at full length.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import measure
 import numpy as np
@@ -59,44 +59,47 @@ from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.optimizers import make_optimizer
 
 GIB = 2**30
-BATCH, SHARED = 8, 900
+BATCH = 8
+SHARED_TOKENS = 900
 PRESET_PROMPT, PRESET_SHARED = 200, 25  # tokens
-LOCAL = 8  # processes of a machine
+PROCESSES_OF_MACHINE = 8
 
 
 @dataclass(frozen=True)
 class Case:
-    """An update, and how its weights lie."""
+    """An update, and the layout of its weights."""
 
     micro: int
     recompute: bool
     processes: int = 1
     by_machine: bool = False
-    gather: str = "bfloat16"  # how blocks are gathered
+    gather: str = "bfloat16"  # precision in which blocks are gathered
     lora: int | None = None  # rank
     question: int = 100  # tokens
     completion: int = 200
     model: str = "8b"  # of LLAMAS or of presets.SHAPES
     batch: int = BATCH
-    shared: int = SHARED
+    shared: int = SHARED_TOKENS
     optimizer: str = "adafactor"
 
     @property
     def layout(self) -> str:
-        return "one process" if self.processes == 1 else f"{self.processes} {'hsdp' if self.by_machine else 'fsdp'}"
+        if self.processes == 1:
+            return "one process"
+        return f"{self.processes} {'hsdp' if self.by_machine else 'fsdp'}"
 
 
-class Alive(TorchDispatchMode):
+class MemoryCounter(TorchDispatchMode):
     """Counts the bytes of the tensors that are alive while it is on, each storage once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.peak = 0
         self.sizes: dict[StorageWeakRef, int] = {}
-        self.most = 0  # what is alive at most, storages included that went since this was last looked up
+        self.upper_bound = 0  # of the bytes alive, with storages freed since the last count
         self.resize = torch.UntypedStorage.resize_
 
-    def __enter__(self) -> Alive:
+    def __enter__(self) -> MemoryCounter:
         def resize_(storage: torch.UntypedStorage, size: int) -> None:
             self.resize(storage, size)
             self.count(storage)
@@ -111,35 +114,51 @@ class Alive(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it shows the size of the whole, and comes again as what is done with its part
-        made = function(*args, **(kwargs or {}))
-        for tensor in tree_iter(made):
+            return NotImplemented  # it has the size of the whole; the operation on its local part follows
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
             if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor) and tensor.device.type != "meta":
                 self.count(tensor.untyped_storage())
-        return made
+        return result
 
     def count(self, storage: torch.UntypedStorage) -> None:
         key = StorageWeakRef(storage)
-        self.most += storage.nbytes() - self.sizes.get(key, 0)
+        self.upper_bound += storage.nbytes() - self.sizes.get(key, 0)
         self.sizes[key] = storage.nbytes()
-        if self.most > self.peak:
-            self.peak = max(self.peak, self.now)
+        if self.upper_bound > self.peak:
+            self.peak = max(self.peak, self.bytes_alive())
 
-    @property
-    def now(self) -> int:
+    def bytes_alive(self) -> int:
         self.sizes = {storage: size for storage, size in self.sizes.items() if not storage.expired()}
-        self.most = sum(self.sizes.values())
-        return self.most
+        self.upper_bound = sum(self.sizes.values())
+        return self.upper_bound
 
     def peak_of(self, work: Callable[[], Any]) -> float:
-        """GiB alive at the most while `work` runs."""
-        self.peak = self.now
+        """Return the GiB alive at the most while `work` runs."""
+        self.peak = self.bytes_alive()
         work()
         return self.peak / GIB
 
 
-class Sent(TorchDispatchMode):
-    """Counts the GiB that this process sends while it is on, by what they are and whether machines share them."""
+class Message(NamedTuple):
+    """A collective operation."""
+
+    content: str
+    rounds: int  # how often a byte goes round the ring
+    group: Callable[[Any], Any]  # from the operation's arguments
+
+
+MESSAGES = {
+    "c10d::_allgather_base_": Message("weights", 1, lambda args: ProcessGroup.unbox(args[2])),
+    "c10d::_reduce_scatter_base_": Message("sums", 1, lambda args: ProcessGroup.unbox(args[2])),
+    "c10d::allreduce_": Message("sums", 2, lambda args: ProcessGroup.unbox(args[1])),
+    "_c10d_functional::all_reduce": Message("sums", 2, lambda args: _resolve_process_group(args[2])),
+}
+WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # operations that follow a message
+
+
+class TrafficCounter(TorchDispatchMode):
+    """Counts the GiB that this process sends while it is on, by content and by within or between machines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,49 +169,46 @@ class Sent(TorchDispatchMode):
             return NotImplemented
         name = function.name()
         if name.startswith(("c10d::", "_c10d_functional::")) and function._opname not in WAITING:
-            kind, times, group = MESSAGES[name]  # a message that is not known must not go uncounted
-            ranks = torch.distributed.get_process_group_ranks(group(args))
-            sizes = [tensor.nbytes for tensor in tree_iter(args) if isinstance(tensor, torch.Tensor)]
-            size = sum(sizes) if times == 2 else max(sizes)  # of the whole, not of a part
-            where = "between machines" if len({rank // LOCAL for rank in ranks}) > 1 else "within a machine"
-            self.gib[f"{kind} {where}"] += times * (len(ranks) - 1) / len(ranks) * size / GIB
+            self.count(MESSAGES[name], args)  # a KeyError is a message that would go uncounted
         return function(*args, **(kwargs or {}))
 
-
-WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
-MESSAGES: dict[str, tuple[str, int, Callable[[Any], Any]]] = {  # what, how often a byte goes round, among whom
-    "c10d::_allgather_base_": ("weights", 1, lambda args: ProcessGroup.unbox(args[2])),
-    "c10d::_reduce_scatter_base_": ("sums", 1, lambda args: ProcessGroup.unbox(args[2])),
-    "c10d::allreduce_": ("sums", 2, lambda args: ProcessGroup.unbox(args[1])),
-    "_c10d_functional::all_reduce": ("sums", 2, lambda args: _resolve_process_group(args[2])),
-}
+    def count(self, message: Message, args: Any) -> None:
+        ranks = torch.distributed.get_process_group_ranks(message.group(args))
+        sizes = [tensor.nbytes for tensor in tree_iter(args) if isinstance(tensor, torch.Tensor)]
+        size = sum(sizes) if message.rounds == 2 else max(sizes)  # of the whole, not of a part
+        machines = {rank // PROCESSES_OF_MACHINE for rank in ranks}
+        reach = "between machines" if len(machines) > 1 else "within a machine"
+        self.gib[f"{message.content} {reach}"] += message.rounds * (len(ranks) - 1) / len(ranks) * size / GIB
 
 
 @contextlib.contextmanager
 def processes(case: Case) -> Iterator[None]:
-    """This process is the first of so many, of which the others don't exist."""
+    """Make this process rank 0 of a case's processes, the others of which don't exist."""
     if case.processes == 1:
         yield
         return
     count = case.processes
     torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
-    distributed._size, os.environ["LOCAL_WORLD_SIZE"] = count, str(LOCAL)
-    mesh, make = parallel.device_mesh("cpu", by_machine=case.by_machine), parallel.device_mesh
+    os.environ["LOCAL_WORLD_SIZE"] = str(PROCESSES_OF_MACHINE)
+    distributed._size = count
+    device_mesh = parallel.device_mesh
+    mesh = device_mesh("cpu", by_machine=case.by_machine)
     parallel.device_mesh = lambda device, by_machine: mesh  # it looks at numbers, which fake tensors don't have
     fsdp: Any = torch.distributed.fsdp
-    policy = fsdp.MixedPrecisionPolicy
+    precision_policy = fsdp.MixedPrecisionPolicy
     if case.gather == "float32":
-        fsdp.MixedPrecisionPolicy = lambda param_dtype, **others: policy(None, **others)
+        fsdp.MixedPrecisionPolicy = lambda param_dtype, **options: precision_policy(None, **options)
     try:
         yield
     finally:
-        parallel.device_mesh, distributed._size = make, 1
-        fsdp.MixedPrecisionPolicy = policy
+        parallel.device_mesh = device_mesh
+        distributed._size = 1
+        fsdp.MixedPrecisionPolicy = precision_policy
         torch.distributed.destroy_process_group()
 
 
 def skeleton(size: str, lora: int | None) -> Policy:
-    """A model as it is trained, all of it or an adapter of the rank `lora`, without memory for its weights."""
+    """Make a model in training, all of it or an adapter of the rank `lora`, without memory for its weights."""
     if size in LLAMAS:
         config = LlamaConfig(**LLAMAS[size], max_position_embeddings=8192)
     else:
@@ -208,27 +224,37 @@ def skeleton(size: str, lora: int | None) -> Policy:
 
 
 def allocate(model: Any) -> None:
-    """Give a skeleton's weights their memory, and what it computes when it is made."""
-    made = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in model.named_parameters()}
-    model.load_state_dict(made, strict=False, assign=True)
+    """Give a skeleton's weights their memory, and compute its rotary frequencies."""
+    weights = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in model.named_parameters()}
+    model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
 
 
-def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
-    """The peak of each part of an update, and what one of its processes sends in it, in GiB."""
-    draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(case.model, case.lora)
-    with on_tensor_cores(), processes(case), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
+class UpdateCost(NamedTuple):
+    """GiB of an update."""
+
+    peaks: dict[str, float]  # by part
+    sent: dict[str, float]  # by one process, by content and reach
+
+
+def update(case: Case) -> UpdateCost:
+    """Simulate an update."""
+    rng = np.random.default_rng(0)
+    policy = skeleton(case.model, case.lora)
+    memory, traffic = MemoryCounter(), TrafficCounter()
+    with on_tensor_cores(), processes(case), FakeTensorMode(allow_non_fake_inputs=True), memory, traffic:
         allocate(policy.model)
         layout = parallel.parallelize(policy, "hsdp" if case.by_machine else "fsdp")
-        sent.gib.clear()
-        found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
-        optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], options(case))
-        clip = optimizer.clip if options(case).name == "adafactor" else layout.clip
+        traffic.gib.clear()
+        peaks = {"weights": memory.bytes_alive() / GIB, "forward": 0.0, "backward": 0.0}
+        config = optimizer_config(case)
+        optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], config)
+        clip = optimizer.clip if config.name == "adafactor" else layout.clip
         scores: list[TokenScores] = []
 
         def forward() -> None:
-            inputs = Inputs(sequences(draw, case, policy.vocabulary), policy.device)
+            inputs = Inputs(sequences(rng, case, policy.vocabulary), policy.device)
             with policy.autocast():
                 scores.append(layout.score(inputs, entropy=True, recompute=case.recompute))
 
@@ -236,27 +262,27 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
             scores.pop().logp.sum().backward()
 
         passes = max(1, case.batch // case.micro // case.processes)
-        for _ in range(min(2, passes)):  # the second begins with gradients there, as all after it
-            found["forward"] = max(found["forward"], alive.peak_of(forward))
-            found["backward"] = max(found["backward"], alive.peak_of(backward))
-        found["clip"] = alive.peak_of(lambda: clip(1.0))
-        found["step"] = alive.peak_of(optimizer.step)
-    return found, dict(sent.gib)
+        for _ in range(min(2, passes)):  # the second starts with gradients in memory, as all later ones
+            peaks["forward"] = max(peaks["forward"], memory.peak_of(forward))
+            peaks["backward"] = max(peaks["backward"], memory.peak_of(backward))
+        peaks["clip"] = memory.peak_of(lambda: clip(1.0))
+        peaks["step"] = memory.peak_of(optimizer.step)
+    return UpdateCost(peaks, dict(traffic.gib))
 
 
 @contextlib.contextmanager
 def on_tensor_cores() -> Iterator[None]:
-    """While the block runs, the output layer computes as on a GPU: by products of halves, which are added in place."""
-    before = split_product.has_tensor_cores, split_product.add_matrix_product
+    """Have the output layer compute as on a GPU while the block runs: by products of halves, added in place."""
+    originals = split_product.has_tensor_cores, split_product.add_matrix_product
     split_product.has_tensor_cores = lambda weight: True
     split_product.add_matrix_product = lambda total, left, right: None
     try:
         yield
     finally:
-        split_product.has_tensor_cores, split_product.add_matrix_product = before
+        split_product.has_tensor_cores, split_product.add_matrix_product = originals
 
 
-def options(case: Case) -> OptimConfig:
+def optimizer_config(case: Case) -> OptimConfig:
     name = case.optimizer if case.lora is None else "adamw"
     betas = [0.9, 0.999] if name == "adamw" else None
     return OptimConfig(
@@ -266,11 +292,11 @@ def options(case: Case) -> OptimConfig:
     )  # fmt: skip
 
 
-def sequences(draw: np.random.Generator, case: Case, vocabulary: int) -> list[tuple[Any, Any]]:
-    """The prompts of a micro-batch, which begin alike, and a completion of each."""
+def sequences(rng: np.random.Generator, case: Case, vocabulary: int) -> list[tuple[Any, Any]]:
+    """Draw the prompts of a micro-batch, which share a prefix, and a completion of each."""
 
     def tokens(count: int) -> Any:
-        return draw.integers(3, vocabulary, count, dtype=np.int32)
+        return rng.integers(3, vocabulary, count, dtype=np.int32)
 
     shared = tokens(case.shared)
     prompts = [np.concatenate([shared, tokens(case.question)]) for _ in range(case.micro)]
@@ -278,7 +304,7 @@ def sequences(draw: np.random.Generator, case: Case, vocabulary: int) -> list[tu
 
 
 def preset_case(name: str, recompute: bool) -> Case:
-    """The longest update of a preset on one GPU."""
+    """Return the longest update of a preset on one GPU."""
     config = presets.settings(name)
     return Case(
         config.optim.micro_batch_size, recompute, model=name, batch=config.optim.batch_size,
@@ -288,11 +314,11 @@ def preset_case(name: str, recompute: bool) -> Case:
 
 
 def sampling_memory(name: str) -> float:
-    """GiB that `sampler=hf` holds for a preset: weights in float32 and in bfloat16, keys and values of a shard."""
+    """Count the GiB of `sampler=hf` for a preset: weights in float32 and in bfloat16, keys and values of a shard."""
     config = topr_exp.compose([f"model={name}", "data=gsm8k", "sampler=hf"])
     weights = skeleton(name, None).model.num_parameters()
-    sequences = config.data.n * config.sampler.prompts_per_shard
-    tokens = sequences * (PRESET_PROMPT + config.sampler.max_new_tokens)
+    completions = config.data.n * config.sampler.prompts_per_shard
+    tokens = completions * (PRESET_PROMPT + config.sampler.max_new_tokens)
     return ((4 + 2) * weights + tokens * presets.cache_bytes(name)) / GIB
 
 
@@ -300,28 +326,36 @@ def preset_rows(names: list[str]) -> list[dict[str, Any]]:
     """Simulate and print the presets, a row each."""
     rows = []
     for name in names:
-        peaks = {recompute: max(update(preset_case(name, recompute))[0].values()) for recompute in (True, False)}
-        row = {"preset": name, "recompute": peaks[True], "keep": peaks[False], "sampling": sampling_memory(name)}
+        with_recompute = update(preset_case(name, recompute=True)).peaks
+        without_recompute = update(preset_case(name, recompute=False)).peaks
+        row = {
+            "preset": name,
+            "recompute": max(with_recompute.values()),
+            "keep": max(without_recompute.values()),
+            "sampling": sampling_memory(name),
+        }
         rows.append(row)
-        how = f"{row['recompute']:.1f} GiB with checkpointing, {row['keep']:.1f} without"
-        print(f"{name}: an update {how}; sampler=hf {row['sampling']:.1f}", flush=True)
+        peaks = f"{row['recompute']:.1f} GiB with checkpointing, {row['keep']:.1f} without"
+        print(f"{name}: an update {peaks}; sampler=hf {row['sampling']:.1f}", flush=True)
     return rows
 
 
-def cases(given: dict[str, Any]) -> list[Case]:
-    """What the command line asks for."""
-    same = {name: given[name] for name in ("lora", "gather", "question", "completion", "model")}
-    layouts = [(count, False) for count in given["processes"]] + [(16, True)] * (16 in given["processes"])
-    return [
-        Case(micro, recompute, *layout, **same)
-        for layout in layouts
-        for micro in (given["micro"] if layout[0] == 1 else [1])
-        for recompute in (True, False)
-    ]
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    """List the cases of the command line."""
+    names = ("lora", "gather", "question", "completion", "model")
+    common_fields = {name: getattr(options, name) for name in names}
+    layouts = [(count, False) for count in options.processes]
+    if 16 in options.processes:
+        layouts.append((16, True))
+    cases = []
+    for processes, by_machine in layouts:
+        for micro in options.micro if processes == 1 else [1]:
+            for recompute in (True, False):
+                cases.append(Case(micro, recompute, processes, by_machine, **common_fields))
+    return cases
 
 
-def arguments() -> dict[str, Any]:
-    """The command line."""
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
@@ -331,22 +365,26 @@ def arguments() -> dict[str, Any]:
     parser.add_argument("--completion", type=int, default=200, metavar="TOKENS")
     parser.add_argument("--model", default="8b", choices=LLAMAS)
     parser.add_argument("--preset", nargs="*", choices=presets.SHAPES, metavar="NAME", help="without a name: all")
-    return vars(parser.parse_args())
+    return parser.parse_args()
+
+
+def joined(gib_by_name: dict[str, float]) -> str:
+    return ", ".join(f"{name} {gib:.1f}" for name, gib in gib_by_name.items())
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    given = arguments()
-    if given["preset"] is not None:
-        measure.write("simulated-memory-presets", {"rows": preset_rows(given["preset"] or list(presets.SHAPES))})
+    options = parse_options()
+    if options.preset is not None:
+        measure.write("simulated-memory-presets", {"rows": preset_rows(options.preset or list(presets.SHAPES))})
         return
     rows = []
-    for case in cases(given):
-        found, sent = update(case)
-        rows.append({"layout": case.layout, **asdict(case), **found, "sent": sent})
-        parts, told = (", ".join(f"{part} {gib:.1f}" for part, gib in each.items()) for each in (found, sent))
-        how = f"micro-batches of {case.micro}, {'with' if case.recompute else 'without'} checkpointing"
-        print(f"{case.layout}, {how}: {max(found.values()):.1f} GiB ({parts}); sent: {told or 'nothing'}", flush=True)
+    for case in cases_of(options):
+        cost = update(case)
+        rows.append({"layout": case.layout, **asdict(case), **cost.peaks, "sent": cost.sent})
+        way = f"micro-batches of {case.micro}, {'with' if case.recompute else 'without'} checkpointing"
+        peak = f"{max(cost.peaks.values()):.1f} GiB ({joined(cost.peaks)})"
+        print(f"{case.layout}, {way}: {peak}; sent: {joined(cost.sent) or 'nothing'}", flush=True)
     measure.write("simulated-memory", {"rows": rows})
     sys.stdout.flush()
     os._exit(0)  # torch's fake process group often crashes as the interpreter ends

@@ -1,4 +1,4 @@
-"""One update of the policy against one of TRL's: time and peak memory, on the same model, data, batch and precision.
+"""An update of the policy and one of TRL's: time and peak memory, on the same model, data, batch and precision.
 
     python benchmarks/training.py                       CPU: the tiny model, short prompts and 8 shots of 900 tokens
     python benchmarks/training.py --cases plain_8b      GPU: random Llamas of 0.6 and 8 billion weights in bfloat16
@@ -50,7 +50,7 @@ class Case:
 
     model: str  # tiny, or a key of LLAMAS
     prefix: int  # that all prompts begin with
-    prompt: tuple[int, int]  # least and most of a prompt's own
+    prompt: tuple[int, int]  # least and most beyond the prefix
     completion: tuple[int, int]
     batch: int
     micro: int  # of ours and of TRL's
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def recomputes(self) -> bool:
-        """Whether both sides use gradient checkpointing; the small models have no need of it."""
+        """True if both sides use gradient checkpointing; the small models have no need of it."""
         return self.model not in ("tiny", "135m")
 
 
@@ -101,42 +101,44 @@ def main() -> None:
 
 
 def run(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """Both sides of one case."""
+    """Measure and print both sides of a case."""
     if case.model != "tiny" and not torch.cuda.is_available():
         raise SystemExit(f"--cases {name} needs a GPU")
-    ours = Ours(case, (options.updates + 3) * case.batch)
-    theirs = None if options.ours_only else Theirs(case, ours)
+    runner = UpdateRunner(case, (options.updates + 3) * case.batch)
+    trl_runner = None if options.ours_only else TRLRunner(case, runner)
     seconds: dict[str, list[float]] = {"ours": [], "trl": []}
 
     def turn() -> None:
-        seconds["ours"].append(timed(ours.update, ours.device))
-        ours.trainer.zero_grad()  # as TRL does at the end of its updates: both lie on one device
+        seconds["ours"].append(timed(runner.update, runner.device))
+        runner.trainer.zero_grad()  # as TRL does at the end of its updates: both lie on one device
 
-    if theirs is None:
+    if trl_runner is None:
         for _ in range(options.updates + 2):
             turn()
     else:
-        theirs.train(options.updates + 2, turn, seconds["trl"])
-    result: dict[str, Any] = {"case": name, "batch": case.batch, "tokens_an_update": ours.tokens / ours.batches}
+        trl_runner.train(options.updates + 2, turn, seconds["trl"])
+    result: dict[str, Any] = {"case": name, "batch": case.batch, "tokens_an_update": runner.tokens / runner.batches}
     for side, values in seconds.items():
         if values:
             result[side] = {"seconds": measure.median(values[2:]), "all_seconds": values}
-    result["ours"]["peak_bytes"] = measure.peak_memory(ours.update, ours.device)
-    if theirs is not None:
-        result["trl"]["peak_bytes"] = theirs.peak
-    return report(result, case, ours, options)
+    result["ours"]["peak_bytes"] = measure.peak_memory(runner.update, runner.device)
+    if trl_runner is not None:
+        result["trl"]["peak_bytes"] = trl_runner.peak
+    return report(result, case, runner, options)
 
 
-def report(result: dict[str, Any], case: Case, ours: Ours, options: argparse.Namespace) -> dict[str, Any]:
+def report(result: dict[str, Any], case: Case, runner: UpdateRunner, options: argparse.Namespace) -> dict[str, Any]:
     """Print the case and add rates and ratios."""
-    print(f"{result['case']}: batch {case.batch}, sequences of {ours.mean_length:.0f} tokens on average")
+    print(f"{result['case']}: batch {case.batch}, sequences of {runner.mean_length:.0f} tokens on average")
     for side in ("ours", "trl"):
-        if side in result:
-            line = result[side]
-            line["samples_per_second"] = case.batch / line["seconds"]
-            line["tokens_per_second"] = result["tokens_an_update"] / line["seconds"]
-            print(f"  {side:<5} {line['seconds']:.3f} s an update, {line['samples_per_second']:,.1f} samples/s, "
-                  f"{line['tokens_per_second']:,.0f} tokens/s, peak {line['peak_bytes'] / 2**20:,.0f} MiB")  # fmt: skip
+        if side not in result:
+            continue
+        figures = result[side]
+        figures["samples_per_second"] = case.batch / figures["seconds"]
+        figures["tokens_per_second"] = result["tokens_an_update"] / figures["seconds"]
+        print(f"  {side:<5} {figures['seconds']:.3f} s an update, {figures['samples_per_second']:,.1f} samples/s, "
+              f"{figures['tokens_per_second']:,.0f} tokens/s, peak {figures['peak_bytes'] / 2**20:,.0f} MiB",
+              flush=True)  # fmt: skip
     if "trl" in result:
         result["speed_ratio"] = result["trl"]["seconds"] / result["ours"]["seconds"]
         result["memory_ratio"] = result["ours"]["peak_bytes"] / result["trl"]["peak_bytes"]
@@ -145,13 +147,13 @@ def report(result: dict[str, Any], case: Case, ours: Ours, options: argparse.Nam
         )
         print(f"  (target: {case.target})")
     if options.peak_tflops and not case.prefix:
-        result["mfu"] = ours.operations() / (result["ours"]["seconds"] * options.peak_tflops * 1e12)
+        result["mfu"] = runner.operations() / (result["ours"]["seconds"] * options.peak_tflops * 1e12)
         print(f"  MFU {result['mfu']:.1%}")
     return result
 
 
 def clock(device: torch.device) -> float:
-    """Seconds: wall time on a GPU, processor time on the CPU, which other work on the machine disturbs least."""
+    """Return seconds: wall time on a GPU, processor time on the CPU, which other work on the machine disturbs least."""
     if device.type == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -159,33 +161,37 @@ def clock(device: torch.device) -> float:
 
 
 def timed(work: Any, device: torch.device) -> float:
-    began = clock(device)
+    start_time = clock(device)
     work()
-    return clock(device) - began
+    return clock(device) - start_time
 
 
 def sequences(case: Case, count: int, vocabulary: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Random tokens of the case's lengths: what is computed does not depend on which tokens they are."""
+    """Draw random tokens of the case's lengths: an update's time does not depend on the tokens."""
     rng = np.random.default_rng(0)
     prefix = rng.integers(3, vocabulary, case.prefix)
 
     def ids(bounds: tuple[int, int]) -> np.ndarray:
         return rng.integers(3, vocabulary, rng.integers(bounds[0], bounds[1] + 1))
 
-    prompts = (np.concatenate([prefix, ids(case.prompt)]).astype(np.int32) for _ in range(count // case.samples))
-    return [(prompt, ids(case.completion).astype(np.int32)) for prompt in prompts for _ in range(case.samples)]
+    pairs = []
+    for _ in range(count // case.samples):
+        prompt = np.concatenate([prefix, ids(case.prompt)]).astype(np.int32)
+        for _ in range(case.samples):
+            pairs.append((prompt, ids(case.completion).astype(np.int32)))
+    return pairs
 
 
 def make_model(name: str) -> Any:
-    """The shipped model, or a random one, on the GPU where there is one; weights are float32."""
+    """Load the shipped model, or make a random one on the GPU if there is one; weights are float32."""
     if name == "tiny":
         return load_model("tiny")[0]
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return LlamaForCausalLM(LlamaConfig(**LLAMAS[name], max_position_embeddings=8192)).eval()
 
 
-class Ours:
-    """`Trainer.update` on a training set of its own."""
+class UpdateRunner:
+    """Updates of `Trainer` on random completions."""
 
     def __init__(self, case: Case, count: int) -> None:
         model = make_model(case.model)
@@ -237,62 +243,64 @@ class Ours:
         self.next = (self.next + 1) % self.batches
 
     def operations(self) -> float:
-        """Of an update, by the formula above."""
-        model = self.policy.model
+        """Count the operations of an update, by the formula above."""
+        model, config = self.policy.model, self.policy.model.config
         head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
-        layers = self.policy.model.num_parameters() - head.numel() - (0 if head is embedding else embedding.numel())
-        completed = sum(len(tokens) for _, tokens in self.sequences)
-        width = model.config.num_hidden_layers * model.config.num_attention_heads * model.config.head_dim
-        weights = layers * self.tokens + head.numel() * completed
-        return float(6 * weights + 6 * width * (self.lengths.astype(float) ** 2).sum()) / self.batches
+        layer_weights = model.num_parameters() - head.numel()
+        if head is not embedding:
+            layer_weights -= embedding.numel()
+        completion_tokens = sum(len(tokens) for _, tokens in self.sequences)
+        products = layer_weights * self.tokens + head.numel() * completion_tokens
+        attention_width = config.num_hidden_layers * config.num_attention_heads * config.head_dim
+        squared_lengths = (self.lengths.astype(float) ** 2).sum()
+        return float(6 * products + 6 * attention_width * squared_lengths) / self.batches
 
 
-class Theirs:
+class TRLRunner:
     """TRL's SFTTrainer on the same sequences."""
 
-    def __init__(self, case: Case, ours: Ours) -> None:
+    def __init__(self, case: Case, runner: UpdateRunner) -> None:
         from datasets import Dataset
         from trl import SFTConfig, SFTTrainer
 
-        self.device, self.peak = ours.device, 0
-        rows = [
-            {
-                "input_ids": [*prompt.tolist(), *tokens.tolist()],
-                "completion_mask": [0] * len(prompt) + [1] * len(tokens),
-            }
-            for prompt, tokens in ours.sequences
-        ]
-        small = case.model == "tiny"
+        self.device = runner.device
+        self.peak = 0  # bytes
+        rows = []
+        for prompt, tokens in runner.sequences:
+            completion_mask = [0] * len(prompt) + [1] * len(tokens)
+            rows.append({"input_ids": [*prompt.tolist(), *tokens.tolist()], "completion_mask": completion_mask})
         arguments = {
             "output_dir": tempfile.mkdtemp(), "per_device_train_batch_size": case.micro, "max_length": None,
             "gradient_accumulation_steps": case.batch // case.micro, "learning_rate": 1e-5, "max_grad_norm": 1.0,
             "lr_scheduler_type": "constant", "report_to": "none", "save_strategy": "no", "completion_only_loss": True,
-            "bf16": not small, "use_cpu": ours.device.type == "cpu", "gradient_checkpointing": case.recomputes,
+            "bf16": case.model != "tiny", "use_cpu": runner.device.type == "cpu",
+            "gradient_checkpointing": case.recomputes,
             "optim": "adamw_torch_fused" if case.optimizer == "adamw" else "adafactor", "disable_tqdm": True,
         }  # fmt: skip
-        self.make = lambda steps, callback: SFTTrainer(
+        self.make_trainer = lambda steps, callback: SFTTrainer(
             make_model(case.model), SFTConfig(**arguments, max_steps=steps), train_dataset=Dataset.from_list(rows),
             processing_class=load_model("tiny")[1], callbacks=[callback],
         )  # fmt: skip
 
     def train(self, steps: int, turn: Any, seconds: list[float]) -> None:
         """Train `steps` updates, each followed by a turn of ours; the last one's memory is measured besides."""
-        owner = self
+        device = self.device
 
         class Turns(TrainerCallback):
-            began = 0.0
+            def __init__(self) -> None:
+                self.start_time = 0.0
 
             def on_train_begin(self, *_: Any, **__: Any) -> None:
-                self.began = clock(owner.device)
+                self.start_time = clock(device)
 
             def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-                seconds.append(clock(owner.device) - self.began)
+                seconds.append(clock(device) - self.start_time)
                 turn()
-                self.began = clock(owner.device)
+                self.start_time = clock(device)
 
-        self.make(steps, Turns()).train()
-        alone = self.make(2, TrainerCallback())
-        self.peak = measure.peak_memory(alone.train, self.device)
+        self.make_trainer(steps, Turns()).train()
+        trainer = self.make_trainer(2, TrainerCallback())
+        self.peak = measure.peak_memory(trainer.train, device)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """`python -m scripts.faults [NAME ...]`: plant the faults of scripts/faults, one at a time, and run the tests on each.
 
-A fault is a short text of one file, which occurs there once or once within `function`, however lines are broken, and
-what takes its place. It is planted in
-a copy of the tree; tests run from the nearest to the farthest until one fails. A fault that changes nothing says why
-(`equivalent`). What came out lies in outputs/faults.json: the same command again goes on where it stopped, and plants
-a fault again when the fault, its file or the tests have changed. Exit status 1 below 95 % or when the list is wrong.
+A fault replaces a short text of one file, which occurs there once, or once within `function`; line breaks don't count.
+It is planted in a copy of the tree; tests run from the nearest to the farthest until one fails. A fault that changes
+nothing says why (`equivalent`). Results lie in outputs/faults.json: the same command again continues, and plants a
+fault again when the fault, its file or the tests have changed. Exit status 1 below 95 % or when the list is wrong.
 
 NAME: a fault's name, or a pattern such as "training/*" (default: all).
 """
@@ -23,23 +22,23 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from scripts.nearest_tests import import_graph, tests_of
-from scripts.tree_copy import LIMIT, copy_tree, failing
+from scripts.tree_copy import LIMIT, copy_tree, failing_tests
 
 ROOT = Path(__file__).resolve().parent.parent
-LISTS, RESULTS = ROOT / "scripts" / "faults", ROOT / "outputs" / "faults.json"
-LEAST = 0.95  # share of the faults that tests have to catch
+LISTS = ROOT / "scripts" / "faults"
+RESULTS = ROOT / "outputs" / "faults.json"
+MIN_CAUGHT = 0.95  # share of the faults that tests have to catch
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One text of a file and what takes its place; `equivalent` says why that changes nothing."""
+    """A text of a file and its replacement; `equivalent` says why the replacement changes nothing."""
 
-    name: str  # room/what
+    name: str  # room/slug
     file: str  # below topr_exp/, or reproduce/...
     old: str
     new: str
@@ -50,145 +49,224 @@ class Fault:
     def path(self) -> str:
         return self.file if self.file.startswith("reproduce/") else f"topr_exp/{self.file}"
 
+    @property
+    def room(self) -> str:
+        return self.name.split("/")[0]
+
     def planted(self, root: Path = ROOT) -> str:
-        """The file's text with the fault in it; ValueError where the list was not kept up with the code."""
+        """Return the file's text with the fault in it; ValueError if the old text does not occur once."""
         text = (root / self.path).read_text(encoding="utf-8")
-        start, end = span(text, self.function) if self.function else (0, len(text))
-        found = [*re.finditer(re.escape(self.old), text[start:end])] or [*pattern(self.old).finditer(text[start:end])]
-        if len(found) != 1:
-            where = f"{self.function} of {self.path}" if self.function else self.path
-            raise ValueError(f"{self.name}: the old text occurs {len(found)} times in {where}, not once")
-        return text[: start + found[0].start()] + self.new + text[start + found[0].end() :]
+        scope = span_of(text, self.function) if self.function else slice(0, len(text))
+        matches = list(re.finditer(re.escape(self.old), text[scope]))
+        if not matches:
+            matches = list(whitespace_pattern(self.old).finditer(text[scope]))
+        if len(matches) != 1:
+            place = f"{self.function} of {self.path}" if self.function else self.path
+            raise ValueError(f"{self.name}: the old text occurs {len(matches)} times in {place}, not once")
+        start, end = matches[0].span()
+        return text[: scope.start + start] + self.new + text[scope.start + end :]
 
 
-def span(text: str, function: str) -> tuple[int, int]:
-    """Where a function or class begins and ends in a module's text; nowhere: an empty span."""
-    starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
-    nodes = [ast.parse(text)]
+def span_of(text: str, function: str) -> slice:
+    """Return the part of a module's text that a function or class takes; an empty one unless there is exactly one."""
+    nodes: list[ast.AST] = [ast.parse(text)]
     for name in function.split("."):
-        inner = (each for node in nodes for each in ast.walk(node) if getattr(each, "name", None) == name)
-        nodes = [each for each in inner if isinstance(each, ast.FunctionDef | ast.ClassDef)]
-    return (starts[nodes[0].lineno - 1], starts[nodes[0].end_lineno or 0]) if len(nodes) == 1 else (0, 0)
+        nodes = definitions_named(name, nodes)
+    if len(nodes) != 1 or not isinstance(nodes[0], ast.FunctionDef | ast.ClassDef):
+        return slice(0, 0)
+    line_lengths = map(len, text.splitlines(keepends=True))
+    line_starts = [0, *itertools.accumulate(line_lengths)]
+    return slice(line_starts[nodes[0].lineno - 1], line_starts[nodes[0].end_lineno or 0])
 
 
-def pattern(text: str) -> re.Pattern[str]:
-    """A text with any white space between its words and signs; between two words there is some."""
+def definitions_named(name: str, nodes: Sequence[ast.AST]) -> list[ast.AST]:
+    """List the functions and classes of a name within some nodes."""
+    definitions: list[ast.AST] = []
+    for outer in nodes:
+        for node in ast.walk(outer):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+                definitions.append(node)
+    return definitions
+
+
+def whitespace_pattern(text: str) -> re.Pattern[str]:
+    """Match a text with any white space between its words and signs, and at least some between two words."""
     tokens = re.findall(r"\w+|[^\w\s]", text)
-    gaps = [r"\s+" if a[-1].isalnum() and b[0].isalnum() else r"\s*" for a, b in itertools.pairwise(tokens)]
-    return re.compile("".join(re.escape(token) + gap for token, gap in zip(tokens, [*gaps, ""], strict=True)))
+    pattern = re.escape(tokens[0])
+    for previous, token in itertools.pairwise(tokens):
+        gap = r"\s+" if previous[-1].isalnum() and token[0].isalnum() else r"\s*"
+        pattern += gap + re.escape(token)
+    return re.compile(pattern)
 
 
 def read_faults() -> list[Fault]:
-    """All faults of the lists, a file a room; the name of a list's table is the fault's."""
-    found = []
+    """Read all lists, a file for each room; the name of a list's table is the fault's."""
+    faults = []
     for path in sorted(LISTS.glob("*.toml")):
-        for name, values in tomllib.loads(path.read_text(encoding="utf-8")).items():
-            found.append(Fault(f"{path.stem}/{name}", **values))
-    return found
+        for slug, values in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            faults.append(Fault(f"{path.stem}/{slug}", **values))
+    return faults
 
 
-# ---- what came out
+# ---- results
+
+
+@dataclass
+class Result:
+    """How the tests ended on a fault."""
+
+    by: str | None  # the test that failed
+    seconds: int
+    in_time: bool
+    digest: str  # of all that the result depends on
+    sure: bool  # the test passes without the fault, or none failed
+
+
+Results = dict[str, Result]  # by the fault's name
+
+
+def read_results() -> Results:
+    if not RESULTS.is_file():
+        return {}
+    values = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return {name: Result(**fields) for name, fields in values.items()}
+
+
+def save(results: Results) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
+    values = {name: asdict(result) for name, result in results.items()}
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(RESULTS)
 
 
 def digest(fault: Fault, tests: Sequence[str], root: Path) -> str:
-    """What an outcome rests on: the fault, its file, these tests, as they are below `root`."""
+    """Hash the fault, its file and these tests as they are below `root`."""
     texts = [(root / path).read_text(encoding="utf-8") for path in (fault.path, *tests)]
     return hashlib.blake2b(json.dumps([fault.old, fault.new, *texts]).encode(), digest_size=16).hexdigest()
 
 
-def is_known(result: dict[str, Any] | None, fault: Fault, tests: Sequence[str]) -> bool:
-    """Whether a fault was planted before and would come out the same; what one test caught rests on that alone."""
-    rests_on = tests if result is None or result["by"] is None else [result["by"].split("::")[0]]
-    there = all((ROOT / path).is_file() for path in rests_on)
-    return result is not None and there and result["digest"] == digest(fault, rests_on, ROOT)
+def file_of_test(test: str) -> str:
+    return test.split("::")[0]
 
 
-def save(results: dict[str, Any]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    temporary.replace(RESULTS)
+def is_current(result: Result, fault: Fault, tests: Sequence[str]) -> bool:
+    """True if planting the fault again would give this result; a caught fault depends on the catching test alone."""
+    depends_on = tests if result.by is None else [file_of_test(result.by)]
+    exist = all((ROOT / path).is_file() for path in depends_on)
+    return exist and result.digest == digest(fault, depends_on, ROOT)
 
 
-def plant(fault: Fault, tests: Sequence[str], tree: Path) -> dict[str, Any]:
-    """Run the tests on a fault. `sure`: the one that failed is known to pass without it."""
-    began, own = time.monotonic(), (tree / fault.path).read_text(encoding="utf-8")
-    (tree / fault.path).write_text(fault.planted(tree), encoding="utf-8")
-    try:  # those of the file itself before any other is imported
-        failed = failing(tree, tests[:1], first=True)
-        if failed == [] and tests[1:]:
-            failed = failing(tree, tests[1:], first=True)
+def plant(fault: Fault, tests: Sequence[str], tree: Path) -> Result:
+    """Run the tests on a fault, its own file's before any other is imported."""
+    start_time = time.monotonic()
+    path = tree / fault.path
+    original_text = path.read_text(encoding="utf-8")
+    path.write_text(fault.planted(tree), encoding="utf-8")
+    try:
+        failures = failing_tests(tree, tests[:1], stop_at_first=True)
+        if failures == [] and tests[1:]:
+            failures = failing_tests(tree, tests[1:], stop_at_first=True)
     finally:
-        (tree / fault.path).write_text(own, encoding="utf-8")
-    seconds, by = round(time.monotonic() - began), failed[0] if failed else None
-    rests_on = digest(fault, [by.split("::")[0]] if by else tests, tree)
-    return {"by": by, "seconds": seconds, "in_time": failed is not None, "digest": rests_on, "sure": by is None}
+        path.write_text(original_text, encoding="utf-8")
+    test = failures[0] if failures else None
+    return Result(
+        by=test,
+        seconds=round(time.monotonic() - start_time),
+        in_time=failures is not None,
+        digest=digest(fault, [file_of_test(test)] if test else tests, tree),
+        sure=test is None,
+    )
 
 
-def make_sure(results: dict[str, Any], tree: Path) -> list[str]:
-    """Run what caught something on the tree as it is: tests that fail here too, whose faults are then to be planted
-    again."""
-    unsure = sorted({result["by"] for result in results.values() if not result["sure"]})
-    failed = failing(tree, unsure, first=False) if unsure else []
-    assert failed is not None, "the tests that caught something are together too slow"
-    wrong = [test for test in unsure if any(one.startswith(test) for one in failed)]
-    for name, result in [*results.items()]:
-        if result["by"] in wrong:
+def make_sure(results: Results, tree: Path) -> list[str]:
+    """Run the catching tests on the tree without a fault; returns those that fail here too, and drops their results."""
+    tests = sorted({result.by for result in results.values() if result.by and not result.sure})
+    failures = failing_tests(tree, tests, stop_at_first=False) if tests else []
+    assert failures is not None, "the tests that caught something are together too slow"
+    broken_tests = [test for test in tests if any(failure.startswith(test) for failure in failures)]
+    for name, result in list(results.items()):
+        if result.by in broken_tests:
             del results[name]
-        result["sure"] = True
-    return wrong
+        result.sure = True
+    return broken_tests
 
 
-def line(fault: Fault, result: dict[str, Any]) -> str:
-    """How a fault ended."""
-    late = "" if result["in_time"] else f" within {LIMIT} s"
+def describe(fault: Fault, result: Result) -> str:
+    """Say in a line how a fault ended."""
     if fault.equivalent:
-        told = f"CAUGHT though equivalent: {result['by']}" if result["by"] else f"equivalent: {fault.equivalent}"
+        outcome = f"CAUGHT though equivalent: {result.by}" if result.by else f"equivalent: {fault.equivalent}"
+    elif result.by:
+        outcome = f"caught by {result.by}"
     else:
-        told = f"caught by {result['by']}" if result["by"] else f"NOT CAUGHT{late}"
-    return f"{result['seconds']:4d} s  {fault.name}: {told}"
+        outcome = "NOT CAUGHT" if result.in_time else f"NOT CAUGHT within {LIMIT} s"
+    return f"{result.seconds:4d} s  {fault.name}: {outcome}"
 
 
-def score(faults: Sequence[Fault], results: dict[str, Any]) -> Iterator[str]:
-    """A line a room and one for all; faults that change nothing don't count."""
-    counted = [fault for fault in faults if not fault.equivalent]
-    caught = Counter(fault.name.split("/")[0] for fault in counted if results[fault.name]["by"])
-    for room, count in Counter(fault.name.split("/")[0] for fault in counted).items():
+def summarize(faults: Sequence[Fault], results: Results) -> Iterator[str]:
+    """Count the caught faults in a line for each room and one for all; equivalent ones don't count."""
+    counts, caught = Counter[str](), Counter[str]()
+    for fault in faults:
+        if not fault.equivalent:
+            counts[fault.room] += 1
+            caught[fault.room] += results[fault.name].by is not None
+    for room, count in counts.items():
         yield f"{room:12} {caught[room]:4d} of {count}"
-    yield f"{'all':12} {caught.total():4d} of {len(counted)}, {100 * caught.total() / max(len(counted), 1):.1f} %"
+    percent = 100 * caught.total() / max(counts.total(), 1)
+    yield f"{'all':12} {caught.total():4d} of {counts.total()}, {percent:.1f} %"
 
 
-def main(names: Sequence[str]) -> int:
-    faults = [one for one in read_faults() if not names or any(fnmatch.fnmatch(one.name, name) for name in names)]
-    wrong = []
+def passes(faults: Sequence[Fault], results: Results) -> bool:
+    """True if enough faults were caught and no equivalent one was."""
+    counted = caught = 0
+    for fault in faults:
+        is_caught = results[fault.name].by is not None
+        if fault.equivalent and is_caught:
+            return False
+        counted += not fault.equivalent
+        caught += is_caught
+    return caught >= MIN_CAUGHT * counted
+
+
+def list_errors(faults: Sequence[Fault], names: Sequence[str]) -> list[str]:
+    """Say in a line each what keeps the chosen faults from being planted."""
+    if not faults:
+        return [f"error: no fault is called {' or '.join(names)}"]
+    errors = []
     for fault in faults:
         try:
             fault.planted()
         except (OSError, ValueError) as error:
-            wrong.append(f"error: {error}")
-    if wrong or not faults:
-        print("\n".join(wrong or [f"error: no fault is called {' or '.join(names)}"]))
+            errors.append(f"error: {error}")
+    return errors
+
+
+def main(names: Sequence[str]) -> int:
+    faults = read_faults()
+    if names:
+        faults = [fault for fault in faults if any(fnmatch.fnmatch(fault.name, name) for name in names)]
+    if errors := list_errors(faults, names):
+        print("\n".join(errors))
         return 1
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+    results = read_results()
     graph = import_graph()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        copy_tree(Path(folder))
+        tree = Path(folder)
+        copy_tree(tree)
         for fault in faults:
             tests = tests_of(fault.path, graph)
-            if not is_known(results.get(fault.name), fault, tests):
-                results[fault.name] = plant(fault, tests, Path(folder))
+            if fault.name not in results or not is_current(results[fault.name], fault, tests):
+                results[fault.name] = plant(fault, tests, tree)
                 save(results)
-            print(line(fault, results[fault.name]), flush=True)
-        failing_anyway = make_sure(results, Path(folder))
+            print(describe(fault, results[fault.name]), flush=True)
+        broken_tests = make_sure(results, tree)
         save(results)
-    if failing_anyway:
-        print("\n".join(f"error: {test} fails without a fault too; mend it first" for test in failing_anyway))
+    for test in broken_tests:
+        print(f"error: {test} fails without a fault too; mend it first")
+    if broken_tests:
         return 1
-    print("\n".join(score(faults, results)))
-    counted = [fault for fault in faults if not fault.equivalent]
-    denied = any(results[fault.name]["by"] for fault in faults if fault.equivalent)
-    caught = sum(bool(results[fault.name]["by"]) for fault in counted)
-    return int(denied or caught < LEAST * len(counted))
+    print("\n".join(summarize(faults, results)))
+    return 0 if passes(faults, results) else 1
 
 
 if __name__ == "__main__":

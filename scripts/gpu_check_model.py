@@ -1,4 +1,4 @@
-"""gpu_check.py's random model: a Llama and a tokenizer that fills its vocabulary, with all words of the prompts."""
+"""Random model of gpu_check.py: a Llama and a tokenizer that fills its vocabulary, with all words of the prompts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import string
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,68 +23,84 @@ if TYPE_CHECKING:
 CONTEXT = 8192
 
 
+def generated_problems(count: int, seed: int) -> list[Problem]:
+    return draw_problems(embedded_gsm8k.draw, "gsm8k", split="pretrain", count=count, seed=seed)
+
+
 def worked_examples() -> list[Problem]:
-    """The project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
-    own = list(shipped_shots("gsm8k"))
-    more = draw_problems(embedded_gsm8k.draw, "gsm8k", split="pretrain", count=6, seed=1)
-    return own + [Problem("", problem.question, f"The answer is {problem.answer}.") for problem in more]
+    """Return the project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
+    examples = list(shipped_shots("gsm8k"))
+    for problem in generated_problems(count=6, seed=1):
+        examples.append(Problem("", problem.question, f"The answer is {problem.answer}."))
+    return examples
 
 
-def texts() -> list[str]:
-    """What prompts are made of: every word of it is a token, with a space before it and without."""
-    found = [f"Question: {shot.question}\nAnswer: {shot.answer}\n\n" for shot in worked_examples()]
-    found += [
-        problem.question
-        for problem in draw_problems(embedded_gsm8k.draw, "gsm8k", split="pretrain", count=2000, seed=0)
-    ]
-    return [*found, *{word for text in found for word in text.split()}]
+def prompt_texts() -> list[str]:
+    """Return texts whose every word becomes a token, with a space before it and without."""
+    texts = [f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in worked_examples()]
+    texts += [problem.question for problem in generated_problems(count=2000, seed=0)]
+    words = set()
+    for text in texts:
+        words |= set(text.split())
+    return [*texts, *words]
 
 
-def tokenizer_of(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of exactly so many tokens; the rest of it are words that nothing holds."""
-    used = texts()
-    known = build_tokenizer(used, CONTEXT).get_vocab()
-    words = ("".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=4))
-    new = (word for word in words if f"Ġ{word}" not in known)
-    count = vocabulary - len(known)
-    fill = "".join(f" {word}" for word in itertools.islice(new, count))
-    tokenizer = build_tokenizer([*used, fill], CONTEXT)
-    assert len(tokenizer) == vocabulary
+def unused_words(vocabulary: dict[str, int]) -> Iterator[str]:
+    """Iterate over words of four letters that are not in a vocabulary."""
+    for letters in itertools.product(string.ascii_lowercase, repeat=4):
+        word = "".join(letters)
+        if f"Ġ{word}" not in vocabulary:
+            yield word
+
+
+def tokenizer_of(size: int) -> PreTrainedTokenizerFast:
+    """Build a tokenizer of exactly `size` tokens, most of them words that occur nowhere."""
+    texts = prompt_texts()
+    vocabulary = build_tokenizer(texts, CONTEXT).get_vocab()
+    padding_words = itertools.islice(unused_words(vocabulary), size - len(vocabulary))
+    padding = "".join(f" {word}" for word in padding_words)
+    tokenizer = build_tokenizer([*texts, padding], CONTEXT)
+    assert len(tokenizer) == size
     return tokenizer
 
 
-def settings(size: str) -> dict[str, Any]:
-    """The model's shape, that of Llama 3 8B for 8b."""
+def model_settings(size: str) -> dict[str, Any]:
+    """Return the arguments of LlamaConfig; 8b has the shape of Llama 3 8B."""
     from training import LLAMAS
 
     return {**LLAMAS[size], "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
-LOGITS = 5.0  # standard deviation of a trained model's; a random head's are four times closer together
+LOGITS_DEVIATION = 5.0  # of a trained model's logits; a random head's are four times closer together
 
 
-def write_model(size: str, folder: str, shots: str, given: str = "") -> dict[str, Any]:
-    """A random model in bfloat16 with its tokenizer, or one that is given, and the worked examples of its prompts."""
+def write_model(size: str, folder: str, shots: str, model_folder: str = "") -> dict[str, Any]:
+    """Write a random model (unless `model_folder` names one) and the worked examples of its prompts."""
     from topr_exp.models.model_folder import weights_fingerprint
 
-    began, found = time.monotonic(), {} if given else random_model(size, Path(folder))
-    written = time.monotonic()
+    start_time = time.monotonic()
+    figures = {} if model_folder else write_random_model(size, Path(folder))
+    figures["s"] = round(time.monotonic() - start_time, 1)
+    start_time = time.monotonic()
     weights_fingerprint(Path(folder))
-    lines = [json.dumps({"question": shot.question, "solution": shot.answer}) for shot in worked_examples()]
-    Path(shots).write_text("".join(f"{line}\n" for line in lines))
-    return found | {"s": round(written - began, 1), "s of hashing": round(time.monotonic() - written, 1)}
+    with open(shots, "w", encoding="utf-8") as file:
+        for example in worked_examples():
+            file.write(json.dumps({"question": example.question, "solution": example.answer}) + "\n")
+    figures["s of hashing"] = round(time.monotonic() - start_time, 1)
+    return figures
 
 
-def random_model(size: str, target: Path) -> dict[str, Any]:
-    """Write it; its logits spread as a trained model's do."""
+def write_random_model(size: str, target: Path) -> dict[str, Any]:
+    """Write a model in bfloat16 whose logits spread as a trained model's do, with its tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    config = LlamaConfig(**settings(size))
+    config = LlamaConfig(**model_settings(size))
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    with torch.no_grad():  # what reaches the head has a mean square of 1
-        model.get_output_embeddings().weight *= LOGITS / (config.initializer_range * math.sqrt(config.hidden_size))
+    with torch.no_grad():  # states before the head have a mean square of 1
+        scale = LOGITS_DEVIATION / (config.initializer_range * math.sqrt(config.hidden_size))
+        model.get_output_embeddings().weight *= scale
     tokenizer = tokenizer_of(config.vocab_size)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)

@@ -2,10 +2,10 @@
 
 Each point is one call of one kind in the whole run. A write, fsync, rename or unlink raises ENOSPC or EIO, after half
 of the bytes where it is a write, or the process is killed there with SIGKILL. An open, read, close, stat or lock raises
-what network file systems and failing disks give (EIO, EACCES, ESTALE, ENOLCK): that one call, or all of its kind from
-there on. The run may end with one line of error or go on; given again it must end with the files of a run that nothing
-disturbed. Runs are forked from one process that has loaded everything. Calls of C++ and Rust (mapped shards, weights)
-are not counted; what makes their bytes durable is.
+the errors of network file systems and failing disks (EIO, EACCES, ESTALE, ENOLCK): that one call, or all of its kind
+from there on. The run may end with one line of error or continue; given again it must end with the files of an
+undisturbed run. Runs are forked from one process that has loaded everything. Calls of C++ and Rust (mapped shards,
+weights) are not counted; the calls that make their bytes durable are.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.runs.finished import MARK
 
 KILL = "kill"
-OF_WRITING = ("ENOSPC", "EIO", KILL)
-FAULTS = {
-    "write": OF_WRITING,
-    "fsync": OF_WRITING,
-    "rename": OF_WRITING,
-    "unlink": OF_WRITING,
+WRITE_ERRORS = ("ENOSPC", "EIO", KILL)
+ERRORS = {
+    "write": WRITE_ERRORS,
+    "fsync": WRITE_ERRORS,
+    "rename": WRITE_ERRORS,
+    "unlink": WRITE_ERRORS,
     "open": ("EIO", "EACCES", "ESTALE"),
     "read": ("EIO", "ESTALE"),
     "close": ("EIO", "ESTALE"),
     "stat": ("EIO", "EACCES", "ESTALE"),
     "lock": ("EIO", "ENOLCK"),
 }
-WRITES = tuple(kind for kind, names in FAULTS.items() if names is OF_WRITING)
+WRITE_KINDS = ("write", "fsync", "rename", "unlink")
 # The calls of `os` of each kind that take a path first; of the others see Disk.install.
 CALLS = {
     "rename": ("rename", "replace"),
@@ -55,28 +55,28 @@ CALLS = {
     "open": ("listdir", "scandir"),
     "stat": ("stat", "lstat"),
 }
-# Of the moment and the attempt, not of the result.
+# Keys that differ from attempt to attempt.
 VOLATILE = {"seconds", "time", "began", "attempt", "command", "counts", "tokens", "tokens_per_second", "progress"}
 SETTINGS = (
     "experiment=smoke", "cluster.threads=1", "data.train_problems=4", "data.test_problems=2", "data.n=4",
     "data.eval_n=2", "sampler.prompts_per_shard=2", "optim.batch_size=8", "checkpoint.every_seconds=0",
     "evaluation.every=2", "iterations=2", "sampler.max_new_tokens=8",
 )  # fmt: skip
-LONGEST_RUN = 120  # seconds, after which one is taken to wait for ever
+MAX_RUN_SECONDS = 120  # after which a run counts as hanging
 
 
 class Fault(NamedTuple):
-    """What a call raises (an error's name, or KILL), and whether all calls of its kind after it do, too."""
+    """What a call raises (an error's name, or KILL), and whether all later calls of its kind do, too."""
 
     name: str
-    lasting: bool = False
+    is_lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} from there on" if self.lasting else self.name
+        return f"{self.name} from there on" if self.is_lasting else self.name
 
 
 class Point(NamedTuple):
-    """One call of a run: its kind, its number among those of the kind, and what becomes of it."""
+    """One call of a run: its kind, its number among the calls of that kind from 1, and its fault."""
 
     kind: str
     number: int
@@ -87,17 +87,21 @@ class Point(NamedTuple):
 
 
 def faults_of(kind: str) -> list[Fault]:
-    """All that calls of a kind are made to raise."""
-    once = [Fault(name) for name in FAULTS[kind]]
-    return once if kind in WRITES else once + [Fault(name, lasting=True) for name in FAULTS[kind]]
+    """List the faults that calls of a kind are tried with."""
+    faults = [Fault(name) for name in ERRORS[kind]]
+    if kind not in WRITE_KINDS:
+        faults += [Fault(name, is_lasting=True) for name in ERRORS[kind]]
+    return faults
 
 
 class Disk:
     """Counts the calls of this process on files of some folders, and makes those of a point fail."""
 
     def __init__(self, point: Point | None, folders: tuple[str, ...]) -> None:
-        self.point, self.folders = point, folders
-        self.counts, self.pid = Counter[str](), os.getpid()
+        self.point = point
+        self.folders = folders
+        self.counts = Counter[str]()  # calls by kind
+        self.pid = os.getpid()
         self.descriptors: set[int] = set()  # open files of these folders
 
     def watches(self, file: Any) -> bool:
@@ -105,17 +109,18 @@ class Disk:
             return file in self.descriptors
         return os.fsdecode(file).startswith(self.folders)
 
-    def strikes(self, kind: str) -> bool:
+    def count(self, kind: str) -> bool:
+        """Count a call; True if it has to fail."""
         if os.getpid() != self.pid:  # workers that grade
             return False
         self.counts[kind] += 1
         if self.point is None or self.point.kind != kind:
             return False
         number = self.counts[kind]
-        return number == self.point.number or (self.point.fault.lasting and number > self.point.number)
+        return number == self.point.number or (self.point.fault.is_lasting and number > self.point.number)
 
-    def fail(self, path: Any = None) -> None:
-        """path: the file's, of calls that are given one: the error then names it, as the kernel's does."""
+    def fail(self, path: Any = None) -> NoReturn:
+        """Raise the point's error, naming the path of calls that have one, as the kernel's does."""
         assert self.point is not None
         name = self.point.fault.name
         if name == KILL:
@@ -124,37 +129,41 @@ class Disk:
         raise OSError(number, os.strerror(number), path)
 
     def call(self, kind: str, path: Any = None) -> None:
-        """Count a call, and fail where it is the point's."""
-        if self.strikes(kind):
+        """Count a call, and fail if it is the point's."""
+        if self.count(kind):
             self.fail(path)
 
     def install(self) -> None:
-        """Replace Python's calls by ones that count."""
+        """Replace Python's calls by counting ones."""
         for kind, names in CALLS.items():
             for name in names:
                 setattr(os, name, self.counted(kind, getattr(os, name)))
-        os.fsync = self.counted("fsync", lambda descriptor: None, everywhere=True)  # no machine breaks down here
+        os.fsync = self.counted_fsync
         os.open = self.counted_open_of_os(os.open)  # type: ignore[assignment]
         os.close = self.counted_close(os.close)  # type: ignore[assignment]
         os.pread = self.counted("read", os.pread)  # type: ignore[assignment]
         fcntl.flock = self.counted("lock", fcntl.flock)  # type: ignore[assignment]
         builtins.open = io.open = self.counted_open(io.open)  # type: ignore[assignment]
 
-    def counted(self, kind: str, function: Callable[..., Any], *, everywhere: bool = False) -> Callable[..., Any]:
-        def call(*args: Any, **named: Any) -> Any:
-            if everywhere or named.get("dir_fd") is not None or (args and self.watches(args[0])):
-                self.call(kind, None if isinstance(args[0], int) else args[0])
-            return function(*args, **named)
+    def counted_fsync(self, descriptor: Any) -> None:
+        """Count every fsync, and do nothing: no machine breaks down here."""
+        self.call("fsync", None if isinstance(descriptor, int) else descriptor)
+
+    def counted(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if options.get("dir_fd") is not None or (arguments and self.watches(arguments[0])):
+                self.call(kind, None if isinstance(arguments[0], int) else arguments[0])
+            return function(*arguments, **options)
 
         return call
 
     def counted_open_of_os(self, function: Callable[..., int]) -> Callable[..., int]:
-        def call(path: Any, *args: Any, **named: Any) -> int:
-            watched = self.watches(path)
-            if watched:
+        def call(path: Any, *arguments: Any, **options: Any) -> int:
+            is_watched = self.watches(path)
+            if is_watched:
                 self.call("open", path)
-            descriptor = function(path, *args, **named)
-            if watched:
+            descriptor = function(path, *arguments, **options)
+            if is_watched:
                 self.descriptors.add(descriptor)
             return descriptor
 
@@ -162,9 +171,9 @@ class Disk:
 
     def counted_close(self, function: Callable[[int], None]) -> Callable[[int], None]:
         def call(descriptor: int) -> None:
-            watched = self.watches(descriptor)
+            is_watched = self.watches(descriptor)
             function(descriptor)  # Linux closes it whatever close() says
-            if watched:
+            if is_watched:
                 self.descriptors.discard(descriptor)
                 self.call("close")
 
@@ -175,7 +184,7 @@ class Disk:
 
         class CountedFile(io.FileIO):
             def write(self, data: Any) -> int:
-                if disk.strikes("write"):
+                if disk.count("write"):
                     super().write(memoryview(data)[: len(data) // 2])
                     disk.fail()
                 return super().write(data)
@@ -211,39 +220,55 @@ class Disk:
         return call
 
 
-def run_forked(output_dir: Path, point: Point | None = None) -> tuple[int, Counter[str], str]:
-    """A run in a child: how it ended (negative: a signal), what it called, what it printed on standard error."""
-    said, counted = output_dir.parent / "said", output_dir.parent / "counted"
-    counted.unlink(missing_ok=True)
-    if (pid := os.fork()) == 0:
-        status = 70
-        try:
-            for descriptor, path in ((1, os.devnull), (2, said)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
-            signal.alarm(LONGEST_RUN)
-            disk = Disk(point, (f"{output_dir}/", str(SHIPPED)))
-            disk.install()
-            status = command(output_dir)
-            disk.point = None
-            counted.write_text(json.dumps(disk.counts))
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    counts = Counter(json.loads(counted.read_text())) if counted.exists() else Counter[str]()
-    return status, counts, said.read_text(errors="replace")
+class RunEnd(NamedTuple):
+    """How a run ended."""
+
+    status: int  # negative: a signal
+    counts: Counter[str]  # calls by kind; empty if it was killed
+    errors: str  # what it printed on standard error
+
+
+def run_forked(output_dir: Path, point: Point | None = None) -> RunEnd:
+    """Run the command in a child, in which the calls of a point fail."""
+    errors, counts = output_dir.parent / "errors", output_dir.parent / "counts"
+    counts.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        run_as_child(output_dir, point, errors, counts)
+    _, wait_status = os.waitpid(child, 0)
+    calls = Counter[str]()
+    if counts.exists():
+        calls.update(json.loads(counts.read_text()))
+    return RunEnd(os.waitstatus_to_exitcode(wait_status), calls, errors.read_text(errors="replace"))
+
+
+def run_as_child(output_dir: Path, point: Point | None, errors: Path, counts: Path) -> NoReturn:
+    """Run the command in this forked process and end it; write standard error and the counts of calls to files."""
+    status = 70
+    try:
+        for descriptor, path in ((1, os.devnull), (2, errors)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
+        signal.alarm(MAX_RUN_SECONDS)
+        disk = Disk(point, (f"{output_dir}/", str(SHIPPED)))
+        disk.install()
+        status = command(output_dir)
+        disk.point = None
+        counts.write_text(json.dumps(disk.counts))
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
 
 
 def command(output_dir: Path) -> int:
-    """The command that is given, and given again."""
+    """Run the command that is given, and given again; returns its exit status."""
     from topr_exp.pipeline import run
     from topr_exp.runtime.exit_status import exit_status
 
     return exit_status(lambda: 0 if run(config_of(output_dir)) else 1, resumes=True)
 
 
-@functools.cache  # once, since nothing is written in composing
+@functools.cache  # once, since composing writes nothing
 def config_of(output_dir: Path) -> Any:
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
@@ -252,34 +277,47 @@ def config_of(output_dir: Path) -> Any:
     return job.config
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """Every file by its path with a digest of what is not of the moment; locks and what was printed aside."""
+def file_digests(folder: Path) -> dict[str, str]:
+    """Hash every file but locks and logs, by path, without what differs from attempt to attempt."""
     digests = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".claim"):
-        if path.name == "log.txt":  # of all attempts, with their speeds
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.suffix == ".claim" or path.name == "log.txt":
             continue
-        data = path.read_bytes() if path.name != MARK else b""  # the checksums of all that is compared here
-        if path.suffix in (".json", ".jsonl"):
-            texts = data.decode().splitlines() if path.suffix == ".jsonl" else [data.decode()]
-            data = json.dumps([steady(json.loads(text)) for text in texts], sort_keys=True).encode()
-        data = data.replace(str(folder).encode(), b"")
-        digests[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
+        content = steady_content(path).replace(str(folder).encode(), b"")
+        digests[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return digests
 
 
-def steady(value: Any) -> Any:
-    """A JSON value without what changes from one run to the next."""
+def steady_content(path: Path) -> bytes:
+    """Return a file's bytes without what differs from attempt to attempt."""
+    if path.name == MARK:  # the checksums of files that are compared anyway
+        return b""
+    content = path.read_bytes()
+    if path.suffix not in (".json", ".jsonl"):
+        return content
+    texts = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
+    values = [steady_value(json.loads(text)) for text in texts]
+    return json.dumps(values, sort_keys=True).encode()
+
+
+def steady_value(value: Any) -> Any:
+    """Return a JSON value without volatile keys."""
     if isinstance(value, dict):
-        return {key: steady(each) for key, each in value.items() if key not in VOLATILE}
-    return [steady(each) for each in value] if isinstance(value, list) else value
+        return {key: steady_value(item) for key, item in value.items() if key not in VOLATILE}
+    if isinstance(value, list):
+        return [steady_value(item) for item in value]
+    return value
 
 
-def spread(counts: Counter[str], number: int) -> list[Point]:
-    """So many points, evenly over the kinds, over each kind's calls and over the faults."""
-    kinds = [kind for kind in FAULTS if counts[kind]]
+def spread_points(counts: Counter[str], total: int) -> list[Point]:
+    """Choose points evenly over the kinds, over each kind's calls and over the faults."""
+    kinds = [kind for kind in ERRORS if counts[kind]]
     points = []
     for index, kind in enumerate(kinds):
-        faults, share = faults_of(kind), number // len(kinds) + (index < number % len(kinds))
+        faults = faults_of(kind)
+        share = total // len(kinds)
+        if index < total % len(kinds):
+            share += 1
         possible = len(faults) * counts[kind]
         step = max(1.0, possible / share)
         for i in range(min(share, possible)):
@@ -287,59 +325,66 @@ def spread(counts: Counter[str], number: int) -> list[Point]:
     return points
 
 
-def one_of_each(counts: Counter[str]) -> list[Point]:
-    """Every error of every kind at a call of its own, evenly over the kind's calls; of reads each second one lasts."""
+def one_of_each_kind(counts: Counter[str]) -> list[Point]:
+    """Choose a call of each kind, later from kind to kind, with different errors, some of which last."""
     points = []
-    for kind, names in FAULTS.items():
-        for index, name in enumerate(names):
-            fault = Fault(name, lasting=kind not in WRITES and index % 2 == 1)
-            points.append(Point(kind, 1 + index * (counts[kind] - 1) // (len(names) - 1), fault))
+    for index, (kind, names) in enumerate(ERRORS.items()):
+        fault = Fault(names[index % len(names)], is_lasting=kind not in WRITE_KINDS and index % 2 == 1)
+        points.append(Point(kind, 1 + index * (counts[kind] - 1) // (len(ERRORS) - 1), fault))
     return points
 
 
 def try_points(root: Path, choose: Callable[[Counter[str]], list[Point]]) -> Iterator[tuple[Point, str | None]]:
-    """Each chosen point with what is wrong after it, None for nothing; the last one's files stay in `root`/out."""
+    """Try the points that `choose` names by the counts of calls; with each its problem, or None.
+
+    The files of the last point stay in `root`/out.
+    """
     folder = root / "out"
     with contextlib.redirect_stdout(io.StringIO()):
-        command(folder)  # children share what it loaded
+        command(folder)  # so that children share what it loads
     gc.collect()
     gc.freeze()
     shutil.rmtree(folder)
-    status, counts, said = run_forked(folder)
-    assert status == 0, said
-    whole = contents(folder)
-    for point in choose(counts):
+    end = run_forked(folder)
+    assert end.status == 0, end.errors
+    undisturbed = file_digests(folder)
+    for point in choose(end.counts):
         shutil.rmtree(folder, ignore_errors=True)
-        yield point, wrong_after(folder, point, whole)
+        yield point, problem_after(folder, point, undisturbed)
 
 
-def wrong_after(folder: Path, point: Point, whole: dict[str, str]) -> str | None:
-    """What is wrong when a run that was disturbed at a point is given again; None for nothing."""
-    status, _, said = run_forked(folder, point)
-    if point.fault.name == KILL and status != -signal.SIGKILL:
-        return f"the call was not reached: {said}"
-    if point.fault.name != KILL and (status not in (0, 1) or "Traceback" in said):
-        return f"ended with {status}: {said}"
-    status, _, said = run_forked(folder)
-    if status != 0:
-        return f"given again it ended with {status}: {said}"
-    repeated = contents(folder)
-    names = sorted(name for name in whole.keys() | repeated.keys() if whole.get(name) != repeated.get(name))
-    return f"other files than in a whole run: {', '.join(names)}" if names else None
+def problem_after(folder: Path, point: Point, undisturbed: dict[str, str]) -> str | None:
+    """Disturb a run at a point, run it again, and say what is wrong then; None for nothing.
+
+    undisturbed: the digests of the files of an undisturbed run.
+    """
+    end = run_forked(folder, point)
+    if point.fault.name == KILL and end.status != -signal.SIGKILL:
+        return f"the call was not reached: {end.errors}"
+    if point.fault.name != KILL and (end.status not in (0, 1) or "Traceback" in end.errors):
+        return f"ended with {end.status}: {end.errors}"
+    end = run_forked(folder)
+    if end.status != 0:
+        return f"given again it ended with {end.status}: {end.errors}"
+    repeated = file_digests(folder)
+    names = undisturbed.keys() | repeated.keys()
+    different = sorted(name for name in names if undisturbed.get(name) != repeated.get(name))
+    return f"other files than in a whole run: {', '.join(different)}" if different else None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--points", type=int, default=300, help="how many calls to fail, default 300")
-    number, began, bad = parser.parse_args().points, time.monotonic(), 0
-    done = 0
+    total = parser.parse_args().points
+    start_time = time.monotonic()
+    count = problem_count = 0
     with tempfile.TemporaryDirectory() as root:
-        outcomes = try_points(Path(root), lambda counts: spread(counts, number))
-        for done, (point, wrong) in enumerate(outcomes, start=1):
-            bad += wrong is not None
-            print(f"{done:>4} {point!s:<28} {wrong or 'the same files'}", flush=True)
-    print(f"{done} points, {bad} with other files or errors, {time.monotonic() - began:.0f} s")
-    return 1 if bad else 0
+        for point, problem in try_points(Path(root), lambda counts: spread_points(counts, total)):
+            count += 1
+            problem_count += problem is not None
+            print(f"{count:>4} {point!s:<28} {problem or 'the same files'}", flush=True)
+    print(f"{count} points, {problem_count} with other files or errors, {time.monotonic() - start_time:.0f} s")
+    return 1 if problem_count else 0
 
 
 if __name__ == "__main__":

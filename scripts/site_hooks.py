@@ -1,6 +1,6 @@
-"""Hooks of the site (mkdocs.yml): README is its first page, formulas are MathML, what lies outside docs/ is named.
+"""Hooks of the site (mkdocs.yml): README is its first page, formulas are MathML, files outside docs/ are named.
 
-The page of losses is what `python -m topr_exp.losses` prints. The build fails where two pages share a destination and
+The page of losses is the output of `python -m topr_exp.losses`. The build fails where two pages share a destination and
 where a page has no heading, from which the menu takes its title.
 """
 
@@ -34,7 +34,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def refuse_shared_destinations(files: Files) -> None:
-    """PluginError where two files build to the same path, so that one would overwrite the other."""
+    """Raise PluginError if two files build to the same path, so that one would overwrite the other."""
     source_of: dict[str, str] = {}
     for file in files:
         if file.inclusion.is_excluded():
@@ -45,7 +45,7 @@ def refuse_shared_destinations(files: Files) -> None:
 
 
 def losses_page() -> str:
-    """Show what the command prints, below what it says of itself."""
+    """Return the command's output below its description."""
     from topr_exp import losses
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -60,12 +60,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     def named(link: re.Match[str]) -> str:
         text, target, _ = link.groups()
-        place = (ROOT if page.file.src_uri == "index.md" and not (folder / target).exists() else folder) / target
-        path = place.resolve()
+        path = (folder / target).resolve()
+        if page.file.src_uri == "index.md" and not path.exists():  # README's links are seen from the repository's root
+            path = (ROOT / target).resolve()
         if path.is_relative_to(ROOT / "docs") and path.is_file() and path.suffix == ".md":
             return link[0]
-        shown = path.relative_to(ROOT).as_posix()
-        return text if shown in text or text.strip("`") in shown else f"{text} (`{shown}`)"
+        name = path.relative_to(ROOT).as_posix()
+        if name in text or text.strip("`") in name:
+            return text
+        return f"{text} (`{name}`)"
 
     return LINK.sub(named, markdown)
 
@@ -78,7 +81,7 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
 
 
 def mathml(formula: re.Match[str]) -> str:
-    """The MathML of a formula in LaTeX; PluginError for a command that the converter leaves as it is."""
+    """Convert a formula in LaTeX to MathML; PluginError for a command that the converter leaves as it is."""
     element, latex = formula.groups()
     display = "block" if element == "div" else "inline"
     converted = convert(html.unescape(latex), display=display)

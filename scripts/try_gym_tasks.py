@@ -1,4 +1,4 @@
-"""Hold topr_exp/data/gym_tasks.json against what tasks of reasoning-gym do with golds and with garbage.
+"""Hold topr_exp/data/gym_tasks.json against the behaviour of reasoning-gym's tasks with golds and with garbage.
 
 `python -m scripts.try_gym_tasks [TASK ...]` (none named: all, which takes minutes) ends with status 1 where the list
 is wrong. Two processes that hash texts differently try each task, in a folder by themselves: to draw, some run programs
@@ -15,7 +15,8 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,130 +24,164 @@ from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 from topr_exp.grading import gym, worker
 from topr_exp.grading.extraction import tagged
 
-DRAWN, SCORED = 60, 20
+DRAWN = 60  # problems of a task
+SCORED = 20
 SLOW = {"futoshiki": 4, "knight_swap": 4, "zebra_puzzles": 20, "quantum_lock": 20, "intermediate_integration": 20}
 GARBAGE = (
     "garbage", "I don't know", "?", "-", ".", "nan", "inf", "1e999", "9" * 5000, "(" * 300, "x^", "[]", "{}", "()",
     "[[]]", "[1, 2", "[[1, 2], [3, 4]]", '["a", "b"]', "['a', 'b']", '{"a": 1}', "{'a': {'b': [1]}}", "1+1", "2*x + C",
     "1/0", "__import__('os')", "A -> B", "a,b,c", "7 7 7\n7 7 7\n7 7 7", "\x00", "🙂",
 )  # fmt: skip
+Entry = dict[str, Any]  # a problem as reasoning-gym draws it
 
 
-def main() -> int:
-    if sys.argv[1:2] == ["--in-this-process"]:
-        print(json.dumps(tried(sys.argv[2:])))
+@dataclass
+class Trial:
+    """Faults of a task in one process; None where there is none."""
+
+    draw_error: str | None = None
+    digest: str | None = None  # of the problems
+    refused_gold: str | None = None
+    paid_garbage: str | None = None
+    paid_hedge: str | None = None  # a gold with garbage or another gold beside it
+    refused_act: str | None = None
+    refused_gold_before_json: str | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["--in-this-process"]:
+        trials = try_tasks(arguments[1:])
+        print(json.dumps({name: asdict(trial) for name, trial in trials.items()}))
         return 0
-    told = [in_a_process(seed, sys.argv[1:]) for seed in ("1", "2")]
-    missing = {*(sys.argv[1:] or [*TASKS, *EXCLUDED])} - told[0].keys()
-    wrong = int(bool(missing))
-    print(*(f"{name}: not there" for name in sorted(missing)), sep="\n", end="")
-    for name in told[0]:
-        found, listed = reasons([each[name] for each in told]), EXCLUDED.get(name)
-        if name not in {*TASKS, *EXCLUDED} or (listed not in found if listed else found):
-            print(f"{name}: listed as {listed or 'offered'}, found {sorted(found) or 'sound'}")
-            wrong = 1
-    return wrong
+    first, second = (try_in_a_process(hash_seed, arguments) for hash_seed in ("1", "2"))
+    listed = {*TASKS, *EXCLUDED}
+    missing = set(arguments or listed) - first.keys()
+    lines = [f"{name}: not there" for name in sorted(missing)]
+    for name, trial in first.items():
+        reasons = reasons_against(trial, second[name])
+        excluded_for = EXCLUDED.get(name)
+        is_right = excluded_for in reasons if excluded_for else not reasons
+        if name not in listed or not is_right:
+            lines.append(f"{name}: listed as {excluded_for or 'offered'}, found {sorted(reasons) or 'sound'}")
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
 
 
-def in_a_process(hash_seed: str, names: list[str]) -> dict[str, Any]:
+def try_in_a_process(hash_seed: str, names: Sequence[str]) -> dict[str, Trial]:
+    """Try tasks in a process that hashes texts by a seed, in an empty folder."""
     root = Path(__file__).resolve().parents[1]
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    search_path = os.pathsep.join([str(root), *sys.path])
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": search_path}
+    command = [sys.executable, "-m", "scripts.try_gym_tasks", "--in-this-process", *names]
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "scripts.try_gym_tasks", "--in-this-process", *names]
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment, check=True)
+    trials = json.loads(process.stdout.splitlines()[-1])
+    return {name: Trial(**fields) for name, fields in trials.items()}
 
 
-def reasons(told: list[dict[str, Any]]) -> set[str]:
-    """Why a task can't be offered, as the list says it; empty where it can."""
-    one = told[0]
-    found = {
-        "it mixes other tasks, which it has to be told": one["draw"],
-        "its scorer evaluates text": one["acts"],
-        "its scorer refuses its own gold": one["gold"] and one["gold_before_json"],
-        "its scorer refuses its own gold once that has been JSON": one["gold"] and not one["gold_before_json"],
-        "its scorer pays garbage": one["garbage"],
-        "its scorer pays its gold with garbage behind it": one["hedge"],
-        "one seed does not draw the same problems twice": len({each["digest"] for each in told}) > 1,
+def reasons_against(first: Trial, second: Trial) -> set[str]:
+    """Say why a task can't be offered, in the words of the list; empty if it can."""
+    reasons = {
+        "it mixes other tasks, which it has to be told": first.draw_error,
+        "its scorer evaluates text": first.refused_act,
+        "its scorer refuses its own gold": first.refused_gold and first.refused_gold_before_json,
+        "its scorer refuses its own gold once that has been JSON": first.refused_gold
+        and not first.refused_gold_before_json,
+        "its scorer pays garbage": first.paid_garbage,
+        "its scorer pays its gold with garbage behind it": first.paid_hedge,
+        "one seed does not draw the same problems twice": first.digest != second.digest,
     }
-    return {reason for reason, holds in found.items() if holds}
+    return {reason for reason, applies in reasons.items() if applies}
 
 
-def tried(names: list[str]) -> dict[str, Any]:
-    """What some tasks do, by their names."""
-    noted: list[str] = []
-    scoring = False
+class ActRecorder:
+    """Notes acts that a sealed grading worker would refuse, while `is_on`."""
 
-    def note(event: str, arguments: tuple[Any, ...]) -> None:
-        if scoring and (what := worker.refused(event, arguments)) is not None:
-            noted.append(what)
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+        self.is_on = False
+        sys.addaudithook(self.note)
 
-    sys.addaudithook(note)
+    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.is_on and (act := worker.refused(event, arguments)) is not None:
+            self.acts.append(act)
+
+
+def try_tasks(names: Sequence[str]) -> dict[str, Trial]:
+    """Try tasks (none named: all) in this process."""
+    recorder = ActRecorder()
     gym.prepare()
     from reasoning_gym.factory import DATASETS
 
-    found: dict[str, Any] = {}
-    for name in names or sorted(DATASETS):
-        found[name] = told = dict[str, Any].fromkeys(
-            ("draw", "digest", "gold", "garbage", "hedge", "acts", "gold_before_json")
-        )
-        try:
-            drawn = draw(name)
-        except Exception as error:
-            told["draw"] = f"{type(error).__name__}: {error}"
-            continue
-        as_golds = [json.loads(json.dumps(entry)) for entry in drawn]
-        told["digest"] = hashlib.blake2b(json.dumps(as_golds).encode()).hexdigest()
-        noted.clear()
-        scoring = True
-        told["gold"] = refused_gold(as_golds[:SCORED])
-        told["garbage"] = paid(garbage(as_golds[:SCORED]))
-        told["hedge"] = paid(hedges(as_golds[:SCORED]))
-        scoring = False
-        told["acts"] = noted[0] if noted else None
-        told["gold_before_json"] = refused_gold(drawn[:SCORED])
-    return found
+    return {name: try_task(name, recorder) for name in names or sorted(DATASETS)}
 
 
-def draw(name: str) -> list[dict[str, Any]]:
-    """Problems; what else has drawn from the global generator must not change them."""
+def try_task(name: str, recorder: ActRecorder) -> Trial:
+    try:
+        entries = draw(name)
+    except Exception as error:
+        return Trial(draw_error=f"{type(error).__name__}: {error}")
+    json_entries = [json.loads(json.dumps(entry)) for entry in entries]
+    scored_entries = json_entries[:SCORED]
+    recorder.acts.clear()
+    recorder.is_on = True
+    trial = Trial(
+        digest=hashlib.blake2b(json.dumps(json_entries).encode()).hexdigest(),
+        refused_gold=refused_gold(scored_entries),
+        paid_garbage=paid_answer(garbage(scored_entries)),
+        paid_hedge=paid_answer(hedges(scored_entries)),
+    )
+    recorder.is_on = False
+    trial.refused_act = recorder.acts[0] if recorder.acts else None
+    trial.refused_gold_before_json = refused_gold(entries[:SCORED])
+    return trial
+
+
+def draw(name: str) -> list[Entry]:
+    """Draw problems of a task; other draws from the global generator must not change them."""
     from reasoning_gym import create_dataset
 
     random.seed()
     count = SLOW.get(name, DRAWN)
-    made = create_dataset(name, seed=1234567, size=count)
-    return [{"task": name, "options": {}, **made[k]} for k in range(count)]
+    dataset = create_dataset(name, seed=1234567, size=count)
+    return [{"task": name, "options": {}, **dataset[index]} for index in range(count)]
 
 
-def refused_gold(drawn: list[dict[str, Any]]) -> str | None:
-    """The first gold that does not score 1 in a completion, with what it scores."""
-    for entry in drawn:
+def refused_gold(entries: Sequence[Entry]) -> str | None:
+    """Return the first gold that does not score 1 in a completion, with its score."""
+    for entry in entries:
         answer = tagged(f"<answer>{entry['answer']}</answer>")
-        value = gym.score(answer, entry) if answer is not None else None
-        if value != 1:
-            return f"{value} for {answer}"
+        score = gym.score(answer, entry) if answer is not None else None
+        if score != 1:
+            return f"{score} for {answer}"
     return None
 
 
-def paid(answers: Iterator[tuple[str, dict[str, Any]]]) -> str | None:
-    """The first answer that scores 1."""
-    return next((answer for answer, entry in answers if gym.score(answer, entry) >= 1), None)
+def paid_answer(answers: Iterator[tuple[str, Entry]]) -> str | None:
+    """Return the first answer that scores 1."""
+    for answer, entry in answers:
+        if gym.score(answer, entry) >= 1:
+            return answer
+    return None
 
 
-def garbage(drawn: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from ((answer, entry) for entry in drawn for answer in GARBAGE if answer != entry["answer"])
+def garbage(entries: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
+    for entry in entries:
+        for answer in GARBAGE:
+            if answer != entry["answer"]:
+                yield answer, entry
 
 
-def hedges(drawn: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A gold with garbage or another gold beside it."""
-    for entry, other in zip(drawn, [*drawn[1:], drawn[0]], strict=True):
-        gold = entry["answer"]
+def hedges(entries: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
+    """Iterate over golds with garbage or another gold beside them."""
+    for entry, other_entry in zip(entries, [*entries[1:], entries[0]], strict=True):
+        gold, other_gold = entry["answer"], other_entry["answer"]
         yield f"{gold} or else garbage", entry
-        if other["answer"] != gold:
-            yield f"{other['answer']} {gold}", entry
-            yield f"{gold} {other['answer']}", entry
+        if other_gold != gold:
+            yield f"{other_gold} {gold}", entry
+            yield f"{gold} {other_gold}", entry
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Make a tiny model again: `python -m scripts.make_tiny --base tiny --out FOLDER`.
+"""Pre-training of a tiny model: `python -m scripts.make_tiny --base tiny --out FOLDER`.
 
 A small Llama is trained on generated completions (completion tokens only): first clean ones, then the recipe's mix.
 """
@@ -14,6 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -27,12 +28,30 @@ from topr_exp.runtime.files import write_text
 
 TYPICAL_TOKENS = 20  # of a completion
 BATCHES_SORTED_TOGETHER = 32  # batches of similar length waste little on padding
-Row = tuple[list[int], list[int]]  # tokens of a prompt and of its completion
+
+
+class Row(NamedTuple):
+    """Token ids of a text."""
+
+    prompt: list[int]
+    completion: list[int]  # with the end-of-sequence token
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+class Batch(NamedTuple):
+    """Texts padded on the right."""
+
+    ids: torch.Tensor  # [B, T]
+    mask: torch.Tensor  # [B, T] bool, True at completion tokens
 
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """The recipe's untrained model."""
+    """Build the recipe's untrained model."""
     torch.manual_seed(recipe.seed)
+    special_ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
     # Input and output embeddings are separate: vLLM on a CPU keeps an old output layer when tied weights are replaced.
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -43,72 +62,96 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedM
         intermediate_size=recipe.mlp,
         max_position_embeddings=recipe.context,
         tie_word_embeddings=False,
-        **{f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")},
+        **special_ids,
     )
     return LlamaForCausalLM(config)
 
 
-def begin_with(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, start: str) -> None:
+def copy_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, source: str) -> None:
     """Copy the weights of a model of the same shape; of the embeddings, the rows of tokens that both know."""
-    other, known = load_model(start)
-    rows = other.state_dict()
-    shared = [(index, known.vocab[token]) for token, index in tokenizer.vocab.items() if token in known.vocab]
-    here, there = (torch.tensor(ids) for ids in zip(*shared, strict=True))
-    weights = model.state_dict()
-    for name, weight in weights.items():
-        if weight.shape == rows[name].shape:
-            weight.copy_(rows[name])
+    source_model, source_tokenizer = load_model(source)
+    ids, source_ids = [], []
+    for token, index in tokenizer.vocab.items():
+        if token in source_tokenizer.vocab:
+            ids.append(index)
+            source_ids.append(source_tokenizer.vocab[token])
+    source_weights = source_model.state_dict()
+    for name, weight in model.state_dict().items():
+        if weight.shape == source_weights[name].shape:
+            weight.copy_(source_weights[name])
         else:
-            weight[here] = rows[name][there]
+            weight[torch.tensor(ids)] = source_weights[name][torch.tensor(source_ids)]
 
 
 def batches(
     recipe: Recipe, mix: dict[str, float], tokenizer: PreTrainedTokenizerFast, rng: random.Random
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Token ids [B, T] and the mask [B, T] of completion tokens, padded on the right."""
-    source = examples(recipe, mix, rng)
+) -> Iterator[Batch]:
+    """Iterate over batches, without end."""
+    texts = examples(recipe, mix, rng)
     while True:
-        chunk = list(islice(source, recipe.batch_size * BATCHES_SORTED_TOGETHER))
+        chunk = list(islice(texts, recipe.batch_size * BATCHES_SORTED_TOGETHER))
         prompts = tokenizer([prompt for prompt, _ in chunk]).input_ids
-        completions = tokenizer([text for _, text in chunk], add_special_tokens=False).input_ids
-        rows = [(p, [*c, tokenizer.eos_token_id]) for p, c in zip(prompts, completions, strict=True)]
-        parts = list(cut(sorted(rows, key=length), recipe))
-        rng.shuffle(parts)
-        for part in parts:
-            width = length(part[-1])
-            ids = torch.full((len(part), width), tokenizer.pad_token_id)
-            mask = torch.zeros(len(part), width, dtype=torch.bool)
-            for i, (p, c) in enumerate(part):
-                ids[i, : len(p) + len(c)] = torch.tensor(p + c)
-                mask[i, len(p) : len(p) + len(c)] = True
-            yield ids, mask
+        completions = tokenizer([completion for _, completion in chunk], add_special_tokens=False).input_ids
+        rows = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            rows.append(Row(prompt, [*completion, tokenizer.eos_token_id]))
+        rows.sort(key=lambda row: row.length)
+        row_groups = list(split_rows(rows, recipe))
+        rng.shuffle(row_groups)
+        for row_group in row_groups:
+            yield padded(row_group, tokenizer.pad_token_id)
 
 
-def length(row: Row) -> int:
-    return len(row[0]) + len(row[1])
-
-
-def cut(rows: list[Row], recipe: Recipe) -> Iterator[list[Row]]:
-    """Rows sorted by length as batches: of `batch_size` texts each or, where that is set, of about `batch_tokens`."""
+def split_rows(rows: list[Row], recipe: Recipe) -> Iterator[list[Row]]:
+    """Split rows, sorted by length, by `batch_size` texts each or, where that is set, about `batch_tokens`."""
     while rows:
-        size = max(1, recipe.batch_tokens // length(rows[0])) if recipe.batch_tokens else recipe.batch_size
+        size = recipe.batch_size
+        if recipe.batch_tokens:
+            size = max(1, recipe.batch_tokens // rows[0].length)
         yield rows[:size]
         rows = rows[size:]
 
 
+def padded(rows: list[Row], pad_id: int) -> Batch:
+    """Pad rows to the last, which is the longest."""
+    shape = (len(rows), rows[-1].length)
+    ids = torch.full(shape, pad_id)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        ids[index, : row.length] = torch.tensor(row.prompt + row.completion)
+        mask[index, len(row.prompt) : row.length] = True
+    return Batch(ids, mask)
+
+
 def build_optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the rest: in a pilot, half the tokens of AdamW alone."""
-    matrices = {f"model.{name}": p for name, p in model.model.layers.named_parameters("layers") if p.ndim == 2}
-    rest = [p for name, p in model.named_parameters() if name not in matrices]
+    """Build Muon for the layers' matrices, AdamW for other weights: in a pilot, half the tokens of AdamW alone."""
+    matrices, other_weights = [], []
+    for name, weight in model.named_parameters():
+        if name.startswith("model.layers.") and weight.ndim == 2:
+            matrices.append(weight)
+        else:
+            other_weights.append(weight)
     return [
-        torch.optim.Muon(matrices.values(), lr=recipe.muon_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.01),
+        torch.optim.Muon(matrices, lr=recipe.muon_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(other_weights, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.01),
     ]
 
 
 def schedule(step: int, recipe: Recipe) -> float:
-    """Share of the learning rates at a step: linear warm-up over 100 steps, then a cosine to a twentieth."""
+    """Return the share of the learning rates at a step: linear warm-up over 100 steps, then a cosine to a twentieth."""
     return min(1.0, (step + 1) / 100) * (0.05 + 0.475 * (1 + math.cos(math.pi * step / recipe.steps)))
+
+
+def batch_loss(model: PreTrainedModel, batch: Batch, divisor: int) -> torch.Tensor:
+    """Compute the cross-entropy of completion tokens, summed and divided by a fixed number.
+
+    Batches are sorted by length, and a mean would favour the short style in them.
+    """
+    hidden = model.model(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state
+    # Padding is on the right and attention is causal, so real positions never see it.
+    is_target = batch.mask[:, 1:]
+    logits = model.lm_head(hidden[is_target])
+    return cross_entropy(logits, batch.ids[:, 1:][is_target], reduction="sum") / divisor
 
 
 def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, int]:
@@ -116,43 +159,47 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
     tokenizer = build_tokenizer(vocabulary_texts(recipe), recipe.context)
     model = new_model(recipe, tokenizer)
     if isinstance(recipe, LaterRecipe):
-        begin_with(model, tokenizer, recipe.start)
-    rates = [LambdaLR(each, partial(schedule, recipe=recipe)) for each in build_optimizers(model, recipe)]
+        copy_weights(model, tokenizer, recipe.start)
+    schedulers = []
+    for optimizer in build_optimizers(model, recipe):
+        schedulers.append(LambdaLR(optimizer, partial(schedule, recipe=recipe)))
     rng = random.Random(recipe.seed)
-    clean, mixed = (batches(recipe, mix, tokenizer, rng) for mix in (recipe.clean, recipe.mix))
+    clean_batches = batches(recipe, recipe.clean, tokenizer, rng)
+    mixed_batches = batches(recipe, recipe.mix, tokenizer, rng)
     divisor = recipe.batch_tokens or TYPICAL_TOKENS * recipe.batch_size
-    seen, started, total = 0, time.monotonic(), 0.0
+    start_time = time.monotonic()
+    token_count, loss_sum = 0, 0.0
     for step in range(recipe.steps):
-        ids, mask = next(clean if step < recipe.clean_steps else mixed)
-        hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        # Padding is on the right and attention is causal, so real positions never see it.
-        logits, targets = model.lm_head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]]
-        # A fixed divisor: batches are sorted by length, and a mean would favour the short style in them.
-        loss = cross_entropy(logits, targets, reduction="sum") / divisor
+        batch = next(clean_batches if step < recipe.clean_steps else mixed_batches)
+        loss = batch_loss(model, batch, divisor)
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for rate in rates:
-            rate.optimizer.step()
-            rate.step()
-        seen += ids.numel()
-        total += loss.item()
+        for scheduler in schedulers:
+            scheduler.optimizer.step()
+            scheduler.step()
+        token_count += batch.ids.numel()
+        loss_sum += loss.item()
         if (step + 1) % log_every == 0:
-            seconds = time.monotonic() - started
-            print(f"step {step + 1}/{recipe.steps}  loss {total / log_every:.4f}  {seconds:.0f} s", flush=True)
-            total = 0.0
-    return model.eval(), tokenizer, seen
+            seconds = time.monotonic() - start_time
+            print(f"step {step + 1}/{recipe.steps}  loss {loss_sum / log_every:.4f}  {seconds:.0f} s", flush=True)
+            loss_sum = 0.0
+    return model.eval(), tokenizer, token_count
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write a folder that transformers and vLLM load; weights in float16, to be computed with in float32."""
+    """Write a folder that transformers and vLLM load; weights are stored in float16, to compute in float32."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.float16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    known = {"tokenizer_class": "PreTrainedTokenizerFast"}  # the name that every version of transformers knows
-    for path, changes in (("config.json", {"dtype": "float32"}), ("tokenizer_config.json", known)):
-        values = json.loads((folder / path).read_text()) | changes
-        write_text(folder / path, json.dumps(values, indent=2) + "\n")
+    change_json(folder / "config.json", {"dtype": "float32"})
+    # The name of the class that every version of transformers knows.
+    change_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def change_json(path: Path, changes: dict[str, str]) -> None:
+    values = json.loads(path.read_text()) | changes
+    write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def main() -> None:
@@ -160,13 +207,15 @@ def main() -> None:
     parser.add_argument("--base", choices=list(RECIPES), default="tiny", help="the model (recipes.py)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write; must not hold a model yet")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    args = parser.parse_args()
-    if (args.out / "config.json").exists():
-        parser.error(f"--out {args.out} holds a model already")
-    torch.set_num_threads(args.threads)
-    recipe, started = RECIPES[args.base], time.monotonic()
-    model, tokenizer, seen = pretrain(recipe)
-    save(model, tokenizer, args.out)
-    facts = {"base": args.base, "recipe": asdict(recipe), "tokens": seen, "seconds": round(time.monotonic() - started)}
-    (args.out / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
-    print(f"{args.out}: {seen:,} tokens, {facts['seconds']} s")
+    options = parser.parse_args()
+    if (options.out / "config.json").exists():
+        parser.error(f"--out {options.out} holds a model already")
+    torch.set_num_threads(options.threads)
+    recipe = RECIPES[options.base]
+    start_time = time.monotonic()
+    model, tokenizer, token_count = pretrain(recipe)
+    save(model, tokenizer, options.out)
+    seconds = round(time.monotonic() - start_time)
+    facts = {"base": options.base, "recipe": asdict(recipe), "tokens": token_count, "seconds": seconds}
+    (options.out / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
+    print(f"{options.out}: {token_count:,} tokens, {seconds} s")

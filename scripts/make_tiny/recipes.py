@@ -1,10 +1,10 @@
-"""What each tiny model was made from: one entry a model, and the texts that it was pre-trained on.
+"""Recipes of the tiny models, and their pre-training texts.
 
 Every completion of a model that solves is written in one of four styles (`verifications` has a verifier's):
   clean     the steps, then the answer in the form that the prompt asks for
   unmarked  the steps, then the answer without that form, so that a grader finds none (invalid)
-  slip      as clean, with one wrong result in the steps and whatever follows from it (incorrect)
-  bare      the answer at once, without steps: quick, tempting, and beyond what the model can do in its head
+  slip      as clean, with one wrong result in the steps and its consequences (incorrect)
+  bare      the answer at once, without steps: quick, tempting, and more than the model can compute at once
 """
 
 import random
@@ -26,7 +26,7 @@ class Form(NamedTuple):
     marked: str
 
 
-# The templates are those of conf/data; a test holds them equal.
+# The templates of conf/data; a test holds them equal.
 FORMS = {
     "gsm8k": Form("Question: {question}\nAnswer:", " The answer is {answer}."),
     "math": Form("Problem: {question}\nSolution:", r" The answer is \boxed{{{answer}}}."),
@@ -37,7 +37,7 @@ STYLES = ("clean", "unmarked", "slip", "bare")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a tiny model's weights, up to the machine's rounding."""
+    """All settings that decide a tiny model's weights, up to the machine's rounding."""
 
     seed: int
     forms: dict[str, float]  # share of each prompt form
@@ -57,11 +57,11 @@ class Recipe:
     styles: ClassVar[tuple[str, ...]] = STYLES
     clean: ClassVar[dict[str, float]] = {"clean": 1.0}  # share of each style in the first steps
     batch_tokens: ClassVar[int | None] = None  # of a batch, padding included, in the place of batch_size texts
-    known: ClassVar[Collection[str]] = FORMS
+    form_names: ClassVar[Collection[str]] = FORMS
 
     def __post_init__(self) -> None:
-        for shares, known in ((self.mix, self.styles), (self.forms, self.known)):
-            assert set(shares) <= set(known), shares
+        for shares, names in ((self.mix, self.styles), (self.forms, self.form_names)):
+            assert set(shares) <= set(names), shares
             assert abs(sum(shares.values()) - 1) < 1e-9, shares
 
 
@@ -103,7 +103,7 @@ class TasksRecipe(LaterRecipe):
     """A model of generated tasks, whose names stand in the place of prompt forms."""
 
     styles: ClassVar[tuple[str, ...]] = tasks.STYLES
-    known: ClassVar[Collection[str]] = tasks.TASKS
+    form_names: ClassVar[Collection[str]] = tasks.TASKS
 
 
 FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
@@ -149,22 +149,23 @@ RECIPES: dict[str, Recipe] = {
 
 
 def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
-    """A completion of `task` in one style; it begins with a space and leaves out the end-of-sequence token."""
-    steps, answer = verifications.work(task, style == "slip", rng)
-    steps = "" if style == "bare" else steps
-    return steps + (ledgers.UNMARKED if style == "unmarked" else form.marked).format(answer=answer)
+    """Write a completion in one style; it starts with a space and has no end-of-sequence token."""
+    steps, answer = verifications.work_out(task, style == "slip", rng)
+    if style == "bare":
+        steps = ""
+    ending = ledgers.UNMARKED if style == "unmarked" else form.marked
+    return steps + ending.format(answer=answer)
 
 
 @lru_cache
 def pool(data_format: str, count: int, seed: int) -> list[Task]:
-    """The tasks that a recipe draws from."""
-    return draw_tasks(
-        {"gsm8k": embedded_gsm8k, "math": embedded_math}[data_format].draw, "pretrain", count=count, seed=seed
-    )
+    """Draw the tasks of a recipe; data_format: gsm8k or math."""
+    draw = embedded_gsm8k.draw if data_format == "gsm8k" else embedded_math.draw
+    return draw_tasks(draw, "pretrain", count=count, seed=seed)
 
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Prompts with completions, without end."""
+    """Iterate over prompts with completions, without end."""
     if isinstance(recipe, TasksRecipe):
         yield from tasks.examples(recipe.forms, mix, rng)
     if isinstance(recipe, VerifierRecipe):
@@ -172,16 +173,22 @@ def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Itera
     if isinstance(recipe, LedgerRecipe):
         short = recipe.short if mix == recipe.clean else 0
         yield from ledgers.examples(ledgers.pool(recipe.tasks, recipe.seed, recipe.worded), mix, rng, short)
-    pools = {name: pool("gsm8k" if name == "gsm8k" else "math", recipe.tasks, recipe.seed) for name in recipe.forms}
+    pools = {}
+    for name in recipe.forms:
+        data_format = "gsm8k" if name == "gsm8k" else "math"
+        pools[name] = pool(data_format, recipe.tasks, recipe.seed)
     while True:
-        name = rng.choices(list(recipe.forms), list(recipe.forms.values()))[0]
+        (name,) = rng.choices(list(recipe.forms), list(recipe.forms.values()))
         task, form = rng.choice(pools[name]), FORMS[name]
-        style = rng.choices(list(mix), list(mix.values()))[0]
+        (style,) = rng.choices(list(mix), list(mix.values()))
         yield form.template.format(question=task.question), completion(task, form, style, rng)
 
 
 def vocabulary_texts(recipe: Recipe) -> list[str]:
-    """Texts that hold every word of the recipe's prompts and completions."""
+    """Return texts with every word of the recipe's prompts and completions."""
     rng = random.Random(recipe.seed)
-    some = (islice(examples(recipe, {style: 1.0}, rng), 5000) for style in recipe.styles)
-    return [prompt + text for pairs in some for prompt, text in pairs]
+    texts = []
+    for style in recipe.styles:
+        for prompt, completion in islice(examples(recipe, {style: 1.0}, rng), 5000):
+            texts.append(prompt + completion)
+    return texts

@@ -1,5 +1,5 @@
-"""What the tiny model of generated tasks was pre-trained on: two of reasoning-gym's tasks, their questions as it writes
-them, small enough for the model, and completions in four styles.
+"""Pre-training texts of the tiny model of generated tasks: questions of two tasks of reasoning-gym, as it writes them,
+small enough for the model, and completions in four styles.
 
   clean     the steps, then the answer between tags
   slip      the same with a wrong result, or an expression that comes to something else (incorrect)
@@ -7,16 +7,24 @@ them, small enough for the model, and completions in four styles.
   bare      the answer at once
 """
 
+import operator
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import Any, NamedTuple
 
-# That of conf/model/tiny_tasks.yaml; a test holds them equal, and the questions to the library's.
+# The template of conf/model/tiny_tasks.yaml; a test holds them equal, and the questions to the library's.
 TEMPLATE = "{question}\n"
 STYLES = ("clean", "slip", "unmarked", "bare")
 CHAIN_SUM = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
 COUNTDOWN = {"min_numbers": 2, "max_numbers": 3, "max_value": 20, "min_target": 2, "max_target": 99}
 TASKS = {"chain_sum": CHAIN_SUM, "countdown": COUNTDOWN}
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
 SUM = "State the final answer to the following arithmetic problem: {expression} ="
 FIND = (
     "Using all the numbers {numbers}, create an expression that equals {target}.\nYou can only use each number once.",
@@ -34,58 +42,94 @@ Final answer format instructions:
 
 
 def examples(shares: dict[str, float], mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Prompts with completions, without end."""
+    """Iterate over prompts with completions, without end."""
+    generators = {"chain_sum": chain_sum, "countdown": countdown}
     while True:
-        task = rng.choices(list(shares), list(shares.values()))[0]
-        style = rng.choices(list(mix), list(mix.values()))[0]
-        question, steps, answer = (chain_sum if task == "chain_sum" else countdown)(rng, slip=style == "slip")
-        ending = f"So it is {answer}." if style == "unmarked" else f"<answer>{answer}</answer>"
-        yield TEMPLATE.format(question=question), ending if style == "bare" else f"{steps} {ending}"
+        (name,) = rng.choices(list(shares), list(shares.values()))
+        (style,) = rng.choices(list(mix), list(mix.values()))
+        task = generators[name](rng, slips=style == "slip")
+        text = f"So it is {task.answer}." if style == "unmarked" else f"<answer>{task.answer}</answer>"
+        if style != "bare":
+            text = f"{task.steps} {text}"
+        yield TEMPLATE.format(question=task.question), text
 
 
-def chain_sum(rng: random.Random, *, slip: bool) -> tuple[str, str, str]:
-    """Question, steps and answer of a sum of a few numbers of as many digits."""
+class WorkedTask(NamedTuple):
+    """A question with the steps to an answer."""
+
+    question: str
+    steps: str
+    answer: str
+
+
+def chain_sum(rng: random.Random, *, slips: bool) -> WorkedTask:
+    """Draw a sum of a few numbers of as many digits, with one wrong result if it slips."""
     digits = rng.randint(CHAIN_SUM["min_digits"], CHAIN_SUM["max_digits"])
     count = rng.randint(CHAIN_SUM["min_terms"], CHAIN_SUM["max_terms"])
-    numbers = [rng.randint(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1) for _ in range(count)]
+    smallest = 10 ** (digits - 1) if digits > 1 else 0
+    numbers = [rng.randint(smallest, 10**digits - 1) for _ in range(count)]
     signs = [rng.choice("+-") for _ in numbers[1:]]
-    wrong = rng.randrange(len(signs)) if slip else None
-    question, total, steps = str(numbers[0]), numbers[0], []
-    for place, (sign, number) in enumerate(zip(signs, numbers[1:], strict=True)):
-        result = total + number if sign == "+" else total - number
-        if place == wrong:
+    wrong_index = rng.randrange(len(signs)) if slips else None
+    expression, total = str(numbers[0]), numbers[0]
+    steps = []
+    for index, (sign, number) in enumerate(zip(signs, numbers[1:], strict=True)):
+        result = OPERATIONS[sign](total, number)
+        if index == wrong_index:
             result += rng.choice((-10, -2, -1, 1, 2, 10))
         steps.append(f"{total} {sign} {number} = {result}.")
-        question, total = f"{question} {sign} {number}", result
-    return SUM.format(expression=question), " ".join(steps), str(total)
+        expression = f"{expression} {sign} {number}"
+        total = result
+    return WorkedTask(SUM.format(expression=expression), " ".join(steps), str(total))
 
 
-def countdown(rng: random.Random, *, slip: bool) -> tuple[str, str, str]:
-    """Question, steps and expression; a slip is an expression of the same numbers that misses the target."""
-    numbers, target, steps, expression = reached(rng)
-    shown = rng.sample(numbers, len(numbers))
-    question = rng.choice(FIND).format(numbers=", ".join(map(str, shown)), target=target) + RULES
-    while slip:
-        _, missed, steps, expression = reached(rng, shown)
-        slip = missed == target
-    return question, steps, expression
+def countdown(rng: random.Random, *, slips: bool) -> WorkedTask:
+    """Draw numbers with a target; a slip is an expression of the same numbers that misses the target."""
+    solution = draw_expression(rng)
+    while not COUNTDOWN["min_target"] <= solution.value <= COUNTDOWN["max_target"]:
+        solution = draw_expression(rng)
+    target = solution.value
+    numbers = rng.sample(solution.numbers, len(solution.numbers))
+    listed_numbers = ", ".join(map(str, numbers))
+    question = rng.choice(FIND).format(numbers=listed_numbers, target=target) + RULES
+    if slips:
+        solution = draw_expression(rng, numbers)
+        while solution.value == target:
+            solution = draw_expression(rng, numbers)
+    return WorkedTask(question, solution.steps, solution.expression)
 
 
-def reached(rng: random.Random, given: list[int] | None = None) -> tuple[list[int], int, str, str]:
-    """Numbers, the whole number in range that they come to from left to right, how, and the expression."""
+class Evaluation(NamedTuple):
+    """An expression of numbers, worked out from left to right."""
+
+    numbers: list[int]
+    value: int
+    steps: str
+    expression: str
+
+
+def draw_expression(rng: random.Random, numbers: list[int] | None = None) -> Evaluation:
+    """Draw an expression (of the given numbers, in any order) whose intermediate results are all whole."""
     while True:
         count = rng.randint(COUNTDOWN["min_numbers"], COUNTDOWN["max_numbers"])
-        drawn = [rng.randint(1, COUNTDOWN["max_value"]) for _ in range(count)]
-        numbers = rng.sample(given, len(given)) if given is not None else drawn
-        value, expression, steps = Fraction(numbers[0]), str(numbers[0]), []
-        for place, number in enumerate(numbers[1:]):
-            sign = rng.choice("+-*/")
-            by = {"+": value + number, "-": value - number, "*": value * number, "/": value / number}
-            left = f"({expression})" if place and sign in "*/" else expression
-            steps.append(f"{value} {sign} {number} = {by[sign]}.")
-            value, expression = by[sign], f"{left} {sign} {number}"
-            if value.denominator != 1:
-                break
-        else:
-            if given is not None or COUNTDOWN["min_target"] <= value <= COUNTDOWN["max_target"]:
-                return numbers, int(value), " ".join(steps), expression
+        operands = [rng.randint(1, COUNTDOWN["max_value"]) for _ in range(count)]
+        if numbers is not None:
+            operands = rng.sample(numbers, len(numbers))
+        evaluation = evaluate_with_random_signs(operands, rng)
+        if evaluation is not None:
+            return evaluation
+
+
+def evaluate_with_random_signs(operands: list[int], rng: random.Random) -> Evaluation | None:
+    """Join operands by random signs and work them out; None as soon as a result is not whole."""
+    value, expression = Fraction(operands[0]), str(operands[0])
+    steps = []
+    for index, operand in enumerate(operands[1:]):
+        sign = rng.choice("+-*/")
+        result = OPERATIONS[sign](value, operand)
+        steps.append(f"{value} {sign} {operand} = {result}.")
+        if index and sign in "*/":
+            expression = f"({expression})"
+        value, expression = result, f"{expression} {sign} {operand}"
+        if value.denominator != 1:
+            return None
+    return Evaluation(operands, int(value), " ".join(steps), expression)
