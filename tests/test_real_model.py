@@ -14,7 +14,7 @@ from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, needs
 from tests.sampling.test_vllm import ENVIRONMENT, PYTHON, assert_same_model
 from tests.sweep_tools import records
 from tests.training.broken_runs import break_off
-from tests.training.test_packing import LAYOUTS, assert_same, one_by_one, outcome, use
+from tests.training.test_packing import LAYOUTS, assert_same, one_by_one, scored, use_layout
 from topr_exp.data.benchmarks import gsm8k_gold
 from topr_exp.data.prompts import CHAT_TEMPLATES, Prompter
 from topr_exp.evaluate import main
@@ -98,8 +98,8 @@ def test_every_layout_gives_the_log_probabilities_and_gradients_of_single_rows(l
     for question in QUESTIONS:
         prompt = np.array(question_prompt(policy, question))
         sequences += [(prompt, policy.encode(f" {answer}")) for answer in ANSWERS[:2]]
-    use(monkeypatch, layout)
-    assert_same(outcome(policy.model, sequences), one_by_one(policy.model, sequences), tolerance=1e-5)
+    use_layout(monkeypatch, layout)
+    assert_same(scored(policy.model, sequences), one_by_one(policy.model, sequences), tolerance=1e-5)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""vLLM on a GPU samples from the model that training has: what tests/sampling/test_vllm.py shows of its CPU build."""
+"""vLLM on a GPU samples from the model that training has, as tests/sampling/test_vllm.py shows of its CPU build."""
 
 import copy
 import dataclasses
@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.conftest import config_of
-from tests.sampling.test_sampler import check_frequencies, exact
-from tests.sampling.test_vllm import draw, own_logp, perturbed
+from tests.sampling.test_sampler import check_frequencies, exact_probabilities
+from tests.sampling.test_vllm import draw, perturbed, transformers_logp
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.sampler import Sample
@@ -61,19 +61,19 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
 
 def gap(policy: Policy, prompts: list[list[int]], groups: list[list[Sample]]) -> float:
     """Mean |log-probability of vLLM's − transformers' on the CPU| a token."""
-    found = []
+    differences = []
     for prompt, group in zip(prompts, groups, strict=True):
-        found += [torch.tensor(one.logprobs) - own_logp(policy, prompt, one) for one in group]
-    return float(torch.cat(found).abs().mean())
+        for sample in group:
+            differences.append(torch.tensor(sample.logprobs) - transformers_logp(policy, prompt, sample))
+    return float(torch.cat(differences).abs().mean())
 
 
 def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy) -> None:
     changes: dict[str, Any] = {"top_p": 1.0, "top_k": 3, "temperature": 1.3, "max_new_tokens": 3}
     prompts, groups = draw(vllm, on_gpu(tiny), 2000, **changes)
-    cells = sum(
-        check_frequencies(group, exact(tiny.model, prompt, vllm.config, eos=2), 1e-2)
-        for prompt, group in zip(prompts, groups, strict=True)
-    )
+    cells = 0
+    for prompt, group in zip(prompts, groups, strict=True):
+        cells += check_frequencies(group, exact_probabilities(tiny.model, prompt, vllm.config, eos=2), 1e-2)
     assert cells >= 5
 
 
@@ -82,11 +82,14 @@ def test_the_same_seed_gives_the_same_completions(vllm: VLLM, tiny: Policy) -> N
     first, other, again = (tokens_of(draw(vllm, policy, 8, seed, **PLAIN)[1]) for seed in (3, 4, 3))
     assert first == again
     assert first != other
-    assert len({*first[0]}) > 1  # the completions of a prompt have seeds of their own
+    assert len(set(first[0])) > 1  # the completions of a prompt have different seeds
 
 
 def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
-    return [[tuple(one.tokens) for one in group] for group in groups]
+    tokens = []
+    for group in groups:
+        tokens.append([tuple(sample.tokens) for sample in group])
+    return tokens
 
 
 def test_an_engine_that_is_up_takes_the_weights_of_a_policy_in_training(vllm: VLLM, tiny: Policy) -> None:

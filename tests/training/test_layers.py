@@ -1,5 +1,6 @@
 """Compiled layers: the same numbers within rounding, and passes with a cache as before."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_packing import CASES, assert_same, outcome, use
+from tests.training.test_packing import CASES, assert_same, scored, use_layout
 from tests.training.test_trainer import TOPR, make_examples, new_trainer, optim, weights
 from topr_exp.runtime.machine import cxx_compiler
 from topr_exp.training.layers import compile_layers, layers_of
@@ -25,18 +26,25 @@ SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
 )
 def test_compiled_layers_give_the_same_scores_and_gradients(monkeypatch: Any, layout: str, recompute: bool) -> None:
     model = make_model(11, initializer_range=0.2)
-    use(monkeypatch, layout)
-    expected = outcome(model, CASES["both"])
+    use_layout(monkeypatch, layout)
+    expected = scored(model, CASES["both"])
     compile_layers(model)
-    compiled = outcome(model, CASES["both"], recompute=recompute)
+    compiled = scored(model, CASES["both"], recompute=recompute)
     assert_same(compiled, expected, 1e-5)
 
 
 def test_passes_with_a_cache_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, calls = make_model(11), []
-    monkeypatch.setattr(
-        torch, "compile", lambda forward, **_: lambda *args, **options: calls.append(1) or forward(*args, **options)
-    )
+    model = make_model(11)
+    calls = []
+
+    def counting_compile(forward: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        def compiled(*arguments: Any, **options: Any) -> Any:
+            calls.append(1)
+            return forward(*arguments, **options)
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", counting_compile)
     compile_layers(model)
     ids = torch.tensor([[1, 2, 3]])
     model(input_ids=ids, use_cache=True)
@@ -50,19 +58,19 @@ def test_passes_with_a_cache_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -
 def test_updates_with_compiled_layers_stay_within_rounding_and_resume_to_the_same_bits(
     tmp_path: Path, make_policy: Any
 ) -> None:
-    def trained(name: str, stops: bool, **changes: Any) -> torch.Tensor:
+    def train(name: str, *, resumes: bool = False, **changes: Any) -> torch.Tensor:
         policy = make_policy(make_model(11))
         examples = make_examples(policy, TOPR)
         trainer = new_trainer(policy, TOPR, optim(**changes), tmp_path / name)
-        for step, chosen in enumerate(SEVERAL_LENGTHS):
-            if stops and step == 2:
+        for step, batch in enumerate(SEVERAL_LENGTHS):
+            if resumes and step == 2:
                 trainer.save({})
                 trainer = new_trainer(make_policy(make_model(11)), TOPR, optim(**changes), tmp_path / name)
-            trainer.update(examples, chosen, len(SEVERAL_LENGTHS), expect_unit_ratio=step == 0)
+            trainer.update(examples, batch, len(SEVERAL_LENGTHS), expect_unit_ratio=step == 0)
         return weights(trainer)
 
-    eager = trained("eager", False)
-    whole = trained("whole", False, compile=True)
-    resumed = trained("resumed", True, compile=True)
-    assert (whole - eager).abs().max() < 1e-5
-    assert torch.equal(whole, resumed)
+    eager = train("eager")
+    compiled = train("compiled", compile=True)
+    resumed = train("resumed", resumes=True, compile=True)
+    assert (compiled - eager).abs().max() < 1e-5
+    assert torch.equal(compiled, resumed)

@@ -1,4 +1,4 @@
-"""How far an update moves float32 weights in bfloat16; the output layer's three bfloat16 products against float64."""
+"""Updates of float32 weights in bfloat16, and the output layer's three bfloat16 products against float64."""
 
 from pathlib import Path
 from typing import Any
@@ -28,34 +28,35 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
     policy = make_policy(make_model(11))
     policy.compute_dtype = torch.bfloat16
     examples = make_examples(policy, TOPR)
-    before = torch.cat([weight.detach().flatten() for weight in policy.model.parameters()]).clone()
+    start = torch.cat([weight.detach().flatten() for weight in policy.model.parameters()]).double()
     trainer = new_trainer(policy, TOPR, optim(**changes), tmp_path)
-    step, gradients = trainer.optimizer.step, list[Tensor]()  # which a step may use up
+    optimizer_step, gradients = trainer.optimizer.step, list[Tensor]()  # which a step may use up
 
-    def keeping_step() -> None:
+    def recording_step() -> None:
         gradients.extend(weight.grad.double() for weight in policy.model.parameters())
-        step()
+        optimizer_step()
 
-    trainer.optimizer.step = keeping_step
+    trainer.optimizer.step = recording_step
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
-    moved = weights(trainer).double() - before.double()
+    movement = weights(trainer).double() - start
 
     # The same gradient, the optimizer's arithmetic in float64.
-    parts = before.double().split([gradient.numel() for gradient in gradients])
-    exact = [torch.nn.Parameter(part.view_as(like)) for part, like in zip(parts, gradients, strict=True)]
-    for weight, gradient in zip(exact, gradients, strict=True):
+    exact_weights = []
+    for values, gradient in zip(start.split([gradient.numel() for gradient in gradients]), gradients, strict=True):
+        weight = torch.nn.Parameter(values.view_as(gradient))
         weight.grad = gradient
-    make_optimizer(exact, trainer.config).step()
-    expected = torch.cat([weight.detach().flatten() for weight in exact]) - before.double()
+        exact_weights.append(weight)
+    make_optimizer(exact_weights, trainer.config).step()
+    expected = torch.cat([weight.detach().flatten() for weight in exact_weights]) - start
     assert float(expected.abs().median()) > 1e-8
-    # A weight moves by multiples of its own spacing, so single ones are off by up to half of that.
-    spacing = 2.0 ** (before.double().abs().log2().floor() - 23)
-    assert ((moved - expected).abs() <= 0.51 * spacing + 1e-3 * expected.abs()).all()
-    assert float((moved - expected).norm() / expected.norm()) < 0.1
+    # A weight moves by multiples of its spacing, so single ones are off by up to half of that.
+    spacing = 2.0 ** (start.abs().log2().floor() - 23)
+    assert ((movement - expected).abs() <= 0.51 * spacing + 1e-3 * expected.abs()).all()
+    assert float((movement - expected).norm() / expected.norm()) < 0.1
 
-    coarse = before.bfloat16()
-    unmoved = (coarse + expected.bfloat16()) == coarse
-    assert float(unmoved.double().mean()) > 0.95
+    coarse = start.bfloat16()
+    is_unmoved = (coarse + expected.bfloat16()) == coarse
+    assert float(is_unmoved.double().mean()) > 0.95
 
 
 @pytest.mark.parametrize("model", ["llama3_8b", "deepseek_r1_8b"])
@@ -66,42 +67,45 @@ def test_the_8b_models_take_the_output_layer_in_float32(model: str) -> None:
 
 
 def head_by_hand(policy: Policy, sequences: Any, dtype: torch.dtype) -> list[list[float]]:
-    """log-probabilities of completions by an output layer in `dtype`, from hidden states that autocast computes."""
+    """Log-probabilities of completions by an output layer in `dtype`, from hidden states that autocast computes."""
     with torch.no_grad(), policy.autocast():
         hidden = predicting_states(policy.model, Inputs(sequences, policy.device))
     weight = policy.model.lm_head.weight.detach().to(dtype).double()
     logits = (hidden.to(dtype).double() @ weight.T).to(dtype).double()
     tokens = torch.from_numpy(np.concatenate([completion for _, completion in sequences])).long()
     logp = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-    return [part.tolist() for part in logp.split([len(completion) for _, completion in sequences])]
+    return [values.tolist() for values in logp.split([len(completion) for _, completion in sequences])]
 
 
 @pytest.mark.parametrize("float32_head", [True, False])
 def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_policy, monkeypatch, float32_head):
-    policy, asked = make_policy(make_model(11)), []
+    policy = make_policy(make_model(11))
     policy.compute_dtype, policy.float32_head = torch.bfloat16, float32_head
     examples = make_examples(policy, AGRO_LOSS)
     trainer = new_trainer(policy, AGRO_LOSS, optim(micro_batch_size=4), tmp_path)
-    chosen, seen = np.arange(4), []
-    rows = examples.rows(chosen)
-    sequences = examples.sequences(rows)
-    right, wrong = (torch.float32, torch.bfloat16) if float32_head else (torch.bfloat16, torch.float32)
-    expected, other = (np.concatenate(head_by_hand(policy, sequences, dtype)) for dtype in (right, wrong))
-    trainer.loss = Mock(side_effect=lambda batch: seen.append(batch) or AGRO_LOSS(batch))
-    trainer.accumulate_gradients(examples, chosen)
-    logp, mask = seen[0].logp.detach(), seen[0].mask
-    scored = log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist()
-    for found in (logp[mask].numpy(), np.concatenate(scored)):
-        assert np.abs(found - expected).max() < 1e-5
-        assert np.abs(found - other).max() > 1e-3
+    indices = np.arange(4)
+    rows = examples.rows(indices)
+    in_float32 = np.concatenate(head_by_hand(policy, examples.sequences(rows), torch.float32))
+    in_bfloat16 = np.concatenate(head_by_hand(policy, examples.sequences(rows), torch.bfloat16))
+    expected, other = (in_float32, in_bfloat16) if float32_head else (in_bfloat16, in_float32)
+    batches = []
+    trainer.loss = Mock(side_effect=lambda batch: batches.append(batch) or AGRO_LOSS(batch))
+    trainer.accumulate_gradients(examples, indices)
+    trained_logp = batches[0].logp.detach()[batches[0].mask].numpy()
+    scored_logp = np.concatenate(log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist())
+    for logp in (trained_logp, scored_logp):
+        assert np.abs(logp - expected).max() < 1e-5
+        assert np.abs(logp - other).max() > 1e-3
+
+    precisions = []
 
     def recording_output_layer(model: Any, *, float32: bool) -> OutputLayer:
-        asked.append(float32)
+        precisions.append(float32)
         return OutputLayer(model, float32=float32)
 
     monkeypatch.setattr(logprobs, "OutputLayer", recording_output_layer)
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
-    assert asked == [float32_head] * 4  # the signals of two micro-batches, then their losses
+    assert precisions == [float32_head] * 4  # the signals of two micro-batches, then their losses
 
 
 # ---- the output layer's three products
@@ -130,6 +134,11 @@ def output_layer_of(layer: torch.nn.Linear) -> OutputLayer:
     return OutputLayer(Mock(get_output_embeddings=lambda: layer), float32=True)
 
 
+def assert_near(values: Tensor, expected: Tensor) -> None:
+    """Equal to a ten-thousandth of the largest number."""
+    assert (values - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
 def log_p(logits: torch.Tensor) -> torch.Tensor:
     return logits.log_softmax(-1)[torch.arange(len(logits)), torch.arange(len(logits))]
 
@@ -138,25 +147,25 @@ def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s(tenso
     hidden, layer = made_states(), made_layer()
     weight = layer.weight
     exact = log_p(hidden.double() @ weight.double().T)
-    ours = log_p(output_layer_of(layer).logits(hidden))
-    coarse = log_p(hidden.bfloat16().float() @ weight.bfloat16().float().T)
-    error = (ours.double() - exact).abs().mean()
+    by_halves = log_p(output_layer_of(layer).logits(hidden))
+    in_bfloat16 = log_p(hidden.bfloat16().float() @ weight.bfloat16().float().T)
+    error = (by_halves.double() - exact).abs().mean()
     assert error < 1e-4
-    assert (coarse.double() - exact).abs().mean() > 300 * error
-    gradients = [torch.autograd.grad(values.sum(), (hidden, weight)) for values in (ours, exact)]
-    for gradient, wanted in zip(*gradients, strict=True):
-        assert (gradient - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    assert (in_bfloat16.double() - exact).abs().mean() > 300 * error
+    gradients = torch.autograd.grad(by_halves.sum(), (hidden, weight))
+    for gradient, expected in zip(gradients, torch.autograd.grad(exact.sum(), (hidden, weight)), strict=True):
+        assert_near(gradient, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_frozen_output_layer_gives_states_their_gradient_alone(tensor_cores: None, dtype: torch.dtype) -> None:
     hidden, layer = made_states(), made_layer(dtype).requires_grad_(False)
     exact = log_p(hidden.double() @ layer.weight.double().T)
-    ours = log_p(output_layer_of(layer).logits(hidden))
-    assert (ours.double() - exact).abs().mean() < 1e-4
-    (gradient,) = torch.autograd.grad(ours.sum(), hidden)
-    (wanted,) = torch.autograd.grad(exact.sum(), hidden)
-    assert (gradient - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    by_halves = log_p(output_layer_of(layer).logits(hidden))
+    assert (by_halves.double() - exact).abs().mean() < 1e-4
+    (gradient,) = torch.autograd.grad(by_halves.sum(), hidden)
+    (expected,) = torch.autograd.grad(exact.sum(), hidden)
+    assert_near(gradient, expected)
 
 
 @pytest.mark.parametrize("rows", [64, 7])
@@ -177,23 +186,23 @@ def test_by_chunks_scores_and_gradients_are_those_of_all_logits_at_once(
     squares, largest = output_layer_of(layer).scores(hidden, score)
     gradients = torch.autograd.grad((coefficients * squares).sum(), inputs)
     logits = hidden.double() @ layer.weight.double().T + layer.bias.double()
-    wanted = torch.autograd.grad((coefficients.double() * logits.square().mean(-1)).sum(), inputs)
+    expected_gradients = torch.autograd.grad((coefficients.double() * logits.square().mean(-1)).sum(), inputs)
     torch.testing.assert_close(largest.double(), logits.amax(-1), atol=1e-3, rtol=0)
-    for gradient, expected in zip(gradients, wanted, strict=True):
-        assert (gradient - expected).abs().max() < 1e-4 * expected.abs().max()
+    for gradient, expected in zip(gradients, expected_gradients, strict=True):
+        assert_near(gradient, expected)
 
 
 def test_scores_take_them_on_a_gpu(small_model, tensor_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([1, 2, 3], [4, 5]), ([3], [2, 2, 6])]
     inputs = Inputs([(np.array(a), np.array(b)) for a, b in pairs], torch.device("cpu"))
 
-    def scored() -> tuple[torch.Tensor, torch.Tensor]:
+    def logp_and_gradient() -> tuple[torch.Tensor, torch.Tensor]:
         logp = logprobs.score_tokens(small_model, inputs).logp
         (gradient,) = torch.autograd.grad(logp.sum(), small_model.get_output_embeddings().weight)
         return logp.detach(), gradient
 
-    by_halves = scored()
+    by_halves = logp_and_gradient()
     monkeypatch.setattr(split_product, "has_tensor_cores", lambda weight: False)
-    for ours, wanted in zip(by_halves, scored(), strict=True):
-        assert not torch.equal(ours, wanted)
-        assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    for values, expected in zip(by_halves, logp_and_gradient(), strict=True):
+        assert not torch.equal(values, expected)
+        assert_near(values, expected)
