@@ -18,26 +18,37 @@ from topr_exp.sampling.vllm_requirements import untested
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
     """A build that has every name, and nothing else."""
-    for (path, owner), names in used_names().items():
-        file = tmp_path / "vllm" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lines = [f"    {name}: int = 0" for name in sorted(names)] if owner else [repr(sorted(names))]
-        file.write_text("\n".join([f"class {owner}:", *lines] if owner else lines))
+    for owner, names in used_names().items():
+        path = tmp_path / "vllm" / owner.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = repr(sorted(names))
+        if owner.name:
+            text = f"class {owner.name}:\n" + "".join(f"    {name}: int = 0\n" for name in names)
+        path.write_text(text)
     return tmp_path
 
 
-def test_a_name_that_is_gone_is_a_line(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_with_every_name_passes(build: Path) -> None:
     assert main(build) == 0
-    for path, name in (("engine/arg_utils.py", "logprobs_mode"), ("envs.py", "VLLM_USE_FLASHINFER_SAMPLER"),
-                       ("entrypoints/llm.py", "reset_prefix_cache"), ("v1/worker/gpu_worker.py", "reload_weights"),
-                       ("sampling_params.py", "stop_token_ids")):  # fmt: skip
-        file = build / "vllm" / path
-        text = file.read_text()
-        file.write_text(text.replace(name, "another"))
-        assert main(build) == 1
-        assert f"vllm/{path}" in (line := capsys.readouterr().out)
-        assert name in line
-        file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("engine/arg_utils.py", "logprobs_mode"),
+        ("envs.py", "VLLM_USE_FLASHINFER_SAMPLER"),
+        ("entrypoints/llm.py", "reset_prefix_cache"),
+        ("v1/worker/gpu_worker.py", "reload_weights"),
+        ("sampling_params.py", "stop_token_ids"),
+    ],
+)
+def test_a_missing_name_is_a_line(build: Path, capsys: pytest.CaptureFixture[str], path: str, name: str) -> None:
+    file = build / "vllm" / path
+    file.write_text(file.read_text().replace(name, "another"))
+    assert main(build) == 1
+    line = capsys.readouterr().out
+    assert line.startswith(f"vllm/{path}: ")
+    assert line.endswith(f" has no {name}\n")
 
 
 @pytest.mark.vllm
@@ -58,11 +69,16 @@ PINS = "constraints-gpu.txt"
 
 def pinned(python: str) -> dict[str, str]:
     """The version of each package on Linux with this Python."""
-    place = {"python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": "x86_64"}
-    lines = [Requirement(line) for line in (ROOT / PINS).read_text().splitlines() if not line.startswith("#")]
-    found = [each for each in lines if each.marker is None or each.marker.evaluate(place)]
-    assert len({each.name for each in found}) == len(found)
-    return {each.name: str(each.specifier).removeprefix("==") for each in found}
+    environment = {"python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": "x86_64"}
+    versions: dict[str, str] = {}
+    for line in (ROOT / PINS).read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            assert requirement.name not in versions
+            versions[requirement.name] = str(requirement.specifier).removeprefix("==")
+    return versions
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
@@ -71,26 +87,25 @@ def test_pins_satisfy_the_ranges_of_the_package(python: str) -> None:
     extras = project["optional-dependencies"]
     pins = pinned(python)
     for text in (*project["dependencies"], *extras["vllm"], *extras["dev"]):
-        asked = Requirement(text)
-        assert pins[asked.name] in asked.specifier, text
+        requirement = Requirement(text)
+        assert pins[requirement.name] in requirement.specifier, text
 
 
 @pytest.mark.parametrize("file", [PINS, "constraints-vllm.txt"])
 def test_pinned_versions_are_tested_ones(file: str) -> None:
-    """Of the environments that a document names none warns that it was not tested."""
-    found = dict(re.findall(r"^(vllm|torch)(?:-cpu)?==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
-    assert untested(found["vllm"], found["torch"]) is None
+    """No environment that a document names warns that it was not tested."""
+    versions = dict(re.findall(r"^(vllm|torch)(?:-cpu)?==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
+    assert untested(versions["vllm"], versions["torch"]) is None
 
 
 def test_documents_that_install_vllm_name_the_pins() -> None:
-    installs = [
-        (path.name, line)
-        for path in (*(ROOT / "docs").glob("*.md"), ROOT / "docs" / "skypilot.yaml", ROOT / "README.md")
-        for line in path.read_text().splitlines()
-        if re.search(r"pip install\b.*\bvllm|INSTALL=.*vllm", line)
-    ]
-    assert {name for name, _ in installs} == {"gpu.md", "skypilot.yaml"}
-    assert [line for _, line in installs if PINS not in line] == []
+    installing_files = set()
+    for path in (*(ROOT / "docs").glob("*.md"), ROOT / "docs" / "skypilot.yaml", ROOT / "README.md"):
+        for line in path.read_text().splitlines():
+            if re.search(r"pip install\b.*\bvllm|INSTALL=.*vllm", line):
+                installing_files.add(path.name)
+                assert PINS in line
+    assert installing_files == {"gpu.md", "skypilot.yaml"}
 
 
 def test_skypilot_starts_the_readmes_command() -> None:

@@ -43,7 +43,7 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
     # The same gradient, the optimizer's arithmetic in float64.
     exact_weights = []
     for values, gradient in zip(start.split([gradient.numel() for gradient in gradients]), gradients, strict=True):
-        weight = torch.nn.Parameter(values.view_as(gradient))
+        weight = torch.nn.Parameter(values.view_as(gradient).clone())
         weight.grad = gradient
         exact_weights.append(weight)
     make_optimizer(exact_weights, trainer.config).step()

@@ -36,8 +36,9 @@ class OutputLayer:
         self.logits_dtype = torch.promote_types(self.weight.dtype, torch.float32)
         self.compute_dtype = self.logits_dtype
         if not float32:
-            is_autocast = torch.is_autocast_enabled(device)
-            self.compute_dtype = torch.get_autocast_dtype(device) if is_autocast else self.weight.dtype
+            self.compute_dtype = self.weight.dtype
+            if torch.is_autocast_enabled(device):
+                self.compute_dtype = torch.get_autocast_dtype(device)
         self.takes_halves = self.compute_dtype is torch.float32 and split_product.has_tensor_cores(self.weight)
         self.weight_parts = self.parts(self.weight.detach())  # once for all chunks
 
@@ -55,8 +56,10 @@ class OutputLayer:
             if self.takes_halves:
                 products: Tensor = SplitLinear.apply(hidden.float(), self.weight, self)
                 return products if self.bias is None else products + self.bias.float()
-            bias = self.bias if self.bias is None else self.bias.to(self.compute_dtype)
             weight = self.weight.to(self.compute_dtype)
+            bias = self.bias
+            if bias is not None:
+                bias = bias.to(self.compute_dtype)
             return functional.linear(hidden.to(self.compute_dtype), weight, bias).to(self.logits_dtype)
 
     def hidden_gradient(self, gradient: Tensor) -> Tensor:
@@ -117,8 +120,6 @@ class ScoresByChunk(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(hidden)
         ctx.scoring = scoring
-        ctx.weight_dtype = weight.dtype
-        ctx.bias_dtype = None if bias is None else bias.dtype
         return scoring.forward(hidden)
 
     @staticmethod
@@ -143,12 +144,12 @@ class ScoresByChunk(torch.autograd.Function):
                     layer.add_weight_gradient(weight_gradient, gradient, hidden[rows])
                 if bias_gradient is not None:
                     bias_gradient += gradient.sum(0)
-        return (
-            torch.cat(hidden_gradients).to(hidden.dtype) if wants_hidden else None,
-            weight_gradient.to(ctx.weight_dtype) if weight_gradient is not None else None,
-            bias_gradient.to(ctx.bias_dtype) if bias_gradient is not None else None,
-            None,
-        )
+        hidden_gradient = torch.cat(hidden_gradients).to(hidden.dtype) if wants_hidden else None
+        if weight_gradient is not None:
+            weight_gradient = weight_gradient.to(layer.weight.dtype)
+        if bias_gradient is not None and layer.bias is not None:
+            bias_gradient = bias_gradient.to(layer.bias.dtype)
+        return hidden_gradient, weight_gradient, bias_gradient, None
 
 
 class SplitLinear(torch.autograd.Function):
@@ -162,7 +163,6 @@ class SplitLinear(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, layer: OutputLayer) -> Tensor:
         ctx.save_for_backward(hidden)
         ctx.layer = layer
-        ctx.weight_dtype = weight.dtype
         return split_product.product(layer.parts(hidden), transpose(layer.weight_parts))
 
     @staticmethod
@@ -174,5 +174,5 @@ class SplitLinear(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             weight_gradient = torch.zeros(layer.weight.shape, dtype=torch.float32, device=hidden.device)
             layer.add_weight_gradient(weight_gradient, gradient, hidden)
-            weight_gradient = weight_gradient.to(ctx.weight_dtype)
+            weight_gradient = weight_gradient.to(layer.weight.dtype)
         return hidden_gradient, weight_gradient, None
