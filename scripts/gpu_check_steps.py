@@ -299,7 +299,7 @@ def anatomy(runner: Any, seconds: float, path: Path, updates: int = 3) -> Figure
         figures["launches"] = launches // updates
         figures["kernels"] = count_of(kernels) // updates
         figures["% of the time in kernels"] = 100 * busy_seconds / seconds
-    lines = []
+    lines: list[dict[str, Any]] = []
     for row in sorted(kernels or operators, reverse=True):
         milliseconds = round(row.microseconds / 1e3 / updates, 3)
         lines.append({"ms": milliseconds, "times": row.count / updates, "name": row.name})
