@@ -246,7 +246,7 @@ class Row(NamedTuple):
     """A kernel or an operator in a profile."""
 
     microseconds: float
-    count: int
+    calls: int
     name: str
 
 
@@ -302,7 +302,7 @@ def anatomy(runner: Any, seconds: float, path: Path, updates: int = 3) -> Figure
     lines: list[dict[str, Any]] = []
     for row in sorted(kernels or operators, reverse=True):
         milliseconds = round(row.microseconds / 1e3 / updates, 3)
-        lines.append({"ms": milliseconds, "times": row.count / updates, "name": row.name})
+        lines.append({"ms": milliseconds, "times": row.calls / updates, "name": row.name})
     path.write_text(json.dumps(lines, indent=1) + "\n")
     total = sum(line["ms"] for line in lines)
     for number, line in enumerate(lines[:10], 1):
@@ -312,7 +312,7 @@ def anatomy(runner: Any, seconds: float, path: Path, updates: int = 3) -> Figure
 
 
 def count_of(rows: list[Row]) -> int:
-    return sum(row.count for row in rows)
+    return sum(row.calls for row in rows)
 
 
 def short_name(kernel: str) -> str:
