@@ -35,7 +35,7 @@ def project(folder: Path, *parts: str) -> Iterator[Path]:
 
 def forget() -> None:
     """Have the project's files read anew."""
-    preflight._read.clear()
+    preflight._problem_sets.clear()
     for name in MODULES:
         sys.modules.pop(name, None)
 

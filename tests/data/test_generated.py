@@ -81,7 +81,7 @@ def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correc
     sets = load_problems(config.data)
     assert (config.data.name, sets.train) == ("ledger", problems("ledger 5", "train", 30, 0))
     assert sets.test == problems("ledger 5", "test", 20, 0)
-    assert preflight.problems(config.data) == sets
+    assert preflight.problems_at_hand(config.data) == sets
     assert not capsys.readouterr().err, "no gold is refused"
     held_out = load_problems(config_of(*sizes, "data.test_split=validation", "data.seed=4").data)
     assert [*held_out.train, *held_out.test] == problems("ledger 10", "train", 50, 4)

@@ -28,9 +28,9 @@ GRADER = "topr_exp.grading.gym:grade"
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    preflight._read.clear()
+    preflight._problem_sets.clear()
     yield
-    preflight._read.clear()
+    preflight._problem_sets.clear()
 
 
 def settings(*more: str) -> list[str]:

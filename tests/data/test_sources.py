@@ -376,7 +376,7 @@ def test_problems_without_end_and_ones_that_are_elsewhere(coins: Path) -> None:
     with pytest.raises(ConfigError, match=without_end):
         config_of(*settings("data.train_problems=null"))
     config = config_of(*settings("data.grader=gsm8k"))
-    assert preflight.problems(config.data) is None
+    assert preflight.problems_at_hand(config.data) is None
     assert [one.id for one in load_problems(config.data).train[:2]] == ["coins/2+2", "coins/2+3"]
 
 

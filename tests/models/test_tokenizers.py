@@ -17,7 +17,7 @@ from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import LoggedPrompt, encode_prompt, tokenize_completions
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
-from topr_exp.runs.first_prompt import preview_prompt, shown_tokens
+from topr_exp.runs.first_prompt import format_prompt, preview_prompt
 
 TEXTS = ("Question: 2 + 2?\nAnswer:", "a", " 7", "é 数")
 MESSAGES = [{"role": "user", "content": "2 + 2?"}]
@@ -105,7 +105,7 @@ def test_a_dry_run_shows_these_tokens(folder: Path) -> None:
     first, prompter = load_problems(data).train[0], build_prompter(data)
     ids = policy.encode(prompter.render(first.question, tokenizer), chat=chat).tolist()
     shown = preview_prompt(dataclasses.replace(config, model=model, data=data))
-    assert shown == shown_tokens(ids, tokenizer, prompter.stop)
+    assert shown == format_prompt(ids, tokenizer, prompter.stop)
 
 
 def test_a_long_text_is_no_reason_for_a_warning_of_the_library(tmp_path: Path, caplog: Any, capsys: Any) -> None:

@@ -26,7 +26,7 @@ from topr_exp.runs.console import header
 from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.runs.model_card import CARD_FILE, write_card
 from topr_exp.runs.provenance import user_overrides as overrides_of
-from topr_exp.runs.reward_signs import never_rarer, report_reward_signs, signs
+from topr_exp.runs.reward_signs import advise_sign, format_signs, report_reward_signs
 from topr_exp.runs.tasks import TrainedOn
 from topr_exp.runtime import machine
 from topr_exp.types import TOPRError
@@ -140,8 +140,8 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
     candidates = make_graded([0] * 5, [True, True, False, False, False], **reward)
     found = build_training_set(candidates, kind, compose(), "examples", seed=0, iteration=1, baseline=c,
                                effective=None).signs()  # fmt: skip
-    assert signs(found) == f"R           {row}"
-    assert never_rarer(found, "topr") == said + bool(said) * (
+    assert format_signs(found) == f"R           {row}"
+    assert advise_sign(found, "topr") == said + bool(said) * (
         ": their R is not below 0; set data.reward=pm1, or baseline above the reward of wrong answers"
     )
 

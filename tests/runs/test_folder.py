@@ -45,9 +45,11 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     },
     Metrics: {
         "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "updates": (), "missing": (),
+        "listen": (print,),
     },
     Evaluations: {
-        "add": ({"iteration": 0, "pass@1": 0.5},), "drop_damaged": (), "missing": ([(1, 1)], 1, 1),
+        "add": ({"iteration": 0, "pass@1": 0.5},), "drop_damaged": (), "count_missing": ([(1, 1)], 1, 1),
+        "listen": (print,),
     },
 }  # fmt: skip
 WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
@@ -277,11 +279,11 @@ def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path: Path) 
 
 def test_evaluations_that_are_lost_are_counted(tmp_path: Path) -> None:
     evaluations, updates = Evaluations(tmp_path), [(1, step) for step in range(1, 6)]
-    assert evaluations.missing(updates, None, 1) == 2
+    assert evaluations.count_missing(updates, None, 1) == 2
     for record in ({"iteration": 0}, {"iteration": 1, "step": 2, "subset": True}, {"iteration": 1}):
         evaluations.add(record)
-    assert evaluations.missing(updates, None, 1) == 0
-    assert evaluations.missing(updates, 2, 1) == 1
+    assert evaluations.count_missing(updates, None, 1) == 0
+    assert evaluations.count_missing(updates, 2, 1) == 1
 
 
 def test_steps_and_samples_are_counted_through_the_iterations() -> None:

@@ -112,6 +112,6 @@ def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path: Path) -> No
     (half / "model.safetensors").write_text("half")
     for name in ("error.txt", "state.json", "launch.json.0123456789ab.tmp"):  # the last is its launcher's
         (tmp_path / name).write_text("{}")
-    attempt.clear(tmp_path)
+    attempt.remove_partial_files(tmp_path)
     names = sorted(path.name for path in tmp_path.rglob("*"))
     assert names == ["checkpoints", "launch.json.0123456789ab.tmp", "state.json"]

@@ -1,7 +1,6 @@
-"""One attempt at a run: which process has the run's folder, and what ended it.
+"""One attempt at a run: its log, its description, and the error that ended it.
 
-A run may take several attempts (kills, time limits, errors that were mended). `run.claim` keeps a second process out
-and shows others that the run is alive; `error.txt` holds the error that ended the last attempt, its message first.
+A run may take several attempts (kills, time limits, errors that were mended).
 """
 
 import io
@@ -20,61 +19,69 @@ from topr_exp.runtime.files import TEMPORARY, disk_errors, open_own_file, read_f
 from topr_exp.runtime.terminal import LastingStream, warn
 from topr_exp.types import TOPRError
 
-ERROR = "error.txt"
-LOG = "log.txt"  # what a run printed, over all attempts
+ERROR = "error.txt"  # the error that ended the last attempt, its message first
+LOG = "log.txt"  # the output of all attempts
 
 
-def clear(path: Path) -> None:
-    """Remove the error of the last attempt, and what it wrote by half when it was killed (checkpoints are large)."""
-    with disk_errors(f"write in {path}"):
-        (path / ERROR).unlink(missing_ok=True)
-        for leftover in list(path.rglob(f"*{TEMPORARY}")):
-            if leftover.is_dir() and not leftover.is_symlink():
-                shutil.rmtree(leftover)
-            elif not leftover.name.startswith(LAUNCH):
-                leftover.unlink(missing_ok=True)
+def remove_partial_files(folder: Path) -> None:
+    """Remove the error of the last attempt, and files that a kill left half-written (checkpoints are large)."""
+    with disk_errors(f"write in {folder}"):
+        (folder / ERROR).unlink(missing_ok=True)
+        for path in list(folder.rglob(f"*{TEMPORARY}")):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif not path.name.startswith(LAUNCH):  # a launcher may be writing it now
+                path.unlink(missing_ok=True)
 
 
 def keep_log(folder: Path) -> None:
-    """Keep what a command prints from now on in the run's folder, too, where that is not where it goes."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(raw, LastingStream):
-        try:
-            log = io.FileIO(folder / LOG, "a", opener=open_own_file)
-            if not os.path.samestat(os.fstat(log.fileno()), os.fstat(raw.fileno())):
-                log.write(f"==== {timestamp()}, process {os.getpid()}\n".encode())
-                LastingStream.append_to(log)
-        except OSError as error:
-            warn(f"{folder / LOG} can't be written ({error.strerror}): what this run prints is not kept")
+    """Also append output to the run's log.txt from now on, unless standard output is that file."""
+    stream = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(stream, LastingStream):
+        return
+    try:
+        log = io.FileIO(folder / LOG, "a", opener=open_own_file)
+        if not os.path.samestat(os.fstat(log.fileno()), os.fstat(stream.fileno())):
+            log.write(f"==== {timestamp()}, process {os.getpid()}\n".encode())
+            stream.append_to(log)
+    except OSError as error:
+        warn(f"{folder / LOG} can't be written ({error.strerror}): what this run prints is not kept")
 
 
-def description(number: int) -> dict[str, str | int | None]:
-    """Which attempt this is, where it runs, and since when."""
-    job = os.environ.get(distributed.JOB_ID)
-    return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "job": job, "began": timestamp()}
+def describe_attempt(number: int) -> dict[str, str | int | None]:
+    """Return the number of an attempt, its process and its start, as `run_files.Attempt`."""
+    return {
+        "number": number,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "job": os.environ.get(distributed.JOB_ID),
+        "began": timestamp(),
+    }
 
 
-def record_error(path: Path, error: BaseException) -> None:
+def record_error(folder: Path, error: BaseException) -> None:
     """Write the error that ends an attempt, its message first and then the traceback."""
-    tb = "".join(traceback.format_exception(error))
-    with suppress(TOPRError):  # the disk is full, say: the error itself is what the user must see
-        write_text(
-            path / ERROR, f"{message(error)}\n\n{timestamp()}, process {os.getpid()} on {socket.gethostname()}\n{tb}"
-        )
+    trace = "".join(traceback.format_exception(error))
+    process = f"{timestamp()}, process {os.getpid()} on {socket.gethostname()}"
+    with suppress(TOPRError):  # on a full disk; the user must see the error itself
+        write_text(folder / ERROR, f"{error_line(error)}\n\n{process}\n{trace}")
 
 
-def last_error(path: Path) -> str:
-    """The message of the error that ended the last attempt; "" where none did."""
+def last_error(folder: Path) -> str:
+    """Return the message of the error that ended the last attempt; "" for none."""
     with suppress(OSError):
-        return read_file(path / ERROR).decode(errors="replace").partition("\n")[0]
+        return read_file(folder / ERROR).decode(errors="replace").partition("\n")[0]
     return ""
 
 
-def message(error: BaseException) -> str:
-    """An error in one line; those that are no user's mistake with the name of their kind."""
+def error_line(error: BaseException) -> str:
+    """Format an error in one line, a bug with the name of its class."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, TOPRError) else f"{type(error).__name__}: {text}".rstrip(": ")
+    if isinstance(error, TOPRError):
+        return text
+    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def timestamp() -> str:
+    """Return the local time with its offset, such as 2026-01-31T09:30:00+0100."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")

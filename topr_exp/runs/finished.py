@@ -1,4 +1,8 @@
-"""Finished runs: the mark `DONE` with checksums of the results, and the weights that are kept."""
+"""Finished runs: the mark `DONE` with the checksums of all results, and the weights on the disk.
+
+`DONE` is written last. Trained models and the run's own store carry checksums of their own; files that go on changing
+(`state.json`, `log.txt`) or that others write (a report, trackers) are no results.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -20,28 +24,26 @@ RESULTS = (
     "verification.json",
     "summary.json",
 )
-OF_ITERATION = ("*.json", "*.npy")  # what it trained on
+TRAINING_SET_FILES = ("*.json", "*.npy")  # of an iteration
+NOT_SAVED = "its model was not saved (checkpoint.save_model=false)"
 
 
-def result_files(folder: Path) -> list[Path]:
-    """The results that a run's folder holds; OSError."""
-    files = list_files(folder, *RESULTS)
-    for iteration in list_files(folder, "iteration-*"):
-        files += list_files(iteration, *OF_ITERATION)
-    return files
+# ---- the mark
 
 
 def mark_finished(folder: Path) -> None:
-    """Write the mark, with the checksums of what is there now."""
+    """Write the mark, with the checksums of the results."""
+    checksums = {}
     with disk_errors(f"read {folder}"):
-        checksums = {path.relative_to(folder).as_posix(): file_digest(path) for path in result_files(folder)}
+        for path in result_files(folder):
+            checksums[path.relative_to(folder).as_posix()] = file_digest(path)
     write_checksum_list(folder / MARK, checksums)
 
 
 def changed_results(folder: Path) -> list[str] | None:
-    """What is wrong with each result of a finished run that is not what it was; None where no mark lists any.
+    """Describe each result of a finished run that has changed since; None for a mark without checksums.
 
-    The mark of an older version is an empty file. TOPRError for a file that can't be read.
+    An older version's mark is an empty file. TOPRError for a file that can't be read.
     """
     path = folder / MARK
     with disk_errors(f"read {path}"):
@@ -53,25 +55,34 @@ def changed_results(folder: Path) -> list[str] | None:
     return list(list_damage(folder, checksums))
 
 
-NOT_SAVED = "its model was not saved (checkpoint.save_model=false)"
+def result_files(folder: Path) -> list[Path]:
+    """Return the results in a run's folder; OSError."""
+    paths = list_files(folder, *RESULTS)
+    for iteration_folder in list_files(folder, "iteration-*"):
+        paths += list_files(iteration_folder, *TRAINING_SET_FILES)
+    return paths
 
 
-def keeps_no_model(run: Path) -> bool:
-    """True for a finished run that was told to keep no weights."""
-    return read_run_file(run / "summary.json", unreadable_is_damage=True)[0].get("model_saved") is False
+# ---- weights
 
 
-def model_folders_of(run: Path) -> list[Path]:
-    """The folders of a run's weights: of its last iteration, and of earlier ones."""
-    found = [run / "model", *sorted(run.glob("iteration-*/model"))]
-    return [folder for folder in found if folder.is_dir() and not folder.is_symlink()]
+def keeps_no_model(folder: Path) -> bool:
+    """True for a finished run with checkpoint.save_model=false."""
+    summary, _ = read_run_file(folder / "summary.json", unreadable_is_damage=True)
+    return summary.get("model_saved") is False
 
 
-def bytes_of_models(run: Path) -> int:
-    """Bytes of all files in the folders of a run's weights."""
+def model_folders_of(folder: Path) -> list[Path]:
+    """Return the folders of a run's weights: of its last iteration, and of earlier ones."""
+    candidates = [folder / "model", *sorted(folder.glob("iteration-*/model"))]
+    return [candidate for candidate in candidates if candidate.is_dir() and not candidate.is_symlink()]
+
+
+def bytes_of_models(folder: Path) -> int:
+    """Return the size of a run's weights."""
     total = 0
-    for folder in model_folders_of(run):
-        for path in folder.rglob("*"):
-            with suppress(FileNotFoundError):  # a run at work removes those of earlier iterations
+    for model_folder in model_folders_of(folder):
+        for path in model_folder.rglob("*"):
+            with suppress(FileNotFoundError):  # a run at work removes weights of earlier iterations
                 total += path.lstat().st_size
     return total

@@ -1,74 +1,91 @@
-"""First prompt of a run as the model gets it."""
+"""First prompt of a run as the model gets it, shown by `dry_run=true` and kept in the run's folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.settings import Config
-from topr_exp.data.prompts import TokenizedProblems, build_prompter
+from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.tokenization import encode_chat, encode_text
 from topr_exp.runs.inputs import model_folders
-from topr_exp.runs.preflight import problems
+from topr_exp.runs.preflight import problems_at_hand
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
-from topr_exp.types import TOPRError
+from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
-    pass
+    from topr_exp.config.settings import Config
+
 PROMPT = "prompt.txt"
-END = "◀"  # where the completion begins: a space before it would be the prompt's
-
-
-# ---- the first prompt, by `dry_run=true` and in a run's folder
-
-
-def preview_prompt(config: Config) -> str:
-    """The prompt of the first training problem as the model gets it, with the tokenizer alone loaded."""
-    from transformers import PreTrainedTokenizerFast  # unlike AutoTokenizer it imports no torch
-
-    sets, model = problems(config.data), config.model
-    # Problems that are elsewhere, as on the hub, are not fetched for this.
-    question = sets.train[0].question if sets is not None else "{question}"
-    fields = sets.train[0].fields if sets is not None else {}
-    prompter = build_prompter(config.data)
-    if config.task.verifies:  # the solution is sampled
-        assert config.task.template is not None
-        question = config.task.template.replace("{question}", question)
-        prompter = replace(prompter, template="{question}", shots=(), chat=bool(config.task.chat), stop=())
-    folder = model_folders(config).get("model.path")
-    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
-    if folder is None:
-        options |= {"revision": model.revision or "main", "local_files_only": True}
-    loader: Any = PreTrainedTokenizerFast
-    if folder is None or model.trust_remote_code or not (folder / "tokenizer.json").exists():
-        from transformers import AutoTokenizer
-
-        loader = AutoTokenizer
-    try:
-        tokenizer = loader.from_pretrained(folder or model.path, **options)
-    except Exception as error:  # transformers raises many types for tokenizers that it can't read
-        if folder is not None:
-            reason = " ".join(str(error).split())
-            raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
-        return f"prompt: made with the tokenizer of {model.path}, which is not on this machine yet"
-    encoded = encode_chat if prompter.chat else encode_text
-    ids = encoded(tokenizer, prompter.render(question, tokenizer, fields))
-    return shown_tokens(ids, tokenizer, prompter.stop)
+END = "◀"  # shows where the completion begins: a space before it belongs to the prompt
 
 
 @main_process_only
 def write_prompt(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> None:
     """Write the first prompt of a run into its folder."""
-    write_text(folder / PROMPT, shown_tokens(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
+    write_text(folder / PROMPT, format_prompt(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
 
 
-def shown_tokens(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    ends = f" and ends before {' or '.join(json.dumps(each, ensure_ascii=False) for each in stop)}" if stop else ""
-    return (
-        f"prompt of the first training problem ({len(ids)} tokens; the completion begins at {END}{ends}):\n{text}{END}"
-    )
+def preview_prompt(config: Config) -> str:
+    """Return the prompt of the first training problem, for which the tokenizer alone is loaded."""
+    sets = problems_at_hand(config.data)
+    problem = Problem("", "{question}", "")  # in place of one that would have to be fetched
+    if sets is not None:
+        problem = sets.train[0]
+    question = problem.question
+    prompter = build_prompter(config.data)
+    if config.task.verifies:
+        assert config.task.template is not None
+        question = config.task.template.replace("{question}", question)  # the solution is sampled
+        prompter = replace(prompter, template="{question}", shots=(), chat=bool(config.task.chat), stop=())
+    tokenizer = load_tokenizer(config)
+    if tokenizer is None:
+        return f"prompt: made with the tokenizer of {config.model.path}, which is not on this machine yet"
+    return format_prompt(encode(prompter, question, problem.fields, tokenizer), tokenizer, prompter.stop)
+
+
+def encode(prompter: Prompter, question: str, fields: Mapping[str, str], tokenizer: Any) -> list[int]:
+    """Return the token ids of a rendered prompt."""
+    encode_prompt = encode_chat if prompter.chat else encode_text
+    return encode_prompt(tokenizer, prompter.render(question, tokenizer, fields))
+
+
+def load_tokenizer(config: Config) -> Any:
+    """Load the model's tokenizer; None for one that is not on this machine. TOPRError for a folder's broken one."""
+    folder = model_folders(config).get("model.path")
+    tokenizer_class, options = tokenizer_source(config, folder)
+    try:
+        return tokenizer_class.from_pretrained(folder or config.model.path, **options)
+    except Exception as error:  # transformers raises many types for tokenizers that it can't read
+        if folder is None:
+            return None
+        reason = " ".join(str(error).split())
+        raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
+
+
+def tokenizer_source(config: Config, folder: Path | None) -> tuple[Any, dict[str, Any]]:
+    """Return transformers' class and options for a folder's tokenizer, or (None) for the hub's local copy."""
+    model = config.model
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    if folder is None:
+        options |= {"revision": model.revision or "main", "local_files_only": True}
+    elif (folder / "tokenizer.json").exists() and not model.trust_remote_code:
+        from transformers import PreTrainedTokenizerFast  # unlike AutoTokenizer it imports no torch
+
+        return PreTrainedTokenizerFast, options
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer, options
+
+
+def format_prompt(token_ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
+    """Format a prompt's text with where the completion begins and ends."""
+    text = tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    completion = f"the completion begins at {END}"
+    if stop:
+        ends = [json.dumps(stop_text, ensure_ascii=False) for stop_text in stop]
+        completion += f" and ends before {' or '.join(ends)}"
+    return f"prompt of the first training problem ({len(token_ids)} tokens; {completion}):\n{text}{END}"

@@ -81,7 +81,7 @@ class RunFolder:
             with disk_errors(f"write in {self.path}"):
                 (self.path / MARK).unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()
-            attempt.clear(self.path)
+            attempt.remove_partial_files(self.path)
             self.save_state()
             held.enter_context(guard_writes(self.path, self.refuse_if_taken_over))
             self.evaluations.drop_damaged()
@@ -102,7 +102,7 @@ class RunFolder:
         state = self.read("state.json")
         self.seconds |= state.get("seconds", {})
         self.counts |= state.get("counts", {})
-        self._attempt = attempt.description(state.get("attempt", {}).get("number", 0) + 1)
+        self._attempt = attempt.describe_attempt(state.get("attempt", {}).get("number", 0) + 1)
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
@@ -174,7 +174,7 @@ class RunFolder:
         if updates := self.metrics.missing():
             yield f"metrics.jsonl lacks {updates}"
         iterations, every = self._config.iterations, self._config.evaluation.every
-        if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
+        if points := self.evaluations.count_missing(self.metrics.updates(), every, iterations):
             yield f"eval.jsonl lacks {plural(points, 'evaluation')}"
 
     def summarize(self, base: dict[str, Any], final: dict[str, Any], problems: dict[str, Any]) -> dict[str, Any]:

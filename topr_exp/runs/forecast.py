@@ -1,4 +1,4 @@
-"""The time that a run still takes, from the pace of the work that it has done."""
+"""Forecast of the time that a run still takes, from the pace of the work that it has done."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from topr_exp.config.groups import EvaluationConfig, OptimConfig, ScheduleConfig
 from topr_exp.runtime.progress import Kind, Progress
 
-# Before a kind of work has a pace of its own: the seconds of a completion, as a multiple of those to sample it.
+# Cost of a completion, in completions that are sampled, before its kind of work has a pace.
 SCORED, TRAINED = 0.5, 2.0
 
 
@@ -17,7 +17,7 @@ class Step:
 
     stage: str
     kind: Kind
-    units: int  # completions, of training updates
+    units: int  # completions; of training, updates
     cost: float = 1.0  # of a unit, in completions that are sampled
 
 
@@ -29,84 +29,96 @@ class Pace:
     seconds: float = 0.0
 
     def plus(self, progress: Progress) -> "Pace":
-        """The pace of these units and those of `progress`, unless these are all found in the store."""
+        """Add the units of `progress`, unless the store had them all."""
         if progress.done == progress.done_before:
             return self
         return Pace(self.units + progress.units_made, self.seconds + progress.seconds)
 
 
 class Forecast:
-    """Estimates the time left of a run, whose stages come in the order of `steps`.
+    """Estimate of a run's time left, whose stages come in the order of `steps`.
 
-    A kind of work without a pace of its own is estimated by its cost from those that have one; grading is left out.
-    What the store holds already takes less time, which shows when its stage begins.
+    A kind of work without a pace is estimated by its cost from those that have one; grading is left out. Work that the
+    store holds already takes less time, which shows when its stage begins.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = list(steps)
         self.costs = {step.kind: step.cost for step in steps}
-        self.paces: dict[Kind, Pace] = {}  # of work that is complete
+        self.paces: dict[Kind, Pace] = {}  # of complete work
 
     def enter(self, stage: str) -> None:
-        """Drop the steps up to and including those of a stage that begins."""
+        """Drop the steps up to and including the first of a stage that begins."""
         stages = [step.stage for step in self.steps]
         if stage in stages:
             del self.steps[: stages.index(stage) + 1]
 
     def complete(self, progress: Progress) -> None:
-        """Add work that is complete to the pace of its kind."""
+        """Add complete work to the pace of its kind."""
         self.paces[progress.kind] = self.paces.get(progress.kind, Pace()).plus(progress)
 
     def seconds_left(self, under_way: Sequence[Progress]) -> float | None:
-        """Seconds until the run ends; None before any unit of its work was done."""
+        """Return the seconds until the run ends; None before any unit of its work is done."""
         paces = dict(self.paces)
         for progress in under_way:
             paces[progress.kind] = paces.get(progress.kind, Pace()).plus(progress)
-        cost = sum(pace.units * self.costs.get(kind, 0.0) for kind, pace in paces.items())
+        cost = seconds = 0.0
+        for kind, pace in paces.items():
+            if kind in self.costs:
+                cost += pace.units * self.costs[kind]
+                seconds += pace.seconds
         if not cost:
             return None
-        seconds = sum(pace.seconds for kind, pace in paces.items() if kind in self.costs)
+        seconds_per_cost = seconds / cost
 
-        def seconds_of(kind: Kind, units: float, unit_cost: float) -> float:
-            pace = paces.get(kind, Pace())
-            return units * (pace.seconds / pace.units if pace.units else unit_cost * seconds / cost)
-
-        total = sum(seconds_of(step.kind, step.units, step.cost) for step in self.steps)
+        total = 0.0
+        for step in self.steps:
+            total += step.units * seconds_per_unit(paces.get(step.kind), step.cost * seconds_per_cost)
         for progress in under_way:
-            own = progress.seconds_left()
-            missing = progress.total - progress.done
-            total += seconds_of(progress.kind, missing, self.costs.get(progress.kind, 0.0)) if own is None else own
+            progress_seconds = progress.seconds_left()
+            if progress_seconds is None:
+                cost_of_unit = self.costs.get(progress.kind, 0.0)
+                units = progress.total - progress.done
+                progress_seconds = units * seconds_per_unit(paces.get(progress.kind), cost_of_unit * seconds_per_cost)
+            total += progress_seconds
         return total
+
+
+def seconds_per_unit(pace: Pace | None, default: float) -> float:
+    """Return the seconds of a unit by the pace of its kind; the default where that has no units."""
+    if pace is None or not pace.units:
+        return default
+    return pace.seconds / pace.units
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Numbers that decide how much work a run is."""
 
-    sampled: int  # completions of an iteration
+    sampled: int  # completions of an iteration; of a round, with rounds
     imported: int
     examples: int | None  # of a training set; None: all completions
     completions_per_example: int
-    scored: bool  # whether μ is scored by the model
+    scored: bool  # by the model that is taken for μ
     test: int  # problems
-    tested: int  # completions of each
+    tested: int  # completions per test problem
 
 
 def planned_steps(
     sizes: Sizes, schedule: ScheduleConfig, optim: OptimConfig, evaluation: EvaluationConfig, iterations: int
 ) -> list[Step]:
-    """The work of a run that can be foreseen: an evaluation of the base model, then each iteration."""
-    tested = Step("evaluation", "sampling", sizes.test * sizes.tested)
+    """Return the foreseeable work of a run: an evaluation of the base model, then each iteration."""
+    evaluation_step = Step("evaluation", "sampling", sizes.test * sizes.tested)
     evaluated = evaluated_per_update(sizes, evaluation)
     if schedule.in_rounds:
-        work = [step_of_rounds(sizes, schedule, optim.batch_size, evaluated)]
+        training_steps = [step_of_rounds(sizes, schedule, optim.batch_size, evaluated)]
     else:
-        work = offline_steps(sizes, optim, evaluated)
-    return [tested, *[*work, tested] * iterations]
+        training_steps = offline_steps(sizes, optim, evaluated)
+    return [evaluation_step, *[*training_steps, evaluation_step] * iterations]
 
 
 def offline_steps(sizes: Sizes, optim: OptimConfig, evaluated: float) -> list[Step]:
-    """The work of an iteration that trains on a fixed set; evaluated: completions of an update's evaluation."""
+    """Return the work of an iteration on a fixed set; evaluated: completions that evaluations add per update."""
     candidates = sizes.sampled + sizes.imported
     examples = min(sizes.examples or candidates, candidates)
     updates = math.ceil(examples / optim.batch_size) * optim.epochs
@@ -118,21 +130,18 @@ def offline_steps(sizes: Sizes, optim: OptimConfig, evaluated: float) -> list[St
     ]
 
 
-def step_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch: int, evaluated: float) -> Step:
-    """The work of an iteration that samples, scores and trains in turns; sizes.sampled: completions of a round."""
+def step_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, evaluated: float) -> Step:
+    """Return the work of an iteration that samples, scores and trains in turns."""
     assert schedule.rounds is not None
     assert schedule.updates is not None
-    sampled = sizes.sampled / schedule.updates
-    return Step(
-        "training",
-        "training",
-        schedule.rounds * schedule.updates,
-        (1 + SCORED) * sampled + TRAINED * batch + evaluated,
-    )
+    sampled_per_update = sizes.sampled / schedule.updates
+    cost = (1 + SCORED) * sampled_per_update + TRAINED * batch_size + evaluated
+    return Step("training", "training", schedule.rounds * schedule.updates, cost)
 
 
 def evaluated_per_update(sizes: Sizes, evaluation: EvaluationConfig) -> float:
-    """Completions that evaluations in training sample, by update."""
+    """Return the completions that evaluations during training sample, per update."""
     if evaluation.every is None:
         return 0.0
-    return min(evaluation.problems or sizes.test, sizes.test) * sizes.tested / evaluation.every
+    problems = min(evaluation.problems or sizes.test, sizes.test)
+    return problems * sizes.tested / evaluation.every

@@ -1,8 +1,8 @@
-"""Inputs of a run: hashes of files, models and packages; a run goes on only with those that it began with."""
+"""Inputs of a run: hashes of its files, models and packages. A run goes on only with those that it began with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,113 +21,148 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
     from topr_exp.runs.folder import RunFolder
+
 INPUTS = "inputs.json"
 
+Hashes = Mapping[str, str]  # by setting
 
-# ---- inputs: a run goes on only with those that it was begun with
+
+# ---- comparing
 
 
 @main_process_only
-def compare_inputs(run: RunFolder, found: dict[str, dict[str, str]], note: bool = False) -> None:
-    """Raise TOPRError where hashes by kind and setting are not those that the run was begun with; note: keep new ones.
-
-    Nothing is written without `note`.
-    """
-    noted = run.read(INPUTS)
-    for kind, now in found.items():
-        before = noted[kind] if isinstance(noted.get(kind), dict) else now
-        if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
+def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], note: bool = False) -> None:
+    """Raise TOPRError if inputs, by kind, differ from those that the run began with; note: write down new kinds."""
+    noted_inputs = run.read(INPUTS)
+    for kind, hashes in inputs.items():
+        noted_hashes = noted_inputs.get(kind)
+        changed = changed_setting(noted_hashes, hashes) if isinstance(noted_hashes, dict) else None
+        if changed is not None:
             raise TOPRError(
-                f"{changed[0]} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
+                f"{changed} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
                 "goes to replaced/ beside it), name=OTHER keeps both"
             )
-    if note and {**noted, **found} != noted:
-        write_json(run.path / INPUTS, {**noted, **found})
+    merged_inputs = {**noted_inputs, **inputs}
+    if note and merged_inputs != noted_inputs:
+        write_json(run.path / INPUTS, merged_inputs)
+
+
+def changed_setting(noted_hashes: Hashes, hashes: Hashes) -> str | None:
+    """Return the first setting whose hash differs; None for none."""
+    for setting in {**noted_hashes, **hashes}:
+        if noted_hashes.get(setting) != hashes.get(setting):
+            return setting
+    return None
 
 
 def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> None:
-    """Note the model of `model.path` once it is loaded, since the hub may have another one later."""
+    """Note a hub model once it is loaded, since the hub may have another one later."""
     if "model.path" not in model_folders(config):
         compare_inputs(run, {"hub": {"model.path": fingerprint}}, note=True)
 
 
-def inputs_of(config: Config) -> dict[str, dict[str, str]]:
-    """Hashes of the files and of the models on this machine that settings name."""
-    files = {}
-    for key, path in named_files(config):
-        with disk_errors(f"read {path}"):
-            name = f"{key} ({path.name})"
-            files[f"{key} ({path.parent.name}/{path.name})" if name in files else name] = cached_digest(path)
-    models = {key: model_folder.weights_fingerprint(path) for key, path in model_folders(config).items()}
-    return {"files": files, "models": models, "packages": own_packages(config)}
+def keep_threads(run: RunFolder, config: Config) -> None:
+    """Compute with as many CPU threads as the run began with, since their number decides the last digits."""
+    import torch
+
+    threads_at_start, threads = run.read("environment.json").get("threads"), torch.get_num_threads()
+    if threads_at_start is None or threads_at_start == threads:
+        return
+    if config.cluster.threads is None:
+        torch.set_num_threads(threads_at_start)
+    else:
+        warn(f"the run was begun with cluster.threads={threads_at_start}; with {threads} its last digits may differ")
 
 
 @main_process_only
 def refuse_damaged_model(folder: Path) -> None:
-    """Raise TOPRError when the model of a finished run is not what it was."""
+    """Raise TOPRError if the model of a finished run has changed."""
     model_folder.check_folder(folder, str(folder))
-    for part in (folder, folder / model_folder.ADAPTER):
-        model_folder.refuse_damage(part)
+    model_folder.refuse_damage(folder)
+    model_folder.refuse_damage(folder / model_folder.ADAPTER)
 
 
-def keep_threads(run: RunFolder, config: Config) -> None:
-    """Compute with as many CPU threads as the run was begun with, since their number decides the last digits."""
-    import torch
+# ---- hashing
 
-    before, now = run.read("environment.json").get("threads"), torch.get_num_threads()
-    if before is None or before == now:
-        return
-    if config.cluster.threads is None:
-        torch.set_num_threads(before)
-    else:
-        warn(f"the run was begun with cluster.threads={before}; with {now} its last digits may differ")
+
+def inputs_of(config: Config) -> dict[str, Hashes]:
+    """Return hashes of the files, models and packages on this machine that settings name, by kind and setting."""
+    file_hashes = {}
+    for key, path in named_files(config):
+        name = f"{key} ({path.name})"
+        if name in file_hashes:
+            name = f"{key} ({path.parent.name}/{path.name})"
+        with disk_errors(f"read {path}"):
+            file_hashes[name] = cached_digest(path)
+    model_hashes = {key: model_folder.weights_fingerprint(folder) for key, folder in model_folders(config).items()}
+    return {"files": file_hashes, "models": model_hashes, "packages": user_packages(config)}
 
 
 def model_folders(config: Config) -> dict[str, Path]:
-    """The models that a run reads from this machine, by setting; those on the hub are known once they are loaded."""
-    names = {
+    """Return the model folders on this machine that a run reads, by setting; hub models are known once loaded."""
+    models = {
         "model.path": config.model.path,
         "model.reference": config.model.reference,
         "mu_model": config.mu_model,
         "task.solver": config.task.solver,
     }
-    found = {key: model_folder.find_folder(name, key) for key, name in names.items() if name is not None}
-    return {key: path for key, path in found.items() if path is not None}
+    folders = {}
+    for key, model in models.items():
+        folder = model_folder.find_folder(model, key) if model is not None else None
+        if folder is not None:
+            folders[key] = folder
+    return folders
 
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield the files that settings name, each with its setting."""
     data = config.data
     for key, path in data.files():
         yield f"data.{key}", path
     if data.fewshot_file is not None and Path(data.fewshot_file).is_file():
         yield "data.fewshot_file", Path(data.fewshot_file)
-    for path in source_files(data.completions) if data.completions is not None else ():
-        yield "data.completions", path
-    yield from own_files(data)
-    if ":" in (name := config.sampler.name) and (source := find_module_file(name.partition(":")[0])):
-        yield "sampler.name", source
-    if source := file_of_class(config.algo):
-        yield "algo._target_", source
+    if data.completions is not None:
+        for path in source_files(data.completions):
+            yield "data.completions", path
+    yield from code_of_data(data)
+    sampler_module, colon, _ = config.sampler.name.partition(":")
+    sampler_file = find_module_file(sampler_module) if colon else None
+    if sampler_file is not None:
+        yield "sampler.name", sampler_file
+    algo_file = file_of_user_class(config.algo)
+    if algo_file is not None:
+        yield "algo._target_", algo_file
 
 
-def own_files(data: DataConfig) -> Iterator[tuple[str, Path]]:
-    """The user's code behind problems and grades, each file with the setting that names it."""
-    if path := source_file(data.grader_name):
-        yield "data.grader", path
-    if path := file_of_class(data):
-        yield "data._target_", path
+def code_of_data(data: DataConfig) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a user's code behind problems and grades, each with its setting."""
+    grader_file = source_file(data.grader_name)
+    if grader_file is not None:
+        yield "data.grader", grader_file
+    data_file = file_of_user_class(data)
+    if data_file is not None:
+        yield "data._target_", data_file
 
 
-def file_of_class(settings: object) -> Path | None:
+def file_of_user_class(settings: object) -> Path | None:
+    """Return the source file of a user's class; None for the package's."""
     module = type(settings).__module__
     return None if module.startswith("topr_exp.") else find_module_file(module)
 
 
-def own_packages(config: Config) -> dict[str, str]:
-    """Version of each installed package whose code the settings name, by the setting."""
-    classes = {"algo._target_": type(config.algo).__module__, "data._target_": type(config.data).__module__}
-    functions = {"data.grader": config.data.grader_name, "sampler.name": config.sampler.name}
-    named = classes | {key: name.partition(":")[0] for key, name in functions.items() if ":" in name}
-    tops = {key: module.partition(".")[0] for key, module in named.items() if not module.startswith("topr_exp.")}
-    known = metadata.packages_distributions() if tops else {}
-    return {key: f"{name} {metadata.version(name)}" for key, top in tops.items() for name in known.get(top, ())}
+def user_packages(config: Config) -> Hashes:
+    """Return name and version of the installed packages whose code settings name, by setting."""
+    modules = {"algo._target_": type(config.algo).__module__, "data._target_": type(config.data).__module__}
+    for key, name in {"data.grader": config.data.grader_name, "sampler.name": config.sampler.name}.items():
+        module, colon, _ = name.partition(":")
+        if colon:
+            modules[key] = module
+    user_modules = {key: module for key, module in modules.items() if not module.startswith("topr_exp.")}
+    if not user_modules:
+        return {}
+    packages_by_module = metadata.packages_distributions()
+    versions = {}
+    for key, module in user_modules.items():
+        for package in packages_by_module.get(module.partition(".")[0], ()):
+            versions[key] = f"{package} {metadata.version(package)}"
+    return versions

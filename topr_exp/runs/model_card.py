@@ -1,11 +1,10 @@
-"""Card of a trained model."""
+"""Card of a trained model, for people who get its folder and nothing else; no run reads it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.settings import Config
 from topr_exp.runs.console import results_table
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.provenance import command_of
@@ -13,11 +12,16 @@ from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
 
 if TYPE_CHECKING:
+    from huggingface_hub import ModelCardData
+
+    from topr_exp.config.settings import Config
     from topr_exp.runs.tasks import TrainedOn
+
 CARD_FILE = "README.md"
+TASK = "text-generation"
 CARD = """---
 # license: fill in that of the base model, which holds for these weights too
-{matter}
+{metadata}
 ---
 # {name}
 
@@ -50,35 +54,56 @@ model. The weights beside this card are the base model's with the adapter merged
 """
 
 
-# ---- the card of a trained model, for those who get the folder and nothing else
-
-
 @main_process_only
 def write_card(
-    model: Path, config: Config, summary: dict[str, Any], environment: dict[str, Any], trained_on: TrainedOn, shown: str
+    model_folder: Path,
+    config: Config,
+    summary: dict[str, Any],
+    environment: dict[str, Any],
+    trained_on: TrainedOn,
+    header: str,
 ) -> None:
-    """Write the card into a trained model's folder; no run reads it. shown: the header.
-
-    The hub's metadata name no licence, and a data set only where its own problems were trained on.
-    """
-    from huggingface_hub import ModelCardData
-
-    train = config.data.hub_name("train") if trained_on.of_data else None
-    matter = ModelCardData(
-        base_model=None if "model.path" in model_folders(config) else config.model.path,
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["topr_exp", "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
-        datasets=[train] if train else None,
-    )
+    """Write the card into a trained model's folder."""
+    commit = environment.get("git_commit")
     text = CARD.format(
-        matter=matter.to_yaml(),
+        metadata=card_data(config, summary, trained_on).to_yaml(),
         name=config.folder.name,
         adapter=ADAPTER if config.model.lora is not None else "",
-        header=shown,
+        header=header,
         results=results_table(summary),
         version=environment.get("versions", {}).get("topr-exp"),
-        commit=f", commit {commit}" if (commit := environment.get("git_commit")) else "",
+        commit=f", commit {commit}" if commit else "",
         command=command_of(config.folder, environment),
     )
-    write_text(model / CARD_FILE, text)
+    write_text(model_folder / CARD_FILE, text)
+
+
+def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> ModelCardData:
+    """Return the hub's metadata: no licence, and only those of its data sets whose own problems were used."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    tags = ["topr_exp", "reinforcement-learning", config.algo.name]
+    if config.model.lora is not None:
+        tags.append("lora")
+    train_set = config.data.hub_name("train") if trained_on.of_data else None
+    test_set = config.data.hub_name("test")
+    eval_results = None
+    if test_set is not None and not config.task.verifies:
+        eval_results = [
+            EvalResult(
+                task_type=TASK,
+                dataset_type=test_set,
+                dataset_name=config.data.name,
+                metric_type="pass@1",
+                metric_value=summary["final"]["pass@1"],
+            )
+        ]
+    return ModelCardData(
+        base_model=None if "model.path" in model_folders(config) else config.model.path,
+        model_name=config.folder.name,
+        library_name="transformers",
+        pipeline_tag=TASK,
+        tags=tags,
+        datasets=[train_set] if train_set is not None else None,
+        eval_results=eval_results,
+    )

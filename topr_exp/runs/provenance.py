@@ -15,17 +15,17 @@ from topr_exp.runs.run_files import LAUNCH, read_run_file
 from topr_exp.runtime import distributed
 
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "hydra-core", "latex2sympy2-extended", "sympy")
-ROOT = Path(__file__).resolve().parents[2]
-CODE = ("topr_exp", "conf", "pyproject.toml")  # below ROOT, what a result depends on
-
-
-# ---- provenance
+REPOSITORY = Path(__file__).resolve().parents[2]
+CODE = ("topr_exp", "conf", "pyproject.toml")  # in the repository; results depend on it
+PROGRAMS = ("topr_exp/__main__.py", "topr-exp")
+CONFIG_DIR_OPTIONS = ("-cd", "--config-dir")
 
 
 def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
-    """Versions, commit, hardware and seeds, so that a result can be traced."""
+    """Return versions, commit, hardware and seeds, so that a result can be traced."""
     import torch
 
+    versions = {package: metadata.version(package) for package in PACKAGES}
     return {
         "command": sys.argv,
         "time": timestamp(),
@@ -34,37 +34,44 @@ def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
         "git_commit": git("rev-parse", "HEAD"),
         "git_dirty": bool(git("status", "--porcelain", "--", *CODE)),
         "python": platform.python_version(),
-        "versions": {"topr-exp": __version__, **{package: metadata.version(package) for package in PACKAGES}},
+        "versions": {"topr-exp": __version__, **versions},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": distributed.world_size(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
 
 
 def user_overrides(folder: Path) -> list[str]:
-    """Overrides of the user: as the sweep noted them for this run, else from the command line."""
-    noted: list[str] | None = read_run_file(folder / LAUNCH)[0].get("overrides")
-    return [word for word in sys.argv[1:] if "=" in word] if noted is None else noted
+    """Return the user's overrides: as the sweep's launcher noted them for this run, else of the command line."""
+    launch, _ = read_run_file(folder / LAUNCH)
+    if "overrides" in launch:
+        return list(launch["overrides"])
+    return [word for word in sys.argv[1:] if "=" in word]
 
 
 def command_of(folder: Path, environment: dict[str, Any]) -> str:
-    """A command that makes this run alone."""
-    program, *given = map(str, environment.get("command") or [""])
-    if not (folder / LAUNCH).exists() and not program.endswith(("topr_exp/__main__.py", "topr-exp")):
+    """Return a command that makes this run alone."""
+    program, *words = map(str, environment.get("command") or [""])
+    if not (folder / LAUNCH).exists() and not program.endswith(PROGRAMS):
         return "topr_exp.run(...)  # from Python; the run's config.yaml has its settings"
-    at = next((i for i, word in enumerate(given) if word in ("-cd", "--config-dir")), len(given))
-    return shlex.join(["python", "-m", "topr_exp", *given[at : at + 2], *user_overrides(folder)])
+    config_dir: list[str] = []
+    for index, word in enumerate(words):
+        if word in CONFIG_DIR_OPTIONS:
+            config_dir = words[index : index + 2]
+            break
+    return shlex.join(["python", "-m", "topr_exp", *config_dir, *user_overrides(folder)])
 
 
 def git(*arguments: str) -> str | None:
-    """Ask git about the source's repository; None where there is none, as for an installed package."""
-    if not (ROOT / ".git").exists():
+    """Return git's answer about the source's repository; None without one, as for an installed package."""
+    if not (REPOSITORY / ".git").exists():
         return None
+    command = ["git", "-C", str(REPOSITORY), *arguments]
     try:
-        answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout.strip() if answer.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

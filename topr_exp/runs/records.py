@@ -1,166 +1,236 @@
-"""The measurements of a run as lines of JSON: `metrics.jsonl`, one an update, and `eval.jsonl`, one an evaluation.
+"""Measurements of a run as lines of JSON: `metrics.jsonl`, one per update, and `eval.jsonl`, one per evaluation.
 
-Nothing that stands in a file raises an error here: damaged lines are counted.
+Damaged lines raise no error: they are counted.
 """
 
 import json
 import math
 from collections.abc import Callable, Collection, Iterable
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync, write_text
 from topr_exp.runtime.json_files import as_number, read_lines
 from topr_exp.runtime.terminal import warn
 
+MAX_NAMED_UPDATES = 10  # in a line on lost ones
+
 Record = dict[str, Any]
+Listener = Callable[[Record], None]
+
+
+class UpdateKey(NamedTuple):
+    """Place of an update in a run."""
+
+    iteration: int
+    step: int
+
+
+class Position(NamedTuple):
+    """Progress of training: updates and samples."""
+
+    steps: int
+    samples: int
 
 
 class Metrics:
-    """metrics.jsonl, which grows while the run trains."""
+    """metrics.jsonl, which grows during training."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metrics.jsonl"
-        self.listener: Callable[[Record], None] | None = None  # called with each new record
+        self._listener: Listener | None = None
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with each new record."""
+        self._listener = listener
 
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
-        """Drop the lines after `step` of `iteration`, to write them again; a warning counts lost ones before."""
-        kept = {place: record for place, record in self.updates().items() if place <= (iteration, step)}
-        write_lines(self.path, kept.values())
-        if lost := missing_updates(kept, {iteration: step}):
-            warn(f"{self.path} lacks {lost}")
+        """Drop the records after an update, which is repeated from there; warn of lost ones before it."""
+        end = UpdateKey(iteration, step)
+        records = {key: record for key, record in self.updates().items() if key <= end}
+        write_lines(self.path, records.values())
+        lost_updates = describe_missing_updates(records, {iteration: step})
+        if lost_updates:
+            warn(f"{self.path} lacks {lost_updates}")
 
     @main_process_only
     def append(self, record: dict[str, float]) -> None:
-        """Add the record of an update; null for what is not finite, which JSON does not have."""
+        """Add the record of an update; numbers that are not finite, which JSON lacks, become null."""
         check_guards(self.path)
-        known = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        line = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with (
             disk_errors(f"write {self.path}"),
             open(self.path, "a", encoding="utf-8", opener=open_own_file) as file,
         ):
-            file.write(json.dumps(known) + "\n")
-        if self.listener is not None:
-            self.listener(known)
+            file.write(json.dumps(line) + "\n")
+        if self._listener is not None:
+            self._listener(line)
 
     @main_process_only
     def make_durable(self) -> None:
-        """Have every line on the disk before this returns."""
+        """Flush all lines to the disk."""
         with disk_errors(f"write {self.path}"):
             sync(self.path)
 
     def of_iteration(self, iteration: int) -> list[Record]:
-        """The records of an iteration's updates."""
-        return [record for place, record in self.updates().items() if place[0] == iteration]
+        """Return the records of an iteration's updates."""
+        return [record for key, record in self.updates().items() if key.iteration == iteration]
 
     def missing(self) -> str:
-        """The updates before the last ones recorded whose lines are lost, in words; "" for none."""
-        return missing_updates(self.updates(), {})
+        """Name the updates before the last ones whose records are lost; "" for none."""
+        return describe_missing_updates(self.updates(), {})
 
-    def updates(self) -> dict[tuple[int, int], Record]:
-        """The records by iteration and number of the update."""
-        return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path)[0])}
+    def updates(self) -> dict[UpdateKey, Record]:
+        """Return the records by update."""
+        records = {}
+        for record in filter(is_update, read_lines(self.path)[0]):
+            records[update_key(record)] = record
+        return records
 
 
 class Evaluations:
-    """eval.jsonl: the base model, what was measured while training, and the model of each iteration."""
+    """eval.jsonl: the base model, evaluations during training, and the model of each iteration."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "eval.jsonl"
-        self.listener: Callable[[Record], None] | None = None  # called with each new record
+        self._listener: Listener | None = None
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with each new record."""
+        self._listener = listener
 
     @main_process_only
     def drop_damaged(self) -> None:
-        """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
-        records, damaged = read_lines(self.path)
-        kept = [*filter(is_evaluation, records)]
-        if dropped := damaged + len(records) - len(kept):
+        """Drop damaged lines with a warning: evaluations that this attempt does not repeat are lost."""
+        records, damaged_lines = read_lines(self.path)
+        evaluations = [*filter(is_evaluation, records)]
+        dropped = damaged_lines + len(records) - len(evaluations)
+        if dropped:
             warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
-            write_lines(self.path, kept)
+            write_lines(self.path, evaluations)
 
     @main_process_only
     def add(self, record: Record) -> None:
-        """Write an evaluation in place of an earlier one of the same weights and problems."""
-        records = {evaluated(each): each for each in read_lines(self.path)[0]}
-        records[evaluated(record)] = record  # in its place: a resumed run must not change the order
+        """Write an evaluation, in the place of an earlier one of the same weights and problems if there is one."""
+        records = {evaluation_key(earlier_record): earlier_record for earlier_record in read_lines(self.path)[0]}
+        records[evaluation_key(record)] = record  # a dict keeps the place: a resumed run must not change the order
         write_lines(self.path, records.values())
-        if self.listener is not None:
-            self.listener(record)
+        if self._listener is not None:
+            self._listener(record)
 
-    def missing(self, updates: Iterable[tuple[int, int]], every: int | None, iterations: int) -> int:
+    def count_missing(self, updates: Iterable[UpdateKey], every: int | None, iterations: int) -> int:
         """Count the evaluations that a run of these updates made and whose lines are lost."""
-        points = [(iteration, step, True) for iteration, step in updates if every is not None and step % every == 0]
-        there = {evaluated(record) for record in read_lines(self.path)[0]}
-        return len({*points, *((iteration, None, False) for iteration in range(iterations + 1))} - there)
+        expected: set[tuple[Any, ...]] = {(iteration, None, False) for iteration in range(iterations + 1)}
+        for iteration, step in updates:
+            if every is not None and step % every == 0:
+                expected.add((iteration, step, True))
+        recorded = {evaluation_key(record) for record in read_lines(self.path)[0]}
+        return len(expected - recorded)
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
     write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-def missing_updates(there: Collection[tuple[int, int]], ends: dict[int, int]) -> str:
-    """The updates of each iteration that are not there up to its last one (or the end that is given), in words."""
-    last = {iteration: max(step for place, step in there if place == iteration) for iteration, _ in there} | ends
-    wanted = [(iteration, step) for iteration in sorted(last) for step in range(1, last[iteration] + 1)]
-    lost = [f"{step}" if len(last) == 1 else f"{iteration}/{step}" for iteration, step in wanted
-            if (iteration, step) not in there]  # fmt: skip
-    more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""
-    return f"update{'s' * (len(lost) > 1)} {', '.join(lost[:10])}{more}" if lost else ""
+def describe_missing_updates(recorded: Collection[UpdateKey], ends: dict[int, int]) -> str:
+    """Name the updates that lack a record; "" for none.
+
+    ends: the last update of some iterations; by default the last recorded one.
+    """
+    last_steps: dict[int, int] = {}
+    for iteration, step in recorded:
+        last_steps[iteration] = max(step, last_steps.get(iteration, 0))
+    last_steps |= ends
+    names = []
+    for iteration in sorted(last_steps):
+        for step in range(1, last_steps[iteration] + 1):
+            if UpdateKey(iteration, step) not in recorded:
+                names.append(f"{step}" if len(last_steps) == 1 else f"{iteration}/{step}")
+    if not names:
+        return ""
+    line = ("update " if len(names) == 1 else "updates ") + ", ".join(names[:MAX_NAMED_UPDATES])
+    if len(names) > MAX_NAMED_UPDATES:
+        line += f" and {len(names) - MAX_NAMED_UPDATES} more"
+    return line
 
 
-def evaluated(record: Record) -> tuple[Any, ...]:
-    """Key of an evaluation: the iteration, the update within it (None: its end), and whether a part of the test."""
+def update_key(record: Record) -> UpdateKey:
+    return UpdateKey(record["iteration"], record["step"])
+
+
+def evaluation_key(record: Record) -> tuple[Any, ...]:
+    """Return iteration, update (None: the end of the iteration), and whether on a part of the test problems."""
     return record.get("iteration"), record.get("step"), record.get("subset", False)
 
 
 def is_update(record: Record) -> bool:
-    """Check that a record of metrics.jsonl has its place in the training."""
-    return all(type(record.get(name)) is int for name in ("iteration", "step"))
+    """True if a record of metrics.jsonl names its update."""
+    return type(record.get("iteration")) is int and type(record.get("step")) is int
+
+
+def is_evaluation(record: Record) -> bool:
+    """True if a record of eval.jsonl names its model."""
+    return type(record.get("iteration")) is int
 
 
 def samples_of(record: Record) -> int:
-    """The samples of an update's record, 0 where a damaged line has no number."""
+    """Return the samples of an update's record; 0 for a damaged number."""
     samples = record.get("samples")
     return samples if type(samples) is int else 0
 
 
-def is_evaluation(record: Record) -> bool:
-    """Check that a record of eval.jsonl names its model."""
-    return type(record.get("iteration")) is int
+# ---- one axis through all iterations
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:
-    """Copies of the records with `optimizer_step` and `samples` counted from the run's first update.
+    """Return copies of the records with `optimizer_step` and `samples` counted from the run's first update.
 
-    In the files `step`, `samples` and `virtual_time` start anew in each iteration; an evaluation without `step` closes
-    it. Records without the numbers that this needs are left out; of two for the same update the later one counts.
+    In the files `step`, `samples` and `virtual_time` restart in each iteration, which an evaluation without `step`
+    ends. Records without the numbers that this needs are left out; the later of two records of an update counts.
     """
-    ends: dict[int, tuple[int, int]] = {}  # iteration -> its last step and samples so far
-    by_update: dict[tuple[int, int], Record] = {}
+    records: dict[UpdateKey, Record] = {}
+    ends: dict[int, Position] = {}
     for record in filter(is_update, metrics):
-        iteration, step = record["iteration"], record["step"]
-        by_update[iteration, step] = record
-        ends[iteration] = max(ends.get(iteration, (0, 0)), (step, samples_of(record)))
+        key = update_key(record)
+        records[key] = record
+        end = Position(key.step, samples_of(record))
+        ends[key.iteration] = max(ends.get(key.iteration, Position(0, 0)), end)
+    evaluations = [*filter(is_evaluation, evaluations)]
+    iterations = {record["iteration"] for record in evaluations} | {*ends}
+    starts = {iteration: start_of_iteration(iteration, ends) for iteration in iterations}
 
-    @cache
-    def start(iteration: int) -> tuple[int, int]:
-        before = [end for earlier, end in ends.items() if earlier < iteration]
-        return sum(step for step, _ in before), sum(samples for _, samples in before)
+    updates = []
+    virtual_times: dict[int, float] = {}  # of the last update in each iteration
+    for key in sorted(records):
+        record, start = records[key], starts[key.iteration]
+        update = {
+            **record,
+            "optimizer_step": start.steps + key.step,
+            "samples": start.samples + samples_of(record),
+        }
+        virtual_time = as_number(record.get("virtual_time"))
+        if virtual_time is not None:
+            virtual_times[key.iteration] = virtual_time
+            update["virtual_time"] = sum(virtual_times.values())
+        updates.append(update)
 
-    updates, clocks = [], dict[int, float]()  # the clock's last time in each iteration
-    for (iteration, step), record in sorted(by_update.items()):
-        first, seen = start(iteration)
-        updates.append({**record, "optimizer_step": first + step, "samples": seen + samples_of(record)})
-        if (now := as_number(record.get("virtual_time"))) is not None:
-            updates[-1]["virtual_time"] = now + sum(end for earlier, end in clocks.items() if earlier != iteration)
-            clocks[iteration] = now
     tests = []
-    for record in filter(is_evaluation, evaluations):
-        (first, seen), last = start(record["iteration"]), ends.get(record["iteration"], (0, 0))
-        step, samples = record.get("step", last[0]), record.get("samples_seen", last[1])
-        tests.append({**record, "optimizer_step": first + step, "samples_seen": seen + samples})
+    for record in evaluations:
+        iteration = record["iteration"]
+        start, end = starts[iteration], ends.get(iteration, Position(0, 0))
+        steps, samples = record.get("step", end.steps), record.get("samples_seen", end.samples)
+        tests.append({**record, "optimizer_step": start.steps + steps, "samples_seen": start.samples + samples})
     tests.sort(key=lambda record: (record["optimizer_step"], record["iteration"]))
     return updates, tests
+
+
+def start_of_iteration(iteration: int, ends: dict[int, Position]) -> Position:
+    """Sum the updates and samples of all earlier iterations."""
+    steps = samples = 0
+    for other_iteration, end in ends.items():
+        if other_iteration < iteration:
+            steps += end.steps
+            samples += end.samples
+    return Position(steps, samples)

@@ -1,4 +1,4 @@
-"""Lock of a run's folder."""
+"""Lock of a run's folder, which keeps other processes out and shows that the run is alive."""
 
 import time
 from pathlib import Path
@@ -12,19 +12,26 @@ CLAIM = "run.claim"
 LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 
 
-def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
-    """Keep other processes out of a folder, which is made if need be; TOPRError when another process has it.
+def lock_run_folder(folder: Path, name: str = CLAIM, participle: str = "run") -> locks.Lock:
+    """Lock a folder, which is made if need be; TOPRError if another process has it.
 
     Waits for an owner on another machine as long as file servers keep a lost node's locks: its run may start at once.
+    participle: of what the other process does, for the message.
     """
-    began, told = time.monotonic(), False
-    with disk_errors(f"write in {path}"):
-        path.mkdir(parents=True, exist_ok=True)
-        while not isinstance(lock := locks.acquire(path / name), locks.Lock):
-            if lock.is_on_this_host() or time.monotonic() > began + LOST_NODE_SECONDS:
-                raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
-            if not told:
-                warn(f"waiting for process {lock}, which has {path}")
-            told = True
+    deadline = time.monotonic() + LOST_NODE_SECONDS
+    has_warned = False
+    with disk_errors(f"write in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = locks.acquire(folder / name)
+            if isinstance(lock, locks.Lock):
+                return lock
+            owner = lock
+            if owner.is_on_this_host() or time.monotonic() > deadline:
+                raise TOPRError(
+                    f"{folder} is being {participle} by process {owner}; wait for it, or stop it and start again"
+                )
+            if not has_warned:
+                warn(f"waiting for process {owner}, which has {folder}")
+                has_warned = True
             time.sleep(1.0)
-    return lock

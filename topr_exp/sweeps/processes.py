@@ -88,7 +88,7 @@ def _run(
         error = distributed.root_cause(exception)
         if not isinstance(error, TOPRError):
             traceback.print_exc()
-            error = TOPRError(attempt.message(error))
+            error = TOPRError(attempt.error_line(error))
     if error is not None and log is not None:
         print(printable(str(error)), file=sys.stderr)
     sys.stdout.flush()

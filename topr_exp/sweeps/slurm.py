@@ -208,7 +208,7 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
         _, separator, reason = line.partition("error:")
         if separator:
             reasons.append(reason.strip())
-    text = "; ".join(reasons) or attempt.message(error)
+    text = "; ".join(reasons) or attempt.error_line(error)
     partitions = {row[0] for row in run_slurm("sinfo", "-h", "-o", "%R").rows} if "partition" in text else set()
     if partitions:
         text += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted(partitions))})"

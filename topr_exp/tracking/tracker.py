@@ -56,8 +56,8 @@ class Tracker:
             self._writer = writer_of(self._tracking, self._folder.path, self._warn)
             self._thread.start()
             self._queue.put((read_lines(metrics.path)[0], read_lines(evaluations.path)[0]))
-            metrics.listener = lambda record: self._queue.put(([record], []))
-            evaluations.listener = lambda record: self._queue.put(([], [record]))
+            metrics.listen(lambda record: self._queue.put(([record], [])))
+            evaluations.listen(lambda record: self._queue.put(([], [record])))
         return self
 
     def _forward(self) -> None:
