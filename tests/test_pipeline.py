@@ -19,7 +19,7 @@ from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs import policies
-from topr_exp.runs.folder import STAGES
+from topr_exp.runs.stage_timer import STAGES
 
 
 @pytest.fixture(scope="module")

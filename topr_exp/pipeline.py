@@ -30,7 +30,9 @@ from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
 from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
+from topr_exp.runs.run_summary import summarize_run
 from topr_exp.runs.tasks import Task, TrainedOn, load_task, trained_on
+from topr_exp.runs.training_data import save_rounds, save_training_set
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runtime.terminal import say
 from topr_exp.sampling.completions import Completions
@@ -38,6 +40,7 @@ from topr_exp.sampling.cut_off import warn_of_tested
 from topr_exp.sampling.generation import sample_completions
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
 from topr_exp.sampling.sampler import seed_of
+from topr_exp.schema import plain
 from topr_exp.session import Session, open_session, report_finished
 from topr_exp.store import Ragged, Store
 from topr_exp.training.asynchronous import AsyncRounds
@@ -268,7 +271,13 @@ def compose_offline(
     """Compose the training set of all sources, and save which completions it has."""
     with session.folder.stage("composition"):
         training_set = compose(merge_sources(scored.completions))
-        session.folder.save_training_set(iteration, training_set, scored.completions, store.root, scored.mismatch)
+        save_training_set(
+            session.folder.iteration_folder(iteration),
+            training_set,
+            scored.completions,
+            store=store.root,
+            mismatch=scored.mismatch,
+        )
     return training_set
 
 
@@ -327,7 +336,14 @@ def train_in_rounds(
             from_sampler=config.mu == "sampler",
         )
         rounds.run(open_journal(session, task, trainer, data, iteration), config.checkpoint.every_seconds)
-    folder.save_rounds(iteration, trainer.samples, trainer.sampled, config.baseline or 0.0)
+    save_rounds(
+        folder.iteration_folder(iteration),
+        folder.metrics.of_iteration(iteration),
+        trained=trainer.samples,
+        tokens_sampled=trainer.sampled,
+        baseline=config.baseline or 0.0,
+        mismatch=plain(config.sampler.mismatch),
+    )
     return trainer
 
 
@@ -410,7 +426,7 @@ def summarize(session: Session, data: RunData, base: dict[str, Any], final: dict
         "trained_on": data.trained_on.text,
         "too_long": {"train": data.train.too_long, "test": data.test.too_long},
     }
-    summary = folder.summarize(base, final, problems)
+    summary = summarize_run(folder, config, base, final, problems)
     if config.checkpoint.save_model:
         environment = folder.read("environment.json")
         write_card(folder.model_of(config.iterations), config, summary, environment, data.trained_on, data.header)

@@ -1,34 +1,159 @@
-"""Rows that an iteration trains on."""
+"""Training data of an iteration: its rows, a summary, and the store's tables that hold the completions."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.runtime.files import open_regular, write_bytes
+from topr_exp.composition.selection import no_positives
+from topr_exp.grading.verdicts import grader_timeouts
+from topr_exp.runs.records import Record, samples_of
+from topr_exp.runtime.distributed import main_process_only
+from topr_exp.runtime.files import disk_errors, open_regular, write_bytes
+from topr_exp.runtime.json_files import write_json
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
-    pass
-EXAMPLES, IMPORTED = "examples.npy", "imported.npy"  # rows that are trained on; of a log, rows that were read
+    from topr_exp.composition.training_set import TrainingSet
+    from topr_exp.sampling.completions import Completions
+
+EXAMPLES = "examples.npy"  # rows that are trained on
+IMPORTED = "imported.npy"  # rows of a log that were read
+SUMMARY = "training_set.json"
+MEANS = ("positive_share", "mean_reward")
+COUNTS_OF_ROUND = ("grader_timeouts", "problems_drawn", "problems_kept")
+IDLE_TIMES = ("trainer_idle", "sampler_idle")  # units of virtual time, per update
+RUNNING_FIGURES = ("virtual_time", "dropped_share")  # beginnings of names; the last update has their final values
 
 
-def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
-    """Write numbers of rows."""
+@main_process_only
+def save_training_set(
+    folder: Path,
+    training_set: TrainingSet,
+    sources: Sequence[Completions],
+    *,
+    store: Path,
+    mismatch: dict[str, Any] | None,
+) -> None:
+    """Save the training set of an offline iteration into its folder.
+
+    sources: sampled completions, imported ones, or both in this order. mismatch: of μ and the sampler.
+    """
+    tables: dict[str, Any] = {"store": str(store)}
+    for prefix, source in zip(("", "imported_"), sources, strict=False):
+        assert source.stored is not None, "offline, completions lie in the store"
+        tables[f"{prefix}rollouts"] = source.stored.rollouts
+        tables[f"{prefix}verdicts"] = source.stored.verdicts
+    summary = {
+        **training_set.summary(),
+        "sampler": sources[0].made_by,
+        "grader_timeouts": sum(grader_timeouts(source) for source in sources),
+    }
+    if mismatch is not None:
+        summary["sampler_mismatch"] = mismatch
+    with disk_errors(f"write in {folder}"):
+        folder.mkdir(exist_ok=True)
+        write_row_numbers(folder / EXAMPLES, training_set.examples)
+        if sources[-1].has("row"):
+            write_row_numbers(folder / IMPORTED, sources[-1].table["row"].to_numpy())
+    write_json(folder / "sources.json", tables)
+    write_json(folder / SUMMARY, summary)
+
+
+def write_row_numbers(path: Path, rows: NDArray[np.integer]) -> None:
     buffer = io.BytesIO()
     np.save(buffer, rows)
     write_bytes(path, buffer.getvalue())
 
 
 def read_row_numbers(path: Path) -> NDArray[np.integer]:
-    """The numbers of rows that a file holds; TOPRError where it can't be read."""
+    """Read numbers of rows; TOPRError for a file that can't be read."""
     try:
         with open_regular(path) as file:
             rows: NDArray[np.integer] = np.load(file)
         return rows
-    except (OSError, EOFError, ValueError, MemoryError) as error:  # of memory: its header says how many there are
+    except (OSError, EOFError, ValueError, MemoryError) as error:  # MemoryError: a damaged header has a huge shape
         raise TOPRError(f"{path} can't be read ({' '.join(str(error).split())})") from None
+
+
+# ---- rounds
+
+
+@main_process_only
+def save_rounds(
+    folder: Path, records: list[Record], *, trained: int, tokens_sampled: int, baseline: float, mismatch: Any
+) -> None:
+    """Save a summary of the training data of an iteration with rounds into its folder.
+
+    records: of its updates. trained: completions. tokens_sampled: by all attempts. mismatch: settings of the sampler's.
+    """
+    summary = {
+        **mean_over_samples(records),
+        **sum_over_rounds(records),
+        "n_train": trained,
+        "baseline": baseline,
+        "effective_positive": None,
+    }
+    summary["note"] = no_positives(summary["positive_share"], trained)
+    summary["tokens_sampled"] = tokens_sampled
+    truncated_shares = [*values_by_round(records, "sampled_truncated").values()]  # of fresh completions
+    summary["truncated_share"] = float(np.mean(truncated_shares)) if truncated_shares else None
+    if "age" in records[-1]:
+        summary["asynchrony"] = summarize_asynchrony(records)
+    if "sampler_kl_token" in records[0]:
+        sampled = [record for record in records if record["sampler_kl_token"] is not None]
+        summary["sampler_mismatch"] = {
+            "put_in": mismatch,
+            "kl_token": mean_of(sampled, "sampler_kl_token"),
+            "kl_answer": mean_of(sampled, "sampler_kl_answer"),
+        }
+    folder.mkdir(exist_ok=True)
+    write_json(folder / SUMMARY, summary)
+
+
+def mean_over_samples(records: list[Record]) -> dict[str, Any]:
+    """Average figures over all samples; `samples` counts those of an update and all before it."""
+    sample_counts = [samples_of(record) for record in records]
+    update_sizes = np.diff([0, *sample_counts])
+    means = {}
+    for name in MEANS:
+        if name in records[0]:
+            values = [record[name] for record in records]
+            means[name] = float(np.average(values, weights=update_sizes))
+    return means
+
+
+def sum_over_rounds(records: list[Record]) -> dict[str, int]:
+    """Sum counts over the rounds; "grader_timeouts" is there even where no round had any."""
+    totals = {}
+    for name in COUNTS_OF_ROUND:
+        if name == "grader_timeouts" or any(name in record for record in records):
+            totals[name] = int(sum(values_by_round(records, name).values()))
+    return totals
+
+
+def values_by_round(records: list[Record], name: str) -> dict[int, Any]:
+    """Return a figure by round: each update of a round has the same one."""
+    return {record["round"]: record[name] for record in records if record.get(name) is not None}
+
+
+def summarize_asynchrony(records: list[Record]) -> dict[str, float]:
+    """Return the mean age of completions, the idle times, and the final values of running figures."""
+    last_record = records[-1]
+    figures: dict[str, float] = {"age": mean_of(records, "age")}
+    for name in IDLE_TIMES:
+        if name in last_record:
+            figures[name] = sum(record[name] for record in records)
+    for name, value in last_record.items():
+        if name.startswith(RUNNING_FIGURES):
+            figures[name] = value
+    return figures
+
+
+def mean_of(records: list[Record], name: str) -> float:
+    return float(np.mean([record[name] for record in records]))
