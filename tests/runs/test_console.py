@@ -43,7 +43,7 @@ VERIFIER = ["task=verifier", "task.solver=tiny"]
 def shown(*overrides: str, device: str = "cpu", precision: str = "float32") -> dict[str, str]:
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
     model = SimpleNamespace(num_parameters=lambda: 598_000)
-    policy: Any = SimpleNamespace(model=model, place="cpu, float32", device=SimpleNamespace(type=device))
+    policy: Any = SimpleNamespace(model=model, device_description="cpu, float32", device=SimpleNamespace(type=device))
     policy.precision = precision
     nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)

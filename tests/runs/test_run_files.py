@@ -119,7 +119,7 @@ def test_only_files_that_others_write_are_read_without_types() -> None:
         for path in (ROOT / "topr_exp").rglob("*.py")
         if "read_object(" in path.read_text(encoding="utf-8")
     }
-    lists_of_checksums, models, manifest = "runtime/checksums.py", "models/loading.py", "report/__main__.py"
+    lists_of_checksums, models, manifest = "runtime/checksums.py", "models/model_folder.py", "report/__main__.py"
     assert callers == {"runtime/json_files.py", lists_of_checksums, models, "runs/preflight.py", manifest}
 
 
