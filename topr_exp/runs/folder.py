@@ -237,10 +237,6 @@ class RunFolder:
 
     # ---- progress
 
-    def start_forecast(self, forecast: Forecast) -> None:
-        """Estimate the time left of the run from here on."""
-        self.forecast = forecast
-
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time the block as a stage; a stop signal ends every stage at once but training, whose loops save first."""
