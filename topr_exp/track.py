@@ -15,7 +15,7 @@ from topr_exp.types import ConfigError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.track", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
@@ -24,20 +24,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def track(options: argparse.Namespace) -> int:
+    """Send a finished run; ConfigError for a run that is none."""
     from topr_exp.api import compose
     from topr_exp.config.settings import is_name
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
-    if others := [word for word in options.settings if not word.startswith("tracking.")]:
-        raise ConfigError(f"{others[0]}: only tracking.KEY=VALUE is read here")
+    for setting in options.settings:
+        if not setting.startswith("tracking."):
+            raise ConfigError(f"{setting}: only tracking.KEY=VALUE is read here")
     if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
     for fault in changed_results(folder) or ():
         warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
-    words = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
-    tracking = compose(words).tracking
+    overrides = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
+    tracking = compose(overrides).tracking
     if tracking.model_artifact and keeps_no_model(folder):
         raise ConfigError(f"tracking.model_artifact=true: {folder}: {NOT_SAVED}")
     say(send_finished(tracking, folder))

@@ -12,7 +12,7 @@ from topr_exp.report.grouping import group_runs
 from topr_exp.report.plots import plot_runs
 from topr_exp.report.tables import group_rows, run_rows, runs_frame
 from topr_exp.sampling.cut_off import warn_of_imported, warn_of_sampled, warn_of_tested
-from topr_exp.tracking.tracker import numbers
+from topr_exp.tracking.writer import chart_values
 
 DROP = "compose.drop_truncated=true leaves them out"
 ROUNDS = ("schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2", "compose.n_examples=null")
@@ -56,7 +56,7 @@ def test_a_run_says_what_its_limit_cut_off(rounds: tuple[str, ...], tmp_path: An
     assert [line[-1] for line in table if line[:1] in (["base"], ["trained"]) and line[1] != "on"] == ["100.0"] * 2
     assert "% positive, 100.0 % of those sampled cut off, baseline 0" in out
     for record in lines_of(config.folder / "eval.jsonl"):
-        sent = numbers("eval", {**record, "optimizer_step": 0, "samples_seen": 0})
+        sent = chart_values("eval", {**record, "optimizer_step": 0, "samples_seen": 0})
         assert sent["rest/eval_truncated_share"] == 1
     if rounds:
         assert {record["sampled_truncated"] for record in lines_of(config.folder / "metrics.jsonl")} == {1}

@@ -25,7 +25,8 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.track import main as track
 from topr_exp.tracking import tracker as tracker_module
-from topr_exp.tracking.tracker import Tracker, run_id
+from topr_exp.tracking.tracker import Tracker
+from topr_exp.tracking.wandb_writer import run_id
 from topr_exp.types import ConfigError
 
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="no tensorboard")
@@ -42,7 +43,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def attempt(config: Any, *, opened: bool = False) -> Iterator[RunFolder]:
     """An attempt at a run; opened: begins once the client is at work."""
     with RunFolder(config) as folder, Tracker(config.tracking, folder) as tracker:
-        while opened and not tracker._writer.shown:
+        while opened and not tracker._writer.location:
             assert tracker._thread.is_alive()
             time.sleep(0.05)
         yield folder

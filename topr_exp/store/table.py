@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 MISSING = "missing"  # the one fault of a shard that is no damage
 ABSENT = (FileNotFoundError, NotADirectoryError)  # errors of a file that does not exist
-SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")  # in the name of an imported table (imported.log)
+SELECTED_ROWS = re.compile(
+    " without malformed ones| in groups of "
+)  # in the name of an imported table (imported.encoding)
 MAX_SHARDS = 1_000_000  # each is looked for
 PAUSE_SECONDS = 0.1  # between two attempts at another process's lock
 

@@ -1,1 +1,1 @@
-"""Metrics outside the run folder: W&B and TensorBoard."""
+"""Trackers of a run's metrics: W&B and TensorBoard."""

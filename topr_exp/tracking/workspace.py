@@ -14,7 +14,7 @@ from topr_exp.types import TOPRError
 
 STEPS = "optimizer_step"
 ALGORITHM = "algo.name"
-CURVES = {  # section -> title of a panel -> the metric, by algorithm
+CURVES = {  # metrics, by section and title of a panel
     "Learning curves by algorithm": {
         "pass@1": "eval/pass_at_1",
         "maj@8": "eval/maj_at_8",
@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = CommandParser(prog="python -m topr_exp.tracking.workspace", description=__doc__)
     parser.add_argument("--project", default="topr_exp", help="as in tracking.project (default: topr_exp)")
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
@@ -57,13 +57,14 @@ def run_command(options: argparse.Namespace) -> int:
 
     if options.save is not None:
         # The package offers no public way to what it would send; the constraints pin its version.
-        model = build(options.entity, options.project, options.group)._to_model()
+        model = build_workspace(options.entity, options.project, options.group)._to_model()
         write_text(options.save, model.model_dump_json(indent=2, by_alias=True, exclude_none=True) + "\n")
         print(f"specification: {options.save}")
         return 0
     try:
         if wandb.login(prompt=False):
-            workspace = build(options.entity or str(wandb.Api().default_entity), options.project, options.group)
+            entity = options.entity or str(wandb.Api().default_entity)
+            workspace = build_workspace(entity, options.project, options.group)
             workspace.save()
             print(f"workspace: {workspace.url}")
             return 0
@@ -73,29 +74,36 @@ def run_command(options: argparse.Namespace) -> int:
     raise TOPRError("nobody is logged in to W&B: `wandb login`, or --save FILE for the specification alone")
 
 
-def build(entity: str, project: str, group: str | None) -> Any:
-    """The workspace: learning curves, the effective proportion, ratio statistics, invalid answers, the runs."""
+def build_workspace(entity: str, project: str, group: str | None) -> Any:
+    """Return the workspace: learning curves, the effective proportion, ratio statistics, invalid answers, the runs."""
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as ws
 
-    def curve(title: str, key: str) -> Any:
-        """Curves of a metric, the runs of each algorithm as their mean with its standard error."""
+    def curve(title: str, metric: str) -> Any:
+        """Return a panel of a metric's curves, the runs of each algorithm as their mean with its standard error."""
         return panels.LinePlot(
-            title=title, x=STEPS, y=[key], groupby=panels.Config(ALGORITHM), aggregate=True, max_runs_to_show=100,
+            title=title, x=STEPS, y=[metric], groupby=panels.Config(ALGORITHM), aggregate=True, max_runs_to_show=100,
             groupby_aggfunc="mean", groupby_rangefunc="stderr",
         )  # fmt: skip
 
-    found = {name: [curve(title, key) for title, key in each.items()] for name, each in CURVES.items()}
-    p, effective, final = map(panels.SummaryMetric, ("positive_share", "effective_positive", "final/pass_at_1"))
-    found["Effective proportion of positives"] = [
-        panels.ScatterPlot(title="Final pass@1 against p̃ (colour: p)", x=effective, y=final, z=p)
-    ]
-    found["Runs"] = [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]
+    sections = []
+    for name, metric_by_title in CURVES.items():
+        curves = [curve(title, metric) for title, metric in metric_by_title.items()]
+        sections.append(ws.Section(name=name, panels=curves, is_open=True))
+    scatter_plot = panels.ScatterPlot(
+        title="Final pass@1 against p̃ (colour: p)",
+        x=panels.SummaryMetric("effective_positive"),
+        y=panels.SummaryMetric("final/pass_at_1"),
+        z=panels.SummaryMetric("positive_share"),
+    )
+    sections.append(ws.Section(name="Effective proportion of positives", panels=[scatter_plot], is_open=True))
+    run_panels = [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]
+    sections.append(ws.Section(name="Runs", panels=run_panels, is_open=True))
     return ws.Workspace(
         entity=entity,
         project=project,
         name=f"topr_exp: {group or 'comparison'}",
-        sections=[ws.Section(name=name, panels=each, is_open=True) for name, each in found.items()],
+        sections=sections,
         settings=ws.WorkspaceSettings(x_axis=STEPS, max_runs=100),
         runset_settings=ws.RunsetSettings(
             filters=[ws.Metric("group") == group] if group else [],

@@ -1,0 +1,146 @@
+"""Weights & Biases: a run with an id that all attempts share, online or offline."""
+
+import contextlib
+import hashlib
+import logging
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from topr_exp.runs.finished import MARK
+from topr_exp.runs.provenance import user_overrides
+from topr_exp.runs.records import Record
+from topr_exp.runs.run_files import read_run_file
+from topr_exp.runtime.json_files import read_lines
+from topr_exp.schema import flatten
+from topr_exp.tracking.writer import Point, Writer, chart_values, tracker_name
+
+UPLOAD_SECONDS = 25.0  # for the client to upload the remaining records at the end
+MODEL_SECONDS = 3600.0  # more if the trained model is uploaded, 32 GB of an 8B model
+MAX_ERROR_LENGTH = 200
+MAX_NAME_LENGTH = 48  # of the folder, in a run's id
+SECTIONS = ("train", "eval", "rest")
+SETTINGS = ("project", "entity", "group", "job_type")  # of W&B's run, by the names of `tracking`
+SAMPLE_COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
+
+
+class WandbWriter(Writer):
+    """A W&B run.
+
+    Online W&B says by its last step which records it has. Offline each attempt writes all records into a new folder.
+    """
+
+    _run: Any = None  # of the client
+
+    def open(self) -> None:
+        import wandb
+
+        logging.raiseExceptions = False  # else its debug log prints a traceback a line when the disk is full
+        wandb.setup(wandb.Settings(silent=True))
+        superseded_folders = list((self.folder / "wandb").glob("offline-run-*"))
+        self._run = self._start()
+        if self._run.settings.mode == "offline":
+            for folder in superseded_folders:
+                shutil.rmtree(folder, ignore_errors=True)
+            self.location = f"W&B, offline: wandb sync {shlex.quote(str(self._run.settings.sync_dir))}"
+        elif self._run.url:
+            self.location = f"W&B: {self._run.url}"
+        if self._run.resumed:
+            self.last_step = int(self._run.step) - 1
+        for section in SECTIONS:
+            self._run.define_metric(f"{section}/*", step_metric="optimizer_step")
+
+    def _start(self) -> Any:
+        """Start online if somebody is logged in and W&B answers, else offline; obey WANDB_MODE."""
+        import wandb
+
+        if wandb.setup().settings.mode != "online":
+            return self._init(None)
+        try:
+            if wandb.login(prompt=False):
+                return self._init(None)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
+            self.warn(f"going on offline ({reason})")
+            wandb.teardown()  # the failed attempt holds the id
+        return self._init("offline")
+
+    def _init(self, mode: Literal["offline"] | None) -> Any:
+        import wandb
+
+        config, _ = read_run_file(self.folder / "config.json")
+        environment, _ = read_run_file(self.folder / "environment.json")
+        upload_seconds = UPLOAD_SECONDS
+        if self.tracking.model_artifact:
+            upload_seconds += MODEL_SECONDS
+        return wandb.init(
+            **{name: getattr(self.tracking, name) for name in SETTINGS},
+            name=self.folder.name,
+            id=run_id(self.folder),
+            resume="allow",
+            reinit="create_new",  # a run of the caller's stays theirs
+            dir=str(self.folder),
+            mode=mode,
+            config={**config["resolved"], "overrides": user_overrides(self.folder), "environment": environment},
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                finish_timeout=upload_seconds,
+                finish_timeout_raises=True,
+            ),
+        )
+
+    def log(self, point: Point) -> None:
+        import wandb
+
+        record = point.record
+        row: Record = dict(chart_values(point.kind, record))
+        if point.kind != "train" and not record.get("subset"):
+            samples = sample_rows(self.folder, record["iteration"])
+            if samples:
+                row["completions"] = wandb.Table(columns=list(SAMPLE_COLUMNS), data=samples)
+        self._run.log(row, step=point.step)
+
+    def finish(self, exit_code: int, *, preempted: bool) -> None:
+        if (self.folder / MARK).exists():
+            summary, _ = read_run_file(self.folder / "summary.json")
+            for name, value in flatten(summary):
+                if not isinstance(value, (dict, list)):
+                    self._run.summary[tracker_name(name.replace(".", "/"))] = value
+            if self.tracking.model_artifact:
+                self._run.log_model(str(self.folder / "model"), name=f"model-{self._run.id}")
+        if preempted:
+            self._run.mark_preempting()
+        self._run.finish(exit_code=exit_code)
+
+    def release(self) -> None:
+        import wandb
+
+        logging.raiseExceptions = True
+        if wandb.run is None:  # none of the caller's
+            wandb.teardown(exit_code=1)  # which else waits for its process when the interpreter exits
+
+    def kill(self) -> None:
+        import wandb
+
+        with contextlib.suppress(AttributeError):  # not started yet
+            wandb.setup()._connection._proc._process.kill()  # there is no public way; the constraints pin the version
+
+
+def run_id(folder: Path) -> str:
+    """Return the W&B id: equal for every attempt at a run, another one if the folder was removed and made again."""
+    environment = (folder / "environment.json").read_bytes()
+    return f"{folder.name[:MAX_NAME_LENGTH]}-{hashlib.sha256(environment).hexdigest()[:8]}"
+
+
+def sample_rows(folder: Path, iteration: int) -> list[list[Any]]:
+    """Return rows of SAMPLE_COLUMNS from a run's completions.jsonl, of the evaluation after an iteration."""
+    rows = []
+    samples, _ = read_lines(folder / "completions.jsonl")
+    for sample in samples:
+        if sample.get("set") == "test" and sample.get("iteration") == iteration:
+            rows.append([sample.get(name) for name in SAMPLE_COLUMNS])
+    return rows
