@@ -44,6 +44,7 @@ from topr_exp.schema import plain
 from topr_exp.session import Session, open_session, report_finished
 from topr_exp.store import Ragged, Store
 from topr_exp.training.asynchronous import AsyncRounds
+from topr_exp.training.collection import Collector
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.rounds import Rounds
 from topr_exp.training.trainer import Trainer, train_offline
@@ -319,21 +320,20 @@ def train_in_rounds(
         reference = policies.reference()
         whole_reference = reference if "vocab_kl" in config.algo.needs else None
         trainer = open_trainer(session, policies, whole_reference, iteration)
-        kind = AsyncRounds if config.schedule.asynchronous else Rounds
-        rounds = kind(
+        collector = Collector(
             trainer,
             data.train,
             session.sampler,
             grader,
             reference,
-            compose,
-            config.schedule,
-            config.compose,
-            config.data.n,
-            config.seed,
-            iteration,
-            folder.nested_stage,
-            from_sampler=config.mu == "sampler",
+            n=config.data.n,
+            iteration=iteration,
+            stage_timer=folder.nested_stage,
+        )
+        kind = AsyncRounds if config.schedule.asynchronous else Rounds
+        mu_is_samplers = config.mu == "sampler"
+        rounds = kind(
+            collector, compose, config.schedule, config.compose, seed=config.seed, mu_is_samplers=mu_is_samplers
         )
         rounds.run(open_journal(session, task, trainer, data, iteration), config.checkpoint.every_seconds)
     save_rounds(

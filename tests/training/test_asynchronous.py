@@ -17,8 +17,9 @@ from tests.training.broken_runs import break_off
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
-from topr_exp.training.asynchronous import AsyncRounds, Group, longest
+from topr_exp.training.asynchronous import AsyncRounds, Group, Usage, longest
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
+from topr_exp.types import CORRECT, INCORRECT
 
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
@@ -112,14 +113,14 @@ def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path: Path, mon
         model, scored = self.trainer.policy.model, []
         for version in versions:
             model.load_state_dict(version)
-            scored.append(self.judged(bare, self.trainer.policy, columns["question"].to_numpy()[:1]))
+            scored.append(self.collector.grade_and_score(bare, self.trainer.policy, columns["problem"].to_numpy()[:1]))
         return scored
 
     def recorded(self: AsyncRounds, number: int) -> tuple[list[Group], list[Group]]:
         versions.append({name: weight.clone() for name, weight in self.trainer.policy.model.state_dict().items()})
         times.append(self.now)
         batch, dropped = by_length(self, number)
-        found.extend((group, scores(self, group.columns)) for group in batch)
+        found.extend((group, scores(self, group.table)) for group in batch)
         return batch, dropped
 
     monkeypatch.setattr(AsyncRounds, "by_length", recorded)
@@ -127,9 +128,9 @@ def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path: Path, mon
     run(config)
     mixed = 0
     for group, by_version in found:
-        began = group.due - longest(group.columns) / 4
-        for row, logp in enumerate(group.columns["logp"].to_pylist()):
-            assert logp == pytest.approx(group.columns["sampler_logp"][row].as_py(), abs=1e-4)
+        began = group.due - longest(group.table) / 4
+        for row, logp in enumerate(group.table["logp"].to_pylist()):
+            assert logp == pytest.approx(group.table["sampler_logp"][row].as_py(), abs=1e-4)
             drew = np.searchsorted(times, [began + token / 4 + 1e-6 for token in range(len(logp))], side="right") - 1
             known = np.array([scored["logp"][row].as_py() for scored in by_version])
             assert logp == pytest.approx(known[drew, np.arange(len(logp))], abs=1e-5)
@@ -145,8 +146,12 @@ class Clock(AsyncRounds):
     """The clock alone: groups have these lengths, and nothing is sampled."""
 
     def __init__(self, lengths: list[int], schedule: ScheduleConfig) -> None:
-        self.schedule, self.queue, self.begun, self.now, self.lengths = schedule, [], 0, 0.0, lengths
-        self.idle = {"trainer_idle": 0.0, "sampler_idle": 0.0}
+        sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
+        collector: Any = SimpleNamespace(trainer=None, n=1, iteration=1, sampler=sampler)
+        selection: Any = SimpleNamespace(max_draws=10, pass_rate=[0.1, 0.9])
+        compose: Any = None
+        super().__init__(collector, compose, schedule, selection, seed=0, mu_is_samplers=False)
+        self.lengths, self.idle = lengths, {"trainer_idle": 0.0, "sampler_idle": 0.0}
 
     def next_group(self) -> pa.Table:
         self.begun += 1
@@ -223,7 +228,7 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurren
     for number, (groups, ages, now, idle, free) in enumerate(by_ticks(lengths, schedule)):
         before, clock.idle = clock.now, {"trainer_idle": 0.0, "sampler_idle": 0.0}
         batch, dropped = clock.by_length(number)
-        found = [group.columns["group"][0].as_py() for group in batch]
+        found = [group.table["group"][0].as_py() for group in batch]
         assert (found, [number - group.born for group in batch]) == (groups, ages), number
         assert clock.idle["trainer_idle"] * 8 == pytest.approx(idle)
         if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
@@ -247,44 +252,42 @@ def test_a_group_waits_for_its_longest_completion() -> None:
 
 def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps() -> None:
     clock = Clock([], schedule_of("keep", None, 1, 4))
-    clock.train, clock.seed, clock.iteration, clock.drawn = SimpleNamespace(prompts=range(9)), 0, 1, []  # type: ignore[assignment]
-    clock.compose = SimpleNamespace(max_draws=10, pass_rate=[0.1, 0.9])  # type: ignore[assignment]
-    clock.sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))  # type: ignore[assignment]
     order = random_generator(0, 1, "prompts 0").permutation(9)
-    clock.sample_prompts = lambda indices, *_: pa.table({"question": indices})  # type: ignore[method-assign]
-    clock.solved_often_enough = lambda some: [some] if some["question"][0].as_py() == order[3] else []  # type: ignore[method-assign]
-    assert AsyncRounds.next_group(clock)["question"].to_pylist() == [order[3]]
-    assert [some["question"].to_pylist() for some in clock.drawn] == [[at] for at in order[:4]]
+    clock.collector.questions = SimpleNamespace(prompts=range(9))
+    clock.collector.collect = lambda indices, *_: pa.table({"problem": indices})
+    clock.solved_often_enough = lambda table: [table] if table["problem"][0].as_py() == order[3] else []  # type: ignore[method-assign]
+    assert AsyncRounds.next_group(clock)["problem"].to_pylist() == [order[3]]
+    assert [table["problem"].to_pylist() for table in clock.drawn] == [[index] for index in order[:4]]
 
 
 def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags() -> None:
     clock = Clock([], ScheduleConfig(prompts=6, updates=1, rounds=5, lag=[0.3, 0.3, 0.4]))
-    clock.train, clock.seed, clock.iteration, clock.drawn = SimpleNamespace(prompts=range(40)), 0, 1, []  # type: ignore[assignment]
-    clock.compose = SimpleNamespace(max_draws=3, pass_rate=[0.1, 0.9])  # type: ignore[assignment]
-    clock.sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))  # type: ignore[assignment]
-    clock.buffer, clock.kept = [], 0
     drawn: list[tuple[int, int]] = []
-    clock.sample_prompts = lambda some, due, _: drawn.extend((due, i) for i in some) or pa.table({"at": some})  # type: ignore
-    clock.solved_often_enough = lambda some: []  # type: ignore[method-assign]
+
+    def collect(indices: Any, due: int, first_shard: int) -> pa.Table:
+        drawn.extend((due, index) for index in indices)
+        return pa.table({"problem": indices})
+
+    clock.selection.max_draws = 3
+    clock.collector.questions = SimpleNamespace(prompts=range(40))
+    clock.collector.collect = collect
+    clock.solved_often_enough = lambda table: []  # type: ignore[method-assign]
     for number in range(5):
         AsyncRounds.by_lag(clock, number)
     assert len(drawn) == len({*drawn}) > 5 * 6 * 2
 
 
 def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:
-    columns = pa.table(
-        {
-            "tokens": pa.array([[1] * 3, [1] * 8], pa.list_(pa.int32())), "verdict": ["correct", "incorrect"],
-            "question": [1, 1],
-        }
-    )  # fmt: skip
+    tokens = pa.array([[1] * 3, [1] * 8], pa.list_(pa.int32()))
+    table = pa.table({"tokens": tokens, "verdict": [CORRECT, INCORRECT], "problem": [1, 1]})
     clock = Clock([], schedule_of("drop", 1, 1, 1))
-    clock.train = SimpleNamespace(problems=[SimpleNamespace(level=5), SimpleNamespace(level=3)])  # type: ignore[assignment]
-    clock.n, clock.used = 2, {}
-    clock.count([Group(columns, 0, 0.0)], 1)
-    clock.count([Group(columns.take([0, 0]), 0, 0.0)], 0)
-    expected = {"": (2, 4), "_correct": (1, 3), "_incorrect": (1, 1), "_length2": (1, 3), "_length8": (1, 1)}
-    assert clock.used == {**expected, "_level3": (2, 4)}
+    clock.collector.questions = SimpleNamespace(problems=[SimpleNamespace(level=5), SimpleNamespace(level=3)])
+    clock.n = 2
+    clock.count_usage([Group(table, 0, 0.0)], is_dropped=True)
+    clock.count_usage([Group(table.take([0, 0]), 0, 0.0)], is_dropped=False)
+    by_kind = {"": (2, 4), "_correct": (1, 3), "_incorrect": (1, 1), "_length2": (1, 3), "_length8": (1, 1)}
+    expected = {kind: Usage(*counts) for kind, counts in {**by_kind, "_level3": (2, 4)}.items()}
+    assert clock.usage == expected
 
 
 @pytest.mark.parametrize("policy", ["keep", "drop"])
@@ -314,8 +317,8 @@ def test_dropping_what_is_stale_trains_towards_short_answers(policy: str) -> Non
     while len(begun) < groups:
         batch, stale = clock.by_length(number)
         number += 1
-        taken += [group.columns["group"][0].as_py() for group in batch]
-        dropped += [group.columns["group"][0].as_py() for group in stale]
+        taken += [group.table["group"][0].as_py() for group in batch]
+        dropped += [group.table["group"][0].as_py() for group in stale]
     score = np.where(is_long, 1 - p, -p)  # ∇ log π of an answer with respect to the log-odds of a long one
     error = math.sqrt(p * (1 - p) / (n * len(taken)))
     if policy == "keep":

@@ -88,7 +88,7 @@ def test_a_pass_without_a_gradient_ends_the_run(tmp_path: Path, make_policy: Any
 @pytest.mark.parametrize("place", [0, -1])
 def test_an_example_in_any_batch_is_enough(tmp_path: Path, make_policy: Any, place: int) -> None:
     """The first updates may have no gradient, and so may those of a run that goes on after the one that had."""
-    order = made(tmp_path, make_policy, "sft", np.zeros(ROWS, bool))[1].training_set.order(0, 1, 0)
+    order = made(tmp_path, make_policy, "sft", np.zeros(ROWS, bool))[1].order(0, 1, 0)
     trainer, examples, before = made(tmp_path, make_policy, "sft", np.arange(ROWS) == order[place])
     update, calls = trainer.update, []
 

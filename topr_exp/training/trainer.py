@@ -72,6 +72,14 @@ class Trainer:
         self.report: Callable[[int], None] = lambda tokens: None  # that tokens of an update, prompts too, are done
         self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
 
+    def report_tokens_to(self, report: Callable[[int], None]) -> None:
+        """Call `report` with the number of tokens, prompts included, of each micro-batch that is done."""
+        self.report = report
+
+    def count_sampled(self, tokens: int) -> None:
+        """Add to the tokens that rounds sampled."""
+        self.sampled += tokens
+
     def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
         state = {name: getattr(self, name) for name in COUNTERS}
@@ -288,7 +296,7 @@ def train_offline(
     per_epoch = math.ceil(len(examples) / batch)
     steps = per_epoch * trainer.config.epochs
     with Progress("training", steps, "updates", "training", done=trainer.step, rate_unit="tokens") as progress:
-        trainer.report = progress.advance
+        trainer.report_tokens_to(progress.advance)
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
             order = examples.order(seed, iteration, epoch, whole_groups=trainer.config.whole_groups)
