@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from reproduce.figure import Figure
     from reproduce.jobs import Request
 
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path("docs/results")
+CODE = ("topr_exp", "reproduce", "conf", "pyproject.toml")  # below ROOT: what numbers depend on
 COMPARED = "COMPARED"  # in the folder of a check: it is over, and the next one computes again
 # Settings that records don't hold, and that change no number.
 OTHER_KEYS = ("output_dir", "sampler.prompts_per_shard", "optim.score_batch_size")
@@ -41,9 +45,7 @@ def command_parser(module: str, doc: str | None) -> argparse.ArgumentParser:
     description = summary.split(": ", 1)[-1]
     command = argparse.ArgumentParser(prog=f"python -m {module}", description=description, epilog=details)
     command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
-    command.add_argument(
-        "--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s"
-    )
+    command.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="default: %(default)s")
     return command
 
 
@@ -78,6 +80,8 @@ def make_figures(options: argparse.Namespace) -> int:
         return 0
     if options.draw:
         sweeps = []
+    if sweeps and not options.check:
+        refuse_changed_code(request.out)
     code = run_all(request, sweeps, lambda: [write_records(need, request) for need in needs])
     if code > 2:  # stopped by a signal
         return code
@@ -92,6 +96,19 @@ def make_figures(options: argparse.Namespace) -> int:
         print(f"{need.figure.name}: drawn from {write_figure(need, request)} runs", flush=True)
     print(f"wrote {write_page(FIGURES, request.out)} in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return code
+
+
+def refuse_changed_code(out: Path) -> None:
+    """Raise ConfigError where records for the repository would come from code that no commit has."""
+    if out.resolve() != ROOT / RESULTS or not (ROOT / ".git").exists():
+        return
+    status = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
+    lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
+    if lines:
+        raise ConfigError(
+            f"--out {out}: records name the commit that made them, but {lines[0][3:]} has uncommitted changes "
+            f"({len(lines)} in all); commit them, or give another --out"
+        )
 
 
 def read_request(options: argparse.Namespace) -> Request:

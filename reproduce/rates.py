@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from reproduce import records
-from reproduce.__main__ import choose_figures, command_parser
+from reproduce.__main__ import choose_figures, command_parser, refuse_changed_code
 from reproduce.files import write_file
 from reproduce.groups import RATE
 from reproduce.selection import Record
@@ -168,6 +168,8 @@ def choose_rates(options: argparse.Namespace) -> int:
     from topr_exp import run_sweep
 
     request = read_request(options)
+    if not options.list:
+        refuse_changed_code(request.out)
     cells = [cell for figure in request.figures for cell in cells_of(figure, request)]
     results = Results(options.out / "rates.json")
     chosen_rates = records.read_rates()

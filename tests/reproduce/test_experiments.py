@@ -1,12 +1,14 @@
 """The experiments behind the figures, and the command."""
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reproduce import records
-from reproduce.__main__ import choose_figures, main, parser
+from reproduce.__main__ import choose_figures, main, parser, refuse_changed_code
 from reproduce.figures import FIGURES
 from reproduce.groups import group_by
 from reproduce.jobs import command_words, plan_figure
@@ -134,3 +136,17 @@ def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path
     code, printed = reproduce(f"output_dir={tmp_path / 'empty'}", "--recorded", "--list")
     assert "0 different runs to do" in printed
     assert records.read(out / "fig9.json")["extra"].keys() == {"tiny 0"}
+
+
+def test_records_of_the_repository_are_made_from_committed_code(tmp_path, monkeypatch) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setattr("reproduce.__main__.ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    refuse_changed_code(Path("docs/results"))
+    (tmp_path / "reproduce").mkdir()
+    (tmp_path / "reproduce" / "new.py").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"^--out docs/results: records name the commit .* reproduce/ has uncommitted"
+    ):
+        refuse_changed_code(Path("docs/results"))
+    refuse_changed_code(tmp_path / "elsewhere")
