@@ -6,7 +6,7 @@ They are derived from the settings and from the assumptions below, some of which
     python benchmarks/minutes.py --presets  the minutes in the table of docs/own_model.md
 
 Operations and bytes are counted: 2 operations a weight and token forward, 4 backward, of tokens that a batch shares
-once (topr_exp/training/packing.py); the output layer's products three times in bfloat16 (logprobs.py); 8 times
+once (topr_exp/training/packing.py); the output layer's products three times in bfloat16 (split_product.py); 8 times
 the weights' bytes in Adafactor; gathers and sums of FSDP as simulated_memory.py counts them.
 
 The layers of 8B have one share of the peak. In smaller ones norms, activations and casts, which are bound by memory,

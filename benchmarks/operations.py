@@ -67,7 +67,7 @@ def count_operations(case: Case) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", default="135m", choices=SHAPES)
-    parser.add_argument("--most", type=int, default=12, help="print so many names")
+    parser.add_argument("--most", type=int, default=12, help="names to print")
     options = parser.parse_args()
     counts = count_operations(SHAPES[options.case])
     for name, count in list(counts.items())[: 4 + options.most]:

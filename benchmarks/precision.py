@@ -70,7 +70,7 @@ class Scores(NamedTuple):
     """Log-probabilities of completions, [B] each."""
 
     together: Tensor  # scored in one batch
-    alone: Tensor  # scored one by one
+    one_by_one: Tensor
 
 
 @torch.inference_mode()
@@ -81,8 +81,8 @@ def score(model: Any, sequences: Sequence[Any], dtype: torch.dtype, *, float32_h
         with policy.autocast():
             return score_tokens(model, Inputs(batch, policy.device), float32_head=float32_head).logp.sum(1)
 
-    alone = [log_probabilities([sequence]) for sequence in sequences]
-    return Scores(log_probabilities(sequences), torch.cat(alone))
+    one_by_one = [log_probabilities([sequence]) for sequence in sequences]
+    return Scores(log_probabilities(sequences), torch.cat(one_by_one))
 
 
 def errors(hidden: int, prompts: int, tokens: int) -> dict[str, dict[str, float]]:
@@ -91,12 +91,12 @@ def errors(hidden: int, prompts: int, tokens: int) -> dict[str, dict[str, float]
     moved_model = moved(model)
     sequences = draw_sequences(model, prompts, tokens)
     mu = score(model, sequences, torch.float32, float32_head=True).together
-    pi = score(moved_model, sequences, torch.float32, float32_head=True).alone
+    pi = score(moved_model, sequences, torch.float32, float32_head=True).one_by_one
     log_ratio = pi - mu
     figures = {}
     for name, float32_head in (("bfloat16", False), ("float32", True)):
         mu, same_pi = score(model, sequences, torch.bfloat16, float32_head=float32_head)
-        pi = score(moved_model, sequences, torch.bfloat16, float32_head=float32_head).alone
+        pi = score(moved_model, sequences, torch.bfloat16, float32_head=float32_head).one_by_one
         figures[name] = {
             "same weights": root_mean_square(same_pi - mu),
             "after a step": root_mean_square(pi - mu - log_ratio),

@@ -16,8 +16,8 @@ an update are counted, by ring algorithms: of a message of S bytes between N pro
 scatter its sum, twice that to sum it on all. Rings within a machine and between machines are counted separately. With
 --gather float32 blocks are gathered in float32, as FSDP does by itself.
 
-With --preset an update is that of the preset's YAML in the worst case: each completion as long as it may be, after
-prompts of 200 tokens, of which the chat template's first 25 are shared. The memory of sampling is added up: the policy
+With --preset an update is the preset's in the worst case: each completion as long as it may be, after prompts of 200
+tokens, the first 25 of which (the chat template) are shared. The memory of sampling is added up: the policy
 in float32, and for sampler=hf its copy in bfloat16 and the keys and values of one shard at full length.
 """
 
@@ -183,7 +183,7 @@ class TrafficCounter(TorchDispatchMode):
 
 @contextlib.contextmanager
 def processes(case: Case) -> Iterator[None]:
-    """Make this process rank 0 of a case's processes, the others of which don't exist."""
+    """Make this process rank 0 of a case's processes; no other one exists."""
     if case.processes == 1:
         yield
         return
@@ -275,7 +275,7 @@ def on_tensor_cores() -> Iterator[None]:
     """Have the output layer compute as on a GPU while the block runs: by products of halves, added in place."""
     originals = split_product.has_tensor_cores, split_product.add_matrix_product
     split_product.has_tensor_cores = lambda weight: True
-    split_product.add_matrix_product = lambda total, left, right: None
+    split_product.add_matrix_product = lambda total, lhs, rhs: None
     try:
         yield
     finally:

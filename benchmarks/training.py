@@ -4,10 +4,10 @@
     python benchmarks/training.py --cases plain_8b      GPU: random Llamas of 0.6 and 8 billion weights in bfloat16
 
 TRL's side is `SFTTrainer` on completion tokens. Its loss, the mean of −log π over the batch's completion tokens, is
-what TOPR's becomes with all weights 1; no trainer of TRL takes completions made elsewhere with a reward. SFTTrainer
-does less than our update (no log-ratio, no weight by reward, none of the statistics by sign), so the comparison is in
-its favour. It runs with its own defaults but for what has to be equal: no checkpointing on the CPU, AdamW's settings,
-one thread count. The two take turns, update by update, and both times contain reading and collating the batch.
+TOPR's loss with all weights 1; no trainer of TRL takes completions made elsewhere with a reward. SFTTrainer does
+less than our update (no log-ratio, no weight by reward, none of the statistics by sign), so the comparison is in
+its favour. It runs with its defaults, but with the same AdamW settings and threads, and without checkpointing on the
+CPU. The two take turns, update by update, and both times contain reading and collating the batch.
 
 MFU = operations / (seconds × peak), operations = 6 × (weights of the layers) × tokens + 6 × (weights of the output
 layer) × completion tokens + 6 × layers × heads × head size × Σ_sequences length² (causal attention, forward and
@@ -31,7 +31,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from topr_exp.algorithms.topr import Tapered
-from topr_exp.composition.training_set import build_training_set
+from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
@@ -190,37 +190,51 @@ def make_model(name: str) -> Any:
         return LlamaForCausalLM(LlamaConfig(**LLAMAS[name], max_position_embeddings=8192)).eval()
 
 
+def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], case: Case) -> TrainingSet:
+    """Make a training set of (prompt, completion) pairs, a third of them correct, with log μ by the policy itself."""
+    indices = np.arange(len(pairs))
+    columns = pa.table({
+        "tokens": pa.array([tokens for _, tokens in pairs], pa.list_(pa.int32())),
+        "finish": ["stop"] * len(pairs),
+        "problem": pa.array(indices // case.samples, pa.int32()),
+        "sample": pa.array(indices % case.samples, pa.int16()),
+    })  # fmt: skip
+    prompts = [prompt for prompt, _ in pairs[:: case.samples]]
+    problems = [Problem(str(index), "", "") for index in range(len(prompts))]
+    completions = Completions(problems, prompts, columns)
+    mu_logp = log_probabilities(policy, completions, range(len(pairs)), case.micro)["logp"]
+    verdicts = pa.array(np.where(indices % 3 == 0, CORRECT, INCORRECT), pa.int8())
+    completions = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
+    compose = ComposeConfig(pairs_per_problem=16)
+    return build_training_set(
+        completions, "pm1", compose, "examples", seed=0, iteration=1, baseline=None, effective=None
+    )
+
+
+def optimizer_config(case: Case) -> OptimConfig:
+    return OptimConfig(
+        name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if case.optimizer == "adamw" else None, weight_decay=0.0,
+        grad_clip=1.0, batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.recomputes,
+        score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction="sequences",
+        warmup_steps=0, schedule="constant",
+    )  # fmt: skip
+
+
 class UpdateRunner:
     """Updates of `Trainer` on random completions."""
 
     def __init__(self, case: Case, count: int) -> None:
-        model = make_model(case.model)
-        compute = torch.float32 if case.model == "tiny" else torch.bfloat16
-        self.policy = Policy(model, None, "benchmark", compute)
-        self.device, self.case, self.batches, self.next = self.policy.device, case, count // case.batch, 0
+        """count: completions; updates go through them again and again."""
+        self.case = case
+        compute_dtype = torch.float32 if case.model == "tiny" else torch.bfloat16
+        self.policy = Policy(make_model(case.model), None, "benchmark", compute_dtype)
+        self.device = self.policy.device
+        self.batches = count // case.batch
+        self.next_batch = 0
         self.sequences = sequences(case, count, self.policy.vocabulary)
-        columns = pa.table({
-            "tokens": pa.array([tokens for _, tokens in self.sequences], pa.list_(pa.int32())),
-            "finish": ["stop"] * count, "problem": pa.array(np.arange(count) // case.samples, pa.int32()),
-            "sample": pa.array(np.arange(count) % case.samples, pa.int16()),
-        })  # fmt: skip
-        prompts = [prompt for prompt, _ in self.sequences[:: case.samples]]
-        problems = [Problem(str(index), "", "") for index in range(len(prompts))]
-        completions = Completions(problems, prompts, columns)
-        mu_logp = log_probabilities(self.policy, completions, range(count), case.micro)["logp"]
-        chosen = ComposeConfig(pairs_per_problem=16)
-        verdicts = pa.array(np.where(np.arange(count) % 3 == 0, CORRECT, INCORRECT), pa.int8())
-        scored = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
-        options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-        self.examples = build_training_set(scored, "pm1", chosen, "examples", **options)
-        adamw = case.optimizer == "adamw"
-        config = OptimConfig(
-            name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
-            batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.recomputes,
-            score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction="sequences",
-            warmup_steps=0, schedule="constant",
-        )  # fmt: skip
+        self.examples = training_set(self.policy, self.sequences, case)
         layout = SingleProcess(self.policy.model)
+        config = optimizer_config(case)
         self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()), layout)
 
     @property
@@ -237,10 +251,10 @@ class UpdateRunner:
         return int(self.lengths.sum())
 
     def update(self) -> None:
-        start = self.next * self.case.batch
-        chosen = np.arange(start, start + self.case.batch)
-        self.trainer.update(self.examples, chosen, self.trainer.step + 1, expect_unit_ratio=False)
-        self.next = (self.next + 1) % self.batches
+        start = self.next_batch * self.case.batch
+        batch = np.arange(start, start + self.case.batch)
+        self.trainer.update(self.examples, batch, self.trainer.step + 1, expect_unit_ratio=False)
+        self.next_batch = (self.next_batch + 1) % self.batches
 
     def operations(self) -> float:
         """Count the operations of an update, by the formula above."""

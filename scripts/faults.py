@@ -229,7 +229,7 @@ def passes(faults: Sequence[Fault], results: Results) -> bool:
 
 
 def list_errors(faults: Sequence[Fault], names: Sequence[str]) -> list[str]:
-    """Say in a line each what keeps the chosen faults from being planted."""
+    """Return a line for each fault that can't be planted."""
     if not faults:
         return [f"error: no fault is called {' or '.join(names)}"]
     errors = []

@@ -60,7 +60,7 @@ from topr_exp.sampling.vllm_requirements import examine, untested
 
 
 def preflight(place: Place) -> dict[str, Any]:
-    """Name what a bare machine lacks for sampling with vLLM on a GPU, as a run does; vLLM is not imported for it."""
+    """Name the missing parts of a bare machine for vLLM on a GPU, as a run does, without importing vLLM."""
     figures, problems = examine(place.vllm or sys.executable)
     if place.gpus and place.vllm and problems:
         raise Failed("; ".join(problems))
@@ -182,7 +182,7 @@ def run_of(name: str, settings: list[str]) -> Callable[[Place], dict[str, Any]]:
 
 
 def several(place: Place) -> dict[str, Any]:
-    """Gather over all GPUs, run an experiment on each, and one on all of them, whose process of rank 0 is killed."""
+    """Gather over all GPUs, run an experiment on each, and one on all of them, killing its rank 0 once."""
     count = max(power for power in (2, 4, 8) if power <= max(2, place.gpus))  # a divisor of the batch
     figures = measure(place, "gathers", str(count), str(place.out)) | {"processes": count}
     seeds = ",".join(map(str, range(count)))
@@ -275,7 +275,7 @@ def missing_package(package: str) -> str | None:
 
 
 def missing_resource(place: Place, step: Step, need: str) -> str | None:
-    """Say what a step lacks of one resource; None if it is there."""
+    """Describe the shortage of one resource; None if there is enough."""
     size = SIZES[place.size]
     is_8b = place.size == "8b"  # smaller models also run on a CPU, and are sampled from with transformers
     match need:

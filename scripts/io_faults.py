@@ -225,7 +225,7 @@ class RunEnd(NamedTuple):
 
     status: int  # negative: a signal
     counts: Counter[str]  # calls by kind; empty if it was killed
-    errors: str  # what it printed on standard error
+    errors: str  # standard error
 
 
 def run_forked(output_dir: Path, point: Point | None = None) -> RunEnd:
@@ -278,7 +278,7 @@ def config_of(output_dir: Path) -> Any:
 
 
 def file_digests(folder: Path) -> dict[str, str]:
-    """Hash every file but locks and logs, by path, without what differs from attempt to attempt."""
+    """Hash every file but locks and logs, by path, without values that differ from attempt to attempt."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.suffix == ".claim" or path.name == "log.txt":
@@ -289,7 +289,7 @@ def file_digests(folder: Path) -> dict[str, str]:
 
 
 def steady_content(path: Path) -> bytes:
-    """Return a file's bytes without what differs from attempt to attempt."""
+    """Return a file's bytes without values that differ from attempt to attempt."""
     if path.name == MARK:  # the checksums of files that are compared anyway
         return b""
     content = path.read_bytes()
@@ -329,8 +329,10 @@ def one_of_each_kind(counts: Counter[str]) -> list[Point]:
     """Choose a call of each kind, later from kind to kind, with different errors, some of which last."""
     points = []
     for index, (kind, names) in enumerate(ERRORS.items()):
-        fault = Fault(names[index % len(names)], is_lasting=kind not in WRITE_KINDS and index % 2 == 1)
-        points.append(Point(kind, 1 + index * (counts[kind] - 1) // (len(ERRORS) - 1), fault))
+        is_lasting = kind not in WRITE_KINDS and index % 2 == 1
+        fault = Fault(names[index % len(names)], is_lasting)
+        number = 1 + index * (counts[kind] - 1) // (len(ERRORS) - 1)
+        points.append(Point(kind, number, fault))
     return points
 
 
@@ -341,7 +343,7 @@ def try_points(root: Path, choose: Callable[[Counter[str]], list[Point]]) -> Ite
     """
     folder = root / "out"
     with contextlib.redirect_stdout(io.StringIO()):
-        command(folder)  # so that children share what it loads
+        command(folder)  # so that children share its imports
     gc.collect()
     gc.freeze()
     shutil.rmtree(folder)
@@ -354,7 +356,7 @@ def try_points(root: Path, choose: Callable[[Counter[str]], list[Point]]) -> Ite
 
 
 def problem_after(folder: Path, point: Point, undisturbed: dict[str, str]) -> str | None:
-    """Disturb a run at a point, run it again, and say what is wrong then; None for nothing.
+    """Disturb a run at a point, run it again, and describe the remaining problem; None without one.
 
     undisturbed: the digests of the files of an undisturbed run.
     """

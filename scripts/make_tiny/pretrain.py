@@ -147,11 +147,12 @@ def batch_loss(model: PreTrainedModel, batch: Batch, divisor: int) -> torch.Tens
 
     Batches are sorted by length, and a mean would favour the short style in them.
     """
-    hidden = model.model(input_ids=batch.ids[:, :-1], use_cache=False).last_hidden_state
+    inputs, targets = batch.ids[:, :-1], batch.ids[:, 1:]
+    is_completion = batch.mask[:, 1:]
     # Padding is on the right and attention is causal, so real positions never see it.
-    is_target = batch.mask[:, 1:]
-    logits = model.lm_head(hidden[is_target])
-    return cross_entropy(logits, batch.ids[:, 1:][is_target], reduction="sum") / divisor
+    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[is_completion])
+    return cross_entropy(logits, targets[is_completion], reduction="sum") / divisor
 
 
 def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, int]:

@@ -88,7 +88,7 @@ class LedgerRecipe(LaterRecipe):
     clean: ClassVar[dict[str, float]] = {"careful": 0.5, "terse": 0.5}
     batch_tokens: ClassVar[int | None] = 1500
     worded: ClassVar[bool] = False
-    short: int = 10_000  # clean texts of few turns, which come first: what to look up is learnt from those
+    short: int = 10_000  # clean texts of few turns, which come first: they teach where to look up numbers
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ RECIPES: dict[str, Recipe] = {
     "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
     # Wrong answers mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
     "tiny_noise": Recipe(seed=1, forms=FORM_SHARES, mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12}),
-    # Lenient, often without a verdict: what training can mend. (Verdicts on wrong solutions are cheap to get right.)
+    # Lenient, often without a verdict: training can mend both. (Verdicts on wrong solutions are cheap to get right.)
     "tiny_verifier": VerifierRecipe(
         seed=2,
         forms={"gsm8k": 1.0},

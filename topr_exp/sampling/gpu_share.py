@@ -7,7 +7,7 @@ import torch
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 
-MARGIN_BYTES = 3 << 30  # the engine's CUDA context and what grows in this process
+MARGIN_BYTES = 3 << 30  # the engine's CUDA context, and growth in this process
 MAX_SHARE = 0.9
 # Room to train: twice the bytes of each weight with its gradient and AdamW's state, and room for activations.
 TRAINING_BYTES_PER_WEIGHT = 2 * 16
@@ -29,7 +29,7 @@ def has_room_to_train(policy: Policy, engine_share: float | None) -> bool:
 
 
 def free_share(*, stays: bool) -> float:
-    """Return the fraction of the GPU's memory that an engine may take: what is free but a margin, half if it stays.
+    """Return the fraction of the GPU's memory for an engine: all free memory but a margin, half of it if it stays.
 
     The other half is for gradient and activations of a policy that trains meanwhile. Each of several runs on a GPU
     takes at most its part of the whole, its policy included. Without a GPU: 1, which nobody reads.

@@ -185,7 +185,7 @@ def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> T
 
 
 def draw_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> TokenDraw:
-    """Draw a token a row from what temperature, top-k and top-p leave; exact: argmax(p / Exp(1)).
+    """Draw one token per row after temperature, top-k and top-p; exact: argmax(p / Exp(1)).
 
     logits: [rows, V] float32.
     """

@@ -52,13 +52,13 @@ class Sampler(ABC):
             self.report = outer_report
 
     def warm_up(self) -> None:  # noqa: B027
-        """Start in the background what needs no model, such as imports."""
+        """Start work in the background that needs no model, such as imports."""
 
     def prepare(self, policy: Policy, max_length: int) -> None:  # noqa: B027
         """Sample from this policy next; max_length: tokens of prompt and completion together."""
 
     def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:  # noqa: B027
-        """Start now what `sample` would start, so that its time is not measured as sampling."""
+        """Start processes that `sample` would start, so that their start is not measured as sampling."""
 
     @abstractmethod
     def sample(

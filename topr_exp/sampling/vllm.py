@@ -114,7 +114,7 @@ class VLLM(Sampler):
         if self.engine_length < self.max_length:
             self.close_engine()
         if self.engine is not None and self.engine_fingerprint != policy.fingerprint:
-            release_gpu_memory()  # what an update left in the cache: the engine needs room for new weights
+            release_gpu_memory()  # cached by the last update: the engine needs room for new weights
         if self.engine is not None and self.is_asleep:
             self.wake_engine(self.engine)
         engine, fingerprint = self.engine, self.engine_fingerprint

@@ -35,7 +35,7 @@ class Worker:
         self.imported_at = time.monotonic()  # one clock for all processes of a machine
 
     def import_vllm(self) -> None:
-        """Import what an engine needs before the first request; `start` repeats a failing import and reports it."""
+        """Import vLLM before the first request; `start` repeats a failing import and reports it."""
         import_start = time.monotonic()
         try:
             import torch  # noqa: F401
@@ -99,7 +99,7 @@ class Worker:
                 top_k=request["top_k"],
                 max_tokens=request["max_new_tokens"],
                 seed=seed,  # the i-th completion of a prompt takes seed + i
-                logprobs=0,  # those of the sampled tokens
+                logprobs=0,  # of the sampled tokens alone
                 ignore_eos=True,
                 stop_token_ids=request["eos"],  # these alone, and all of them
                 stop=request["stop"],

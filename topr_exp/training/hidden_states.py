@@ -59,7 +59,7 @@ class Inputs:
         return [np.concatenate(values).astype(np.int64) for values in zip(*self.drawable_tokens, strict=True)]
 
     def mask_undrawable(self, logits: Tensor, start: int) -> Tensor:
-        """Set logits [n, V] of the tokens from `start` on to −∞ for what could not be drawn, where that is known."""
+        """Set logits [n, V] of the tokens from `start` on to −∞ for tokens that could not be drawn, if known."""
         if not self.drawable_columns:
             return logits
         ids, counts = self.drawable_columns
@@ -87,7 +87,7 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     """Compute the last hidden states from which the completions' tokens are predicted, [N, H], in their order.
 
     Sequences are laid out as a tree where that is exact and costs less than padding; the choice changes values by
-    rounding only. Refuses models whose logits are more than a linear map of these states.
+    rounding only. Refuses models that scale or cap the output layer's logits.
     """
     refuse_scaled_logits(model)
     tree = layout_for(model, inputs.sequences).tree

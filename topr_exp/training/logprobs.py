@@ -43,7 +43,7 @@ def score_tokens(
     recompute: bool = False,
     float32_head: bool = True,
 ) -> TokenScores:
-    """Score every completion token; reference: the model to whose whole distribution the KL is taken.
+    """Score every completion token; reference: π_ref of the KL over the whole vocabulary.
 
     The output layer is applied only where completion tokens are predicted, in chunks whose logits the backward pass
     computes again: [B, T, vocabulary] is never held. `recompute` (gradient checkpointing) does the same for each layer.

@@ -57,7 +57,7 @@ class SingleProcess:
 
     @contextlib.contextmanager
     def gathered_weights(self) -> Iterator[None]:
-        """Hold all weights on this process while the block runs: it may compute what the others don't."""
+        """Hold all weights on this process while the block runs, which may differ from process to process."""
         yield
 
 
@@ -88,7 +88,7 @@ class FSDP(SingleProcess):
         """by_machine: each machine has all parts."""
         super().__init__(policy.model)
         self.policy = policy
-        self.unsharded_model = without_numbers(policy.model)  # whose weights `gathered_weights` puts in
+        self.unsharded_model = without_numbers(policy.model)  # `gathered_weights` gives it weights
         self.empty_weights = dict(self.unsharded_model.named_parameters(remove_duplicate=False))
         self.root: Any = shard(policy, device_mesh(policy.device.type, by_machine=by_machine))
         with torch.no_grad():

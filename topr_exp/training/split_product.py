@@ -12,7 +12,7 @@ Parts = tuple[Tensor, ...]
 
 
 def has_tensor_cores(weight: Tensor) -> bool:
-    """True where products of bfloat16 matrices are many times as fast as those of float32 ones."""
+    """True where products of bfloat16 matrices are many times as fast as of float32 ones."""
     return weight.is_cuda
 
 
