@@ -1,4 +1,4 @@
-"""`python benchmarks/interval_coverage.py`: measure by simulation what intervals cover and how often claims are wrong.
+"""Coverage of intervals and share of wrong claims, by simulation: `python benchmarks/interval_coverage.py`.
 
 Worlds of 8 completions to 200 problems, by problems, algorithms and seeds that differ; in half of them one seed in five
 collapses. Two minutes; docs/statistics.md has the table.
@@ -18,76 +18,93 @@ from topr_exp.evaluation.intervals import clopper_pearson, crossed_error, mean_s
 from topr_exp.runtime.exit_status import exit_status
 
 Values = NDArray[np.float64]  # [worlds, groups, seeds, problems]
-SEEDS, COMPLETIONS, PROBLEMS = (2, 3, 5, 8), 8, 200
-LEVEL, COLLAPSE, FALLEN = 0.6, 0.2, 0.15  # pass@1; the share of seeds that end at 0; what counts as collapsed
+SEED_COUNTS = (2, 3, 5, 8)
+COMPLETIONS, PROBLEMS = 8, 200
+LEVEL = 0.6  # pass@1
+COLLAPSE = 0.2  # share of seeds that end at 0
+MAX_COLLAPSED = 0.15  # pass@1 of a seed that counts as collapsed
 LEAD = 0.05  # of an algorithm over another; where it alone collapses, it is worse by 8 points in the mean
-EQUAL = (3, 7, 15)  # groups of which none is the best
+EQUAL_GROUPS = (3, 7, 15)
 CLAIMS = 20  # of a figure
 FREEDOMS = np.array([1e6, 1e3, 120, 60, 30, 20, 14, 10, 8, 6, 5, 4, 3, 2])
 
 
-def main(given: list[str] | None = None) -> int:
-    """The command."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python benchmarks/interval_coverage.py", description=__doc__)
     parser.add_argument("--worlds", type=int, default=1000, metavar="N", help="of each kind (default: %(default)s)")
-    return exit_status(partial(print_table, parser.parse_args(given).worlds))
+    return exit_status(partial(print_table, parser.parse_args(arguments).worlds))
 
 
 def print_table(worlds: int) -> int:
-    cells = [(seeds, collapse) for collapse in (0.0, COLLAPSE) for seeds in SEEDS]
-    columns = [dict(measured(np.random.default_rng([seeds, collapse > 0]), worlds, seeds, collapse))
-               for seeds, collapse in cells]  # fmt: skip
-    heads = [f"{seeds} seeds{', collapse' if collapse else ''}" for seeds, collapse in cells]
-    print(f"| % of {worlds} worlds | {' | '.join(heads)} |\n|---|{'---|' * len(cells)}")
-    for name in columns[0]:
-        print(f"| {name} | {' | '.join(f'{100 * column[name]:.1f}' for column in columns)} |")
+    """Print a column for each number of seeds without and with collapse."""
+    columns = {}
+    for collapse in (0.0, COLLAPSE):
+        for seeds in SEED_COUNTS:
+            rng = np.random.default_rng([seeds, collapse > 0])
+            head = f"{seeds} seeds, collapse" if collapse else f"{seeds} seeds"
+            columns[head] = dict(measure_rules(rng, worlds, seeds, collapse))
+    print(f"| % of {worlds} worlds | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for rule in next(iter(columns.values())):
+        cells = [f"{100 * column[rule]:.1f}" for column in columns.values()]
+        print(f"| {rule} | {' | '.join(cells)} |")
     return 0
 
 
-def measured(
+def measure_rules(
     rng: np.random.Generator, worlds: int, seeds: int, collapse: float
 ) -> Iterator[tuple[str, float | np.floating[Any]]]:
-    """Measure each rule with so many seeds: its name and a share of worlds."""
-    groups = drawn(rng, worlds, 1 + CLAIMS, seeds, collapse)
-    first, truth = groups[:, 0], LEVEL * (1 - collapse)
-    yield "covered: mean over seeds and problems", np.mean(covers(truth, *crossed(first)))
-    yield "covered: mean over seeds alone", np.mean(abs(first.mean((1, 2)) - truth) <= t_half_width(first.mean(2).T))
-    difference = groups[:, 1] - first
-    covered = covers(0.0, *crossed(difference, cautious=True))
-    of_seeds, _, rest = mean_squares(difference)
-    yield "covered: paired difference", np.mean(covered)
-    yield "covered: paired difference, where seeds seem not to differ", np.mean(covered[of_seeds <= rest])
-    ends = [clopper_pearson(count, seeds) for count in range(seeds + 1)]
-    fallen = (first.mean(2) < FALLEN).sum(1)
-    yield "covered: share of collapsed seeds", np.mean([ends[n].low <= collapse <= ends[n].high for n in fallen])
+    """Measure each rule with a number of seeds: its name and a share of worlds."""
+    groups = draw_worlds(rng, worlds, 1 + CLAIMS, seeds, collapse)
+    reference, truth = groups[:, 0], LEVEL * (1 - collapse)
+    yield "covered: mean over seeds and problems", np.mean(covers(truth, *crossed(reference)))
+    error_of_seeds = abs(reference.mean((1, 2)) - truth)
+    yield "covered: mean over seeds alone", np.mean(error_of_seeds <= t_half_width(reference.mean(2).T))
+    difference = groups[:, 1] - reference
+    is_covered = covers(0.0, *crossed(difference, cautious=True))
+    of_seeds, _, residual = mean_squares(difference)
+    yield "covered: paired difference", np.mean(is_covered)
+    yield "covered: paired difference, where seeds seem not to differ", np.mean(is_covered[of_seeds <= residual])
+    intervals_by_count = [clopper_pearson(count, seeds) for count in range(seeds + 1)]
+    collapsed_counts = (reference.mean(2) < MAX_COLLAPSED).sum(1)
+    collapse_intervals = [intervals_by_count[count] for count in collapsed_counts]
+    yield "covered: share of collapsed seeds", share_containing(collapse, collapse_intervals)
     rare = rng.binomial(COMPLETIONS, 0.001, (worlds, seeds, PROBLEMS)) / COMPLETIONS
-    zeros = [intervals.crossed_interval(each, share=True) for each in rare]
-    yield "covered: a share of 0.1 %, mostly counts of 0", np.mean([one.low <= 0.001 <= one.high for one in zeros])
-    p, _ = decided(groups[:, 1:], groups[:, :1])
+    rare_intervals = [intervals.crossed_interval(values, share=True) for values in rare]
+    yield "covered: a share of 0.1 %, mostly counts of 0", share_containing(0.001, rare_intervals)
+    p, _ = decide(groups[:, 1:], groups[:, :1])
     yield "wrong: one claim between equals", np.mean(p <= 0.05)
     yield f"wrong: any of {CLAIMS} between equals, each alone", np.mean(p.min(1) <= 0.05)
     yield f"wrong: any of {CLAIMS} between equals, Holm by the intervals' freedom", np.mean(p.min(1) <= 0.05 / CLAIMS)
-    p, _ = decided(groups[:, 1:], groups[:, :1], cautious=True)
+    p, _ = decide(groups[:, 1:], groups[:, :1], cautious=True)
     yield f"wrong: any of {CLAIMS} between equals, Holm", np.mean(p.min(1) <= 0.05 / CLAIMS)
-    worse = drawn(rng, worlds, 1, seeds, collapse, LEVEL + (LEAD if collapse else -LEAD))
-    p, lead = decided(worse, drawn(rng, worlds, 1, seeds, 0.0))
+    worse = draw_worlds(rng, worlds, 1, seeds, collapse, LEVEL + (LEAD if collapse else -LEAD))
+    p, lead = decide(worse, draw_worlds(rng, worlds, 1, seeds, 0.0))
     yield "wrong: above one that is better in the mean", np.mean((p <= 0.05) & (lead > 0))
-    for count in EQUAL:
-        yield f"wrong: any of {count} equals called worse or best", called(groups[:, :count]) / worlds
+    for count in EQUAL_GROUPS:
+        worlds_with_claims = count_worlds_with_claims(groups[:, :count])
+        yield f"wrong: any of {count} equals called worse or best", worlds_with_claims / worlds
 
 
-def drawn(
+def share_containing(value: float, candidates: list[Any]) -> np.floating[Any]:
+    """Return the share of intervals that contain a value."""
+    return np.mean([interval.low <= value <= interval.high for interval in candidates])
+
+
+def draw_worlds(
     rng: np.random.Generator, worlds: int, groups: int, seeds: int, collapse: float, level: float = LEVEL
 ) -> Values:
-    """Final pass@1 of each problem, in the mean level (1 − collapse): chances are symmetric and within 0 and 1."""
-    common = rng.normal(0, 0.12, (worlds, 1, 1, PROBLEMS)).clip(-0.22, 0.22)
-    own = rng.normal(0, 0.03, (worlds, groups, 1, PROBLEMS)) + rng.normal(0, 0.02, (worlds, groups, seeds, 1))
-    chance = (level + common + own.clip(-0.11, 0.11)) * (rng.random((worlds, groups, seeds, 1)) >= collapse)
+    """Draw final pass@1 of each problem, in the mean level (1 − collapse): chances are symmetric and within 0 and 1."""
+    of_problems = rng.normal(0, 0.12, (worlds, 1, 1, PROBLEMS)).clip(-0.22, 0.22)
+    of_groups = rng.normal(0, 0.03, (worlds, groups, 1, PROBLEMS))
+    of_groups_and_seeds = of_groups + rng.normal(0, 0.02, (worlds, groups, seeds, 1))
+    is_sound = rng.random((worlds, groups, seeds, 1)) >= collapse
+    chance = (level + of_problems + of_groups_and_seeds.clip(-0.11, 0.11)) * is_sound
     return rng.binomial(COMPLETIONS, chance) / COMPLETIONS
 
 
 def crossed(values: Values, **options: bool) -> tuple[Values, Values, Values]:
-    """Mean, standard error and degrees of freedom of [..., S, P], as `crossed_interval` has them."""
+    """Return mean, standard error and degrees of freedom of [..., S, P], as `crossed_interval` computes them."""
     return values.mean((-2, -1)), *crossed_error(mean_squares(values), *values.shape[-2:], **options)
 
 
@@ -95,25 +112,30 @@ def covers(truth: float, mean: Values, error: Values, freedom: Values) -> NDArra
     return abs(mean - truth) <= t_95(freedom) * error
 
 
-def decided(values: Values, reference: Values, **options: bool) -> tuple[Values, Values]:
-    """p-values of claims, those where the one above has collapsed seeds 1; and who is ahead."""
+def decide(values: Values, reference: Values, **options: bool) -> tuple[Values, Values]:
+    """Return the p-value of each claim (1 if the group ahead has collapsed seeds) and the lead over the reference."""
     from scipy.special import stdtr
 
     lead, error, freedom = crossed(values - reference, **options)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = np.where(error > 0, 2 * stdtr(freedom, -abs(lead) / error), 1.0)
-    fell = [(each.mean(-1) < FALLEN).any(-1) for each in (values, reference)]
-    return np.where(np.where(lead > 0, *fell), 1.0, p), lead
+    leader_collapsed = np.where(lead > 0, has_collapsed_seeds(values), has_collapsed_seeds(reference))
+    return np.where(leader_collapsed, 1.0, p), lead
 
 
-def called(groups: Values) -> int:
-    """In how many worlds a group is called below another, groups with collapsed seeds left out."""
-    sound = (groups.mean(-1) >= FALLEN).all(-1)
+def has_collapsed_seeds(values: Values) -> NDArray[np.bool_]:
+    return (values.mean(-1) < MAX_COLLAPSED).any(-1)
+
+
+def count_worlds_with_claims(groups: Values) -> int:
+    """Count the worlds in which a group is called below another, groups with collapsed seeds left out."""
+    is_sound = ~has_collapsed_seeds(groups)
+    sound_counts = is_sound.sum(1)
     total = 0
-    for count in {*sound.sum(1)} - {0, 1}:
-        chosen = sound.sum(1) == count
-        some = groups[chosen][sound[chosen]].reshape(-1, count, *groups.shape[2:])
-        total += int(intervals.below_another(some, quantile=interpolated).any((1, 2)).sum())
+    for count in set(sound_counts) - {0, 1}:
+        has_count = sound_counts == count
+        sound_groups = groups[has_count][is_sound[has_count]].reshape(-1, count, *groups.shape[2:])
+        total += int(intervals.below_another(sound_groups, quantile=interpolated).any((1, 2)).sum())
     return total
 
 
@@ -123,7 +145,7 @@ def quantiles(groups: int) -> Values:
 
 
 def interpolated(groups: int, freedom: Values) -> Values:
-    """`studentized_range`, which takes long: linear between FREEDOMS in the inverse."""
+    """Approximate `studentized_range`, which is slow: linear between FREEDOMS in the inverse."""
     return np.interp(1 / freedom, 1 / FREEDOMS, quantiles(groups))
 
 

@@ -124,11 +124,11 @@ def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy, ch
     vllm.config = dataclasses.replace(vllm.config, top_p=1.0, top_k=0, temperature=1.0)
 
 
-def test_the_same_seed_gives_the_same_completions_whatever_was_asked_before(vllm: VLLM, tiny: Policy) -> None:
-    first, other, again = (draw(vllm, tiny, 8, seed)[1] for seed in (3, 4, 3))
-    assert first == again  # log-probabilities too, to the last digit
-    assert first != other
-    assert len({tuple(sample.tokens) for sample in first[0]}) > 1  # the completions of a prompt have different seeds
+def test_the_same_seed_gives_the_same_completions_after_any_other_request(vllm: VLLM, tiny: Policy) -> None:
+    groups, groups_of_another_seed, repeated = (draw(vllm, tiny, 8, seed)[1] for seed in (3, 4, 3))
+    assert groups == repeated  # log-probabilities too, to the last digit
+    assert groups != groups_of_another_seed
+    assert len({tuple(sample.tokens) for sample in groups[0]}) > 1  # the completions of a prompt have different seeds
 
 
 def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm: VLLM, tiny: Policy) -> None:
@@ -285,15 +285,15 @@ def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_pa
 
 def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_path: Path) -> None:
     arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
-    alone = config_of(*overrides(tmp_path / "one", *arguments))
-    run(alone)
+    one_process = config_of(*overrides(tmp_path / "one", *arguments))
+    run(one_process)
     process = launch(tmp_path / "two", *arguments, "cluster.processes=2")
     assert process.returncode == 0, process.stderr
-    both = config_of(*overrides(tmp_path / "two", *arguments))
+    two_processes = config_of(*overrides(tmp_path / "two", *arguments))
     assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
-    assert_same_run(both.folder, alone.folder)
-    assert len(list(both.folder.glob("sampler/*/engine.log"))) == 2
-    assert not engines_of(both.folder)
+    assert_same_run(two_processes.folder, one_process.folder)
+    assert len(list(two_processes.folder.glob("sampler/*/engine.log"))) == 2
+    assert not engines_of(two_processes.folder)
 
 
 LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
@@ -302,8 +302,8 @@ LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 LATE = ["algo=topr", "schedule=async", "schedule.lag=1"]
 
 
-@pytest.mark.parametrize(("more", "draws"), [([], 3), ([LORA], 3), (LATE, 2)], ids=["", "lora", "lag"])
-def test_rounds_use_one_engine_and_give_it_the_weights(tmp_path, monkeypatch, more, draws):
+@pytest.mark.parametrize(("changes", "draws"), [([], 3), ([LORA], 3), (LATE, 2)], ids=["", "lora", "lag"])
+def test_rounds_use_one_engine_and_give_it_the_weights(tmp_path, monkeypatch, changes, draws):
     requests: list[str] = []
     ask = Engine.ask
 
@@ -312,7 +312,7 @@ def test_rounds_use_one_engine_and_give_it_the_weights(tmp_path, monkeypatch, mo
         return ask(self, request, **values)
 
     monkeypatch.setattr(Engine, "ask", spy)
-    config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *more)))
+    config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *changes)))
     run(config)
     assert requests.count("start") == 2  # to evaluate the base, and for the rounds, in the memory left by training
     assert requests.count("reload") == draws + 1  # for the rounds, and the trained model
@@ -321,4 +321,4 @@ def test_rounds_use_one_engine_and_give_it_the_weights(tmp_path, monkeypatch, mo
     for line in lines:  # vLLM drew from the weights that the round began with
         assert line["sampler_gap"] is None or line["sampler_gap"] < 1e-4
     assert sum(line["sampler_gap"] is not None for line in lines) == draws
-    assert (more == [LORA]) == (config.folder / "model" / "adapter" / "adapter_model.safetensors").is_file()
+    assert (changes == [LORA]) == (config.folder / "model" / "adapter" / "adapter_model.safetensors").is_file()

@@ -38,12 +38,12 @@ def test_a_page_without_a_heading_is_refused() -> None:
 )
 def test_a_formula_becomes_mathml(element: str, opening: str, closing: str, display: str) -> None:
     formula = f'<{element} class="arithmatex">\\{opening}\\log \\pi &lt; 0\\{closing}</{element}>'
-    found = rendered(formula)
-    assert f'display="{display}"' in found
-    assert "<mi>log</mi><mspace" in found, "log and its argument are apart"
-    assert "&#x003C0;" in found
-    assert "&#x0003C;" in found, "the escaped sign"
-    assert "arithmatex" not in found
+    content = rendered(formula)
+    assert f'display="{display}"' in content
+    assert "<mi>log</mi><mspace" in content, "log and its argument are apart"
+    assert "&#x003C0;" in content
+    assert "&#x0003C;" in content, "the escaped sign"
+    assert "arithmatex" not in content
 
 
 def test_a_command_without_mathml_is_refused() -> None:

@@ -64,7 +64,7 @@ def first_update(loss: Any, folder: Path, make_policy: Any, micro: int = 16, bat
     policy = make_policy(make_model(11))
     examples = make_examples(policy, loss)
     trainer = new_trainer(policy, loss, optim(batch_size=batch, micro_batch_size=micro), folder)
-    chosen = examples.training_set.order(0, 1, 0, False)[:batch]
+    chosen = examples.order(0, 1, 0)[:batch]
     return trainer.update(examples, chosen, 3, expect_unit_ratio=False)
 
 

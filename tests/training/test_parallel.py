@@ -55,7 +55,7 @@ def train(folder, loss, optimizer, parallel, micro=2, steps=3):
 def update_until(trainer: Trainer, steps: int) -> list[dict[str, float]]:
     """The updates up to a step; their records."""
     examples = make_examples(new_policy(trainer.policy.base is not None), trainer.loss)
-    order = examples.training_set.order(0, 1, 0)
+    order = examples.order(0, 1, 0)
     sizes = SIZES_OF_GROUPS if "groups" in trainer.loss.needs else SIZES
     records = []
     for step in range(trainer.step, steps):

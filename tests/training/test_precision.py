@@ -87,7 +87,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
     rows = examples.rows(indices)
     in_float32 = np.concatenate(head_by_hand(policy, examples.sequences(rows), torch.float32))
     in_bfloat16 = np.concatenate(head_by_hand(policy, examples.sequences(rows), torch.bfloat16))
-    expected, other = (in_float32, in_bfloat16) if float32_head else (in_bfloat16, in_float32)
+    expected, of_other_precision = (in_float32, in_bfloat16) if float32_head else (in_bfloat16, in_float32)
     batches = []
     trainer.loss = Mock(side_effect=lambda batch: batches.append(batch) or AGRO_LOSS(batch))
     trainer.accumulate_gradients(examples, indices)
@@ -95,7 +95,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
     scored_logp = np.concatenate(log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist())
     for logp in (trained_logp, scored_logp):
         assert np.abs(logp - expected).max() < 1e-5
-        assert np.abs(logp - other).max() > 1e-3
+        assert np.abs(logp - of_other_precision).max() > 1e-3
 
     precisions = []
 
