@@ -85,6 +85,7 @@ def usual_values(algo: str) -> dict[str, Any]:
         "optim.reduction": "sequences",
         "optim.whole_groups": False,
     }
+    values |= settings_by_key({"algo": loss("policy_gradient").function})  # neutral masks and corrections
     try:
         configured = loss(algo)
     except ConfigError:  # a user's own, without a YAML of its name

@@ -11,18 +11,18 @@ def evaluation(
     correct: float, maj: float, invalid: float, *, se: float | None = None, ends: tuple[float, float] | None = None
 ) -> dict[str, Any]:
     """Shares in percent; ends: the interval over problems of pass@1, and of maj@8 three points higher."""
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "pass@1": correct / 100, "maj@8": maj / 100, "correct": correct / 100, "invalid": invalid / 100,
         "incorrect": 1 - (correct + invalid) / 100, "problems": 50,
     }  # fmt: skip
     if se is not None:
-        found |= {"pass@1_se": se / 100}
+        results |= {"pass@1_se": se / 100}
     if ends is not None:
         low, high = (end / 100 for end in ends)
-        found["pass@k"] = {"1": {"value": correct / 100, "low": low, "high": high},
+        results["pass@k"] = {"1": {"value": correct / 100, "low": low, "high": high},
                            "8": {"value": correct / 100 + 0.2, "low": low + 0.2, "high": high + 0.2}}  # fmt: skip
-        found["maj@k"] = {"8": {"value": maj / 100, "low": low + 0.03, "high": high + 0.03}}
-    return found
+        results["maj@k"] = {"8": {"value": maj / 100, "low": low + 0.03, "high": high + 0.03}}
+    return results
 
 
 def made_run(
@@ -39,8 +39,8 @@ def made_run(
     for key, value in settings.items():
         place = config
         *groups, last = key.split("__")
-        for each in groups:
-            place = place.setdefault(each, {})
+        for group in groups:
+            place = place.setdefault(group, {})
         place[last] = value
     points = [{"optimizer_step": step, "samples_seen": 32 * step, "iteration": 1, "pass@1": correct / 100,
                "invalid": invalid / 100} for step, (correct, invalid) in (curve or {}).items()]  # fmt: skip

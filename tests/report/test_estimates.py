@@ -21,19 +21,19 @@ BASE = evaluation(30, 40, 20, ends=(25, 36))
 
 
 def runs_of(*finals: tuple[float, float, float]) -> list[Run]:
-    return [made_run(f"r{i}", BASE, evaluation(*each, ends=(each[0] - 4, each[0] + 5)), seed=i)
-            for i, each in enumerate(finals)]  # fmt: skip
+    return [made_run(f"r{i}", BASE, evaluation(*levels, ends=(levels[0] - 4, levels[0] + 5)), seed=i)
+            for i, levels in enumerate(finals)]  # fmt: skip
 
 
-def ends(found: Interval | None) -> tuple[float, float, float]:
-    assert found is not None
-    return found.value, found.low, found.high
+def ends(interval: Interval | None) -> tuple[float, float, float]:
+    assert interval is not None
+    return interval.value, interval.low, interval.high
 
 
 def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None:
-    (one,) = runs_of((60, 70, 5))
-    assert ends(estimate([one], "pass@1")) == pytest.approx((0.60, 0.56, 0.65))
-    assert ends(estimate([one], "maj@8")) == pytest.approx((0.70, 0.59, 0.68))
+    (run,) = runs_of((60, 70, 5))
+    assert ends(estimate([run], "pass@1")) == pytest.approx((0.60, 0.56, 0.65))
+    assert ends(estimate([run], "maj@8")) == pytest.approx((0.70, 0.59, 0.68))
     from_error = estimate([made_run("x", BASE, evaluation(60, 70, 5, se=2.0))], "pass@1")  # 1.96 standard errors
     assert ends(from_error) == pytest.approx((0.6, 0.6 - 0.0392, 0.6 + 0.0392))
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
@@ -41,17 +41,17 @@ def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None
 
 def test_nothing_invalid_has_the_interval_of_so_many_sources() -> None:
     """The rule of three: of n cases none, at most 1 − 0.025^(1/n); solutions to one problem are one case."""
-    for more, cases in (({}, 50), ({"sources": 10}, 10)):
-        found = estimate([made_run("x", BASE, evaluation(60, 70, 0) | more)], "invalid")
-        assert ends(found) == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / cases)))
+    for sources, cases in (({}, 50), ({"sources": 10}, 10)):
+        interval = estimate([made_run("x", BASE, evaluation(60, 70, 0) | sources)], "invalid")
+        assert ends(interval) == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / cases)))
 
 
 def test_a_run_that_is_not_finished_has_no_final_figure() -> None:
-    made = runs_of((60, 70, 9), (50, 66, 7), (10, 20, 7))
-    made[2].status = "running"
-    assert ends(estimate(made, "pass@1"))[0] == pytest.approx(0.55)
-    assert estimate(made[2:], "pass@1") is None
-    assert ends(estimate(made[2:], "pass@1", "base"))[0] == 0.3
+    runs = runs_of((60, 70, 9), (50, 66, 7), (10, 20, 7))
+    runs[2].status = "running"
+    assert ends(estimate(runs, "pass@1"))[0] == pytest.approx(0.55)
+    assert estimate(runs[2:], "pass@1") is None
+    assert ends(estimate(runs[2:], "pass@1", "base"))[0] == 0.3
 
 
 def test_votes_of_several_numbers_of_completions_are_not_compared() -> None:
@@ -64,16 +64,16 @@ def test_votes_of_several_numbers_of_completions_are_not_compared() -> None:
 
 def test_a_mean_reward_is_no_share() -> None:
     """Its interval may lie beyond 1, and nothing of it is in percent."""
-    made, rewards = runs_of((60.0, 70.0, 9.0), (63.0, 66.0, 7.0)), [-0.5, 2.5]
-    assert headlines(made) == ["pass@1", "maj@8"]
-    for run, reward in zip(made, rewards, strict=True):
+    runs, rewards = runs_of((60.0, 70.0, 9.0), (63.0, 66.0, 7.0)), [-0.5, 2.5]
+    assert headlines(runs) == ["pass@1", "maj@8"]
+    for run, reward in zip(runs, rewards, strict=True):
         run.summary["final"] |= {"mean_reward": reward, "mean_reward_se": 0.1}
-    assert headlines(made) == ["pass@1", "mean_reward", "maj@8"]
-    found = ends(estimate(made, "mean_reward"))
-    assert found == pytest.approx(by_hand.interval(rewards), rel=0.005)
-    assert found[2] > 1
-    assert estimate_text(made[1:], "mean_reward") == "2.5 [2.3, 2.7]"
-    assert estimate_text(made[1:], "pass@1") == "63.0 [59.0, 68.0]"
+    assert headlines(runs) == ["pass@1", "mean_reward", "maj@8"]
+    bounds = ends(estimate(runs, "mean_reward"))
+    assert bounds == pytest.approx(by_hand.interval(rewards), rel=0.005)
+    assert bounds[2] > 1
+    assert estimate_text(runs[1:], "mean_reward") == "2.5 [2.3, 2.7]"
+    assert estimate_text(runs[1:], "pass@1") == "63.0 [59.0, 68.0]"
     votes = {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}}
     assert headlines([made_run("y", {}, votes)]) == ["pass@1", "maj@4"], "the vote of most completions"
 
@@ -84,10 +84,10 @@ def test_a_mean_reward_is_no_share() -> None:
 def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> None:
     """It is asked of all first solutions, then of all second ones: three problems, two solutions, four verdicts."""
     counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1", "maj": "1000 0 500 0 250 1000"}
-    found = {"n": 4, "solutions": 2, "of_problems": counts}
-    assert problem_shares(found, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
-    assert problem_shares(found, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
-    assert problem_shares(found, "maj").tolist() == [0.5, 0.125, 0.75]
+    results = {"n": 4, "solutions": 2, "of_problems": counts}
+    assert problem_shares(results, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
+    assert problem_shares(results, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
+    assert problem_shares(results, "maj").tolist() == [0.5, 0.125, 0.75]
 
 
 def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
@@ -95,14 +95,14 @@ def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
     which stand at other places in the two lists."""
     levels = {0: 20, 1: 60, 2: 40, 3: 55, 4: 25}
 
-    def runs(algo: str, seeds: tuple[int, ...], more: float) -> Repetitions:
-        made = group(algo, tuple(float(levels[seed] + more) for seed in seeds), seeds=seeds).records()
-        return Repetitions(made[::-1] if more else made)
+    def runs(algo: str, seeds: tuple[int, ...], points: float) -> Repetitions:
+        records = group(algo, tuple(float(levels[seed] + points) for seed in seeds), seeds=seeds).records()
+        return Repetitions(records[::-1] if points else records)
 
-    found = difference(runs("a", (0, 1, 2, 3), 0), runs("b", (1, 2, 3, 4), 5))
-    assert found is not None
-    assert (found.seeds, found.value) == (3, pytest.approx(0.05, abs=0.001))
-    assert 0.03 < found.low < found.high < 0.07
+    interval = difference(runs("a", (0, 1, 2, 3), 0), runs("b", (1, 2, 3, 4), 5))
+    assert interval is not None
+    assert (interval.seeds, interval.value) == (3, pytest.approx(0.05, abs=0.001))
+    assert 0.03 < interval.low < interval.high < 0.07
     assert difference(runs("a", (0, 1), 0), runs("b", (2, 3), 5)) is None
 
 
@@ -158,10 +158,10 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs, monkeypatch
     assert [row["minus topr"] for row in rows] == ["", paired("tis", "topr"), paired("sft", "topr")]
     assert [row["paired over"] for row in rows] == ["", "3 seeds, problems", "3 seeds, problems"]
     best = f"topr has the highest mean of 3, {rows[0]['mean']} % pass@1 (3 runs). "
-    told = "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis."
-    assert sentence == best + told
-    alone = [run for run in runs if run.config["algo"]["name"] != "tis"]
-    assert ranked(alone)[0].endswith("It is above all others, at 95 % for all comparisons together.")
+    verdict = "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis."
+    assert sentence == best + verdict
+    without_tis = [run for run in runs if run.config["algo"]["name"] != "tis"]
+    assert ranked(without_tis)[0].endswith("It is above all others, at 95 % for all comparisons together.")
     few = [run for run in runs if run.config["seed"] < 2]
     assert ranked(few)[0].endswith("(2 runs). No winner: fewer than 3 seeds in common.")
     two = [run for run in runs if run.name != "sft0"]
@@ -210,7 +210,7 @@ def test_collapsed_groups_have_no_part_in_the_error_of_the_others(
     runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their seeds lie far apart; with their spread in the common error sft would not be told apart from topr."""
-    alone, _ = ranked(runs)
+    without_collapsed, _ = ranked(runs)
     values = np.stack([np.stack([counts(algo, seed, "final") / N for seed in range(3)]) for algo in LEVELS])
     apart = np.stack([np.full(PROBLEMS, level) for level in (0.0, 1.0, 0.05)])
     assert below_another(values)[2].any()
@@ -218,18 +218,18 @@ def test_collapsed_groups_have_no_part_in_the_error_of_the_others(
     fallen = [made_run(f"dpo{seed}", {"pass@1": 0.9}, {"pass@1": level}, algo__name="dpo", seed=seed)
               for seed, level in enumerate((0.0, 1.0, 0.05))]  # fmt: skip
     monkeypatch.setitem(LEVELS_OF_COLLAPSED, "dpo", apart)
-    found, _ = ranked([*runs, *fallen])
-    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in found
-    assert found.endswith("Collapsed: dpo (2 of 3 seeds).")
-    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in alone
+    with_collapsed, _ = ranked([*runs, *fallen])
+    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in with_collapsed
+    assert with_collapsed.endswith("Collapsed: dpo (2 of 3 seeds).")
+    assert "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis." in without_collapsed
 
 
 def test_a_single_group_is_compared_with_its_base_and_unfinished_runs_are_left_out(runs: list[Run]) -> None:
     mine = [run for run in runs if run.config["algo"]["name"] == "topr"]
     gained = np.stack([counts("topr", seed, "final") - counts("topr", seed, "base") for seed in range(3)]) / N
-    told = f"(3 runs), by {crossed_interval(gained).percent(sign=True)} points."
+    gain = f"(3 runs), by {crossed_interval(gained).percent(sign=True)} points."
     base, final = (estimate_text(mine, "pass@1", stage) for stage in ("base", "final"))
-    assert ranked(mine) == (f"topr went from {base} to {final} % pass@1 {told}", [])
+    assert ranked(mine) == (f"topr went from {base} to {final} % pass@1 {gain}", [])
     for run in runs:
         run.status = "running"
     assert ranked(runs) == ("No run has finished yet.", [])

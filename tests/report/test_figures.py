@@ -22,7 +22,7 @@ MORE = by_hand.mean(SHIFT)
 
 def group(algo: str, correct: float, maj: float, invalid: float, **settings: Any) -> list[Run]:
     """Three seeds; the curve is below what is measured in the end, which is on other problems."""
-    found = []
+    runs = []
     for seed, shift in enumerate(SHIFT):
         final = evaluation(correct + shift, maj + shift, invalid, ends=(correct - 4, correct + 4))
         final["correct_histogram"] = [10, 0, 0, 0, 0, 0, 0, 0, 40] if algo == "topr" else [25, 25, 0, 0, 0, 0, 0, 0, 0]
@@ -30,17 +30,17 @@ def group(algo: str, correct: float, maj: float, invalid: float, **settings: Any
         base["correct_histogram"] = [0, 0, 50, 0, 0, 0, 0, 0, 0]
         curve = {0: (28.0, 22.0), 10: (correct - 9 + shift, invalid + 4), 20: (correct - 5 + shift, invalid + 2)}
         updates = [{"loss": i + shift, "kl_mu": 2.0 * i + len(algo)} for i in range(1, 5)]
-        more = {"seed": seed, "algo__name": algo, **settings}
-        found.append(made_run(f"{algo}{seed}{settings}", base, final, curve, updates, **more))
-    return found
+        seed_settings = {"seed": seed, "algo__name": algo, **settings}
+        runs.append(made_run(f"{algo}{seed}{settings}", base, final, curve, updates, **seed_settings))
+    return runs
 
 
 def plotted(runs: Sequence[Run]) -> dict[str, dict[str, pd.DataFrame]]:
     """The points of each plot by its name and that of the line."""
     comparison = group_runs(runs)
-    found = plot_runs(comparison, best_first(comparison.groups))
-    assert len({plot.name for plot in found}) == len(found)
-    return {plot.name: {line.name.split(" (")[0]: line.points for line in plot.lines} for plot in found}
+    plots = plot_runs(comparison, best_first(comparison.groups))
+    assert len({plot.name for plot in plots}) == len(plots)
+    return {plot.name: {line.name.split(" (")[0]: line.points for line in plot.lines} for plot in plots}
 
 
 def points(line: pd.DataFrame) -> tuple[list[float], Any]:
@@ -57,56 +57,56 @@ def of_seeds(*levels: float) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, dict[str, pd.DataFrame]]:
+def plots() -> dict[str, dict[str, pd.DataFrame]]:
     return plotted([*group("topr", 60, 70, 5), *group("is", 45, 50, 11)])
 
 
-def test_curves_and_metrics_are_those_of_their_groups(found: dict[str, dict[str, pd.DataFrame]]) -> None:
-    topr = found["curve_pass_1"]["topr"]
+def test_curves_and_metrics_are_those_of_their_groups(plots: dict[str, dict[str, pd.DataFrame]]) -> None:
+    topr = plots["curve_pass_1"]["topr"]
     assert points(topr) == ([0, 10, 20], [28, 51 + MORE, 55 + MORE])
     assert of_seeds(51, 55) == percent(topr[1:])
-    assert points(found["curve_pass_1"]["is"]) == ([0, 10, 20], [28, 36 + MORE, 40 + MORE])
-    assert points(found["curve_invalid"]["is"]) == ([0, 10, 20], [22, 15, 13])
-    assert found["training_loss"]["topr"]["mean"].tolist() == pytest.approx([i + MORE for i in range(1, 5)])
-    assert found["training_kl_mu"]["is"]["mean"].tolist() == [4, 6, 8, 10]
+    assert points(plots["curve_pass_1"]["is"]) == ([0, 10, 20], [28, 36 + MORE, 40 + MORE])
+    assert points(plots["curve_invalid"]["is"]) == ([0, 10, 20], [22, 15, 13])
+    assert plots["training_loss"]["topr"]["mean"].tolist() == pytest.approx([i + MORE for i in range(1, 5)])
+    assert plots["training_kl_mu"]["is"]["mean"].tolist() == [4, 6, 8, 10]
 
 
 def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_size_by_age() -> None:
-    late = []
+    runs = []
     for seed, slow in enumerate((1.0, 2.0)):
         updates = [{"age": 1.0, "tokens": 100 * slow, "virtual_time": slow * i, "ess_age0": 0.9, "ess_age2": 0.1 * i}
                    for i in range(1, 5)]  # fmt: skip
         curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
-        late.append(made_run(f"late{seed}", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates, seed=seed))
+        runs.append(made_run(f"late{seed}", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates, seed=seed))
     assert size_by_age(made_run("begun", evaluation(20, 30, 5), evaluation(50, 60, 5), {}, [])).empty
-    found = plotted(late)
-    (by_time,), (by_tokens,) = (found[f"curve_pass_1_{axis}"].values() for axis in ("virtual_time", "tokens"))
+    plots = plotted(runs)
+    (by_time,), (by_tokens,) = (plots[f"curve_pass_1_{axis}"].values() for axis in ("virtual_time", "tokens"))
     assert points(by_time) == ([0, 2, 4], [20, 27.5, 40])  # the slower seed's between its places
     assert points(by_tokens) == ([0, 200, 400], [20, 27.5, 40])
-    (ages,) = found["ess_by_age"].values()
+    (ages,) = plots["ess_by_age"].values()
     assert (ages.index.tolist(), ages["mean"].tolist()) == ([0, 2], pytest.approx([0.9, 0.25]))
     assert not {"ess_by_age", "curve_pass_1_tokens"} & plotted(group("topr", 60, 70, 5)).keys()
 
 
-def test_the_final_figures_stand_side_by_side(found: dict[str, dict[str, pd.DataFrame]]) -> None:
+def test_the_final_figures_stand_side_by_side(plots: dict[str, dict[str, pd.DataFrame]]) -> None:
     for name, levels in (("pass@1", (60, 45)), ("maj@8", (70, 50))):
-        assert of_seeds(*levels) == percent(found["final"][name])
-    assert points(found["final"]["invalid"]) == ([0, 1], [5, 11])
-    assert points(found["final"]["base pass@1"]) == ([0, 1], [30, 30])
+        assert of_seeds(*levels) == percent(plots["final"][name])
+    assert points(plots["final"]["invalid"]) == ([0, 1], [5, 11])
+    assert points(plots["final"]["base pass@1"]) == ([0, 1], [30, 30])
 
 
-def test_k_and_histograms(found: dict[str, dict[str, pd.DataFrame]]) -> None:
+def test_k_and_histograms(plots: dict[str, dict[str, pd.DataFrame]]) -> None:
     expected = {"topr": [60 + MORE, 80 + MORE], "is": [45 + MORE, 65 + MORE], "base": [30, 50]}
     assert {name: ([1, 8], values) for name, values in expected.items()} == {
-        name: points(line) for name, line in found["pass_at_k"].items()
+        name: points(line) for name, line in plots["pass_at_k"].items()
     }
-    assert points(found["maj_at_k"]["is"]) == ([8], [50 + MORE])
+    assert points(plots["maj_at_k"]["is"]) == ([8], [50 + MORE])
     counts = {"base": [0, 0, 100] + [0] * 6, "topr": [20] + [0] * 7 + [80], "is": [50, 50] + [0] * 7}
     assert {name: ([*range(9)], values) for name, values in counts.items()} == {
-        name: points(line) for name, line in found["correct_histogram"].items()
+        name: points(line) for name, line in plots["correct_histogram"].items()
     }
     # The same completions in all: the interval over problems.
-    assert found["pass_at_k"]["base"].iloc[0].tolist() == [0.3, 0.25, 0.36]
+    assert plots["pass_at_k"]["base"].iloc[0].tolist() == [0.3, 0.25, 0.36]
 
 
 def test_each_base_is_its_own_line() -> None:
@@ -126,12 +126,12 @@ def test_a_line_of_a_sweep_is_of_one_setting_each() -> None:
     """As in Figure 5: p̃ in several runs, each once, beside another setting that differs. Longer lines come first."""
     runs = [run for (algo, p), level in LEVELS.items()
             for run in group(algo, level, 50, 5, effective_positive=p)]  # fmt: skip
-    found = plotted(runs)["sweep_effective_positive"]
-    assert list(found) == ["topr", "is", "sft"]
-    for algo, line in found.items():
-        mine = {p: level for (name, p), level in LEVELS.items() if name == algo}
-        assert ([*mine], [level + MORE for level in mine.values()]) == points(line)
-        assert of_seeds(*mine.values()) == percent(line)
+    lines = plotted(runs)["sweep_effective_positive"]
+    assert list(lines) == ["topr", "is", "sft"]
+    for algo, line in lines.items():
+        levels = {p: level for (name, p), level in LEVELS.items() if name == algo}
+        assert ([*levels], [level + MORE for level in levels.values()]) == points(line)
+        assert of_seeds(*levels.values()) == percent(line)
 
 
 def test_what_follows_from_the_drawn_set_is_averaged_over_seeds() -> None:
@@ -145,18 +145,18 @@ def test_what_follows_from_the_drawn_set_is_averaged_over_seeds() -> None:
 def test_figures_never_pool_groups_and_show_the_best() -> None:
     runs = [made_run(f"{p}", evaluation(30, 40, 20), evaluation(p, 50, 5), {0: (30, 20), 5: (35, 9), 10: (p, 5)}, p=p)
             for p in range(40, 64, 2)]  # fmt: skip
-    found = plotted(runs)
-    assert list(found["curve_pass_1"]) == [f"p={p}" for p in range(62, 42, -2)]
-    assert ([*range(10)], [float(p) for p in range(62, 42, -2)]) == points(found["final"]["pass@1"])
+    plots = plotted(runs)
+    assert list(plots["curve_pass_1"]) == [f"p={p}" for p in range(62, 42, -2)]
+    assert ([*range(10)], [float(p) for p in range(62, 42, -2)]) == points(plots["final"]["pass@1"])
 
 
-@pytest.mark.parametrize(("steps", "drawn"), [((0, 20), False), ((0, 10, 20), True)])
-def test_a_curve_shows_more_than_where_it_begins_and_ends(steps: tuple[int, ...], drawn: bool) -> None:
+@pytest.mark.parametrize(("steps", "is_drawn"), [((0, 20), False), ((0, 10, 20), True)])
+def test_a_curve_shows_more_than_where_it_begins_and_ends(steps: tuple[int, ...], is_drawn: bool) -> None:
     """The final figures and the table have these."""
     curve, updates = dict.fromkeys(steps, (30.0, 5.0)), [{"loss": 1.0}] * len(steps)
-    found = plotted([made_run("a", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates)])
-    assert [name in found for name in ("curve_pass_1", "curve_invalid", "training_loss", "final")] == [
-        *[drawn] * 3,
+    plots = plotted([made_run("a", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates)])
+    assert [name in plots for name in ("curve_pass_1", "curve_invalid", "training_loss", "final")] == [
+        *[is_drawn] * 3,
         True,
     ]
 
@@ -180,8 +180,8 @@ def test_a_setting_that_spans_a_decade_has_a_logarithmic_axis(key: str, values: 
 
 
 def test_small_and_large_numbers_are_written_as_in_the_documents() -> None:
-    shown = {0.0001: "1e-4", 3e-5: "3e-5", 0.00015: "1.5e-4", 0.02: "0.02", 1: "1", 128: "128", 0: "0", 1e6: "1e6"}
-    assert {value: plain_number(value) for value in shown} == shown
+    texts = {0.0001: "1e-4", 3e-5: "3e-5", 0.00015: "1.5e-4", 0.02: "0.02", 1: "1", 128: "128", 0: "0", 1e6: "1e6"}
+    assert {value: plain_number(value) for value in texts} == texts
 
 
 @pytest.mark.parametrize("whiskers", [True, False])
@@ -191,7 +191,7 @@ def test_an_interval_reaches_as_far_down_and_up_as_it_does(whiskers: bool) -> No
     line = Line("topr", 0, pd.DataFrame(columns, index=[1.0, 2.0, 4.0]))
     (ax,) = draw(Plot("x", "result", "x", "x", "y", [line], whiskers=whiskers)).axes
     if whiskers:
-        ends = [one[:, 1] for one in ax.containers[0].lines[2][0].get_segments()]
+        ends = [segment[:, 1] for segment in ax.containers[0].lines[2][0].get_segments()]
     else:
         area = ax.collections[0].get_paths()[0].vertices
         ends = [sorted({y for place, y in area if place == x}) for x in line.points.index]
@@ -207,9 +207,9 @@ def losses(*values: object) -> pd.DataFrame:
 
 
 def test_what_is_missing_or_not_finite_is_no_number() -> None:
-    found = thin(losses(1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1})["loss"], points=2)
-    np.testing.assert_allclose(found, [1.0, 3.0])
-    assert found.index.tolist() == [4, 8], "where each bin ends"
+    curve = thin(losses(1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1})["loss"], points=2)
+    np.testing.assert_allclose(curve, [1.0, 3.0])
+    assert curve.index.tolist() == [4, 8], "where each bin ends"
     assert to_frame([]).empty
 
 
@@ -217,9 +217,9 @@ def test_a_band_has_at_each_place_the_interval_of_the_values_there() -> None:
     """It has only places that all curves were measured at."""
     first, second, third = (pd.Series(values, [0.0, 10.0, 20.0])
                             for values in ([0.3, 0.5, 0.4], [0.2, 0.6, 0.5], [0.35, 0.4, 0.45]))  # fmt: skip
-    found = band([first, second, third.iloc[[0, 2]], first[:0]], share=True)
-    assert found.index.tolist() == [0, 20]
-    for x, row in found.iterrows():
+    points_of_band = band([first, second, third.iloc[[0, 2]], first[:0]], share=True)
+    assert points_of_band.index.tolist() == [0, 20]
+    for x, row in points_of_band.iterrows():
         mean, low, high = by_hand.interval([first[x], second[x], third[x]])
         assert row.tolist() == pytest.approx([mean, max(0.0, low), high], abs=1e-3)
     ends = band([first, second[:2]])  # of two their range, up to where the shorter one ends

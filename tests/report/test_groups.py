@@ -28,11 +28,11 @@ def test_settings_that_follow_from_others_do_not_name_groups() -> None:
     runs = [made_run(f"{name}{lr}{seed}", {}, {}, algo__name=name, algo__b_pos=b, lr=lr, seed=seed,
                      output_dir=str(seed), optim__micro_batch_size=seed)
             for seed in (2, 0, 1) for name, b in (("topr", 1.0), ("is", math.inf)) for lr in (1e-3, 1e-4)]  # fmt: skip
-    found = group_runs(runs)
-    assert found.keys == ["algo.name", "lr"]
-    assert found.differing == ["algo.name", "algo.b_pos", "lr"]
-    assert list(found.groups) == ["is, lr=0.0001", "is, lr=0.001", "topr, lr=0.0001", "topr, lr=0.001"]
-    assert all([run.config["seed"] for run in members] == [2, 0, 1] for members in found.groups.values())
+    comparison = group_runs(runs)
+    assert comparison.keys == ["algo.name", "lr"]
+    assert comparison.differing == ["algo.name", "algo.b_pos", "lr"]
+    assert list(comparison.groups) == ["is, lr=0.0001", "is, lr=0.001", "topr, lr=0.0001", "topr, lr=0.001"]
+    assert all([run.config["seed"] for run in members] == [2, 0, 1] for members in comparison.groups.values())
     assert sizes([made_run(f"r{i}", {}, {}, seed=i) for i in range(3)]) == {"topr": 3}
     unlike = [made_run("a", {}, {}), made_run("b", {}, {}), Run(Path("c"), "c")]
     assert sizes(unlike) == {"topr": 1, "c (settings unknown)": 1}
@@ -46,11 +46,12 @@ def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() 
     settings, decides = plain(config), dict(flatten(config.identity))
     told_apart, pooled = [], []
     for key, value in flatten(settings):
-        other = json.loads(json.dumps(settings))
+        changed_settings = json.loads(json.dumps(settings))
         *groups, last = key.split(".")
-        functools.reduce(dict.__getitem__, groups, other)[last] = f"not {value}"
-        found = group_runs([Run(Path(name), name, config=each) for name, each in (("a", settings), ("b", other))])
-        (told_apart if len(found.groups) == 2 else pooled).append(key)
+        functools.reduce(dict.__getitem__, groups, changed_settings)[last] = f"not {value}"
+        runs = [Run(Path("a"), "a", config=settings), Run(Path("b"), "b", config=changed_settings)]
+        is_another_group = len(group_runs(runs).groups) == 2
+        (told_apart if is_another_group else pooled).append(key)
     assert {*pooled} & {*decides} - {"evaluation.every"} == {"seed", "sampler.seed", "data.seed"}
     assert {"algo.b_neg", "optim.lr", "sampler.temperature", "evaluation.seed", "data.eval_n"} <= {*told_apart}
     assert {"cluster.jobs", "output_dir", "optim.micro_batch_size"} <= {*pooled}

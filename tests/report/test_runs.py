@@ -24,14 +24,14 @@ from topr_exp.types import TOPRError
 
 def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_all_problems(tmp_path: Path) -> None:
     _, folder = make_run(tmp_path)
-    some, ended = {"subset": 50}, {"iteration": 1}
-    told = [{"iteration": 0, "pass@1": 0.2}, {"iteration": 0, **some, "pass@1": 0.25},
-            {**ended, "step": 10, **some, "pass@1": 0.5}, {**ended, "step": 20, **some, "pass@1": 0.6},
-            {**ended, **some, "pass@1": 0.7}, {**ended, "pass@1": 0.65}]  # fmt: skip
-    write_lines(folder / "eval.jsonl", told)
+    on_subset, ended = {"subset": 50}, {"iteration": 1}
+    evaluations = [{"iteration": 0, "pass@1": 0.2}, {"iteration": 0, **on_subset, "pass@1": 0.25},
+            {**ended, "step": 10, **on_subset, "pass@1": 0.5}, {**ended, "step": 20, **on_subset, "pass@1": 0.6},
+            {**ended, **on_subset, "pass@1": 0.7}, {**ended, "pass@1": 0.65}]  # fmt: skip
+    write_lines(folder / "eval.jsonl", evaluations)
     run = read_run(folder)
-    assert [each["pass@1"] for each in run.evaluations] == [0.2, 0.65]
-    assert [(each["optimizer_step"], each["pass@1"]) for each in run.curve] == [(0, 0.25), (10, 0.5), (20, 0.7)]
+    assert [record["pass@1"] for record in run.evaluations] == [0.2, 0.65]
+    assert [(record["optimizer_step"], record["pass@1"]) for record in run.curve] == [(0, 0.25), (10, 0.5), (20, 0.7)]
 
 
 def test_an_unfinished_run_shows_how_far_it_got(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
     assert [run.path for run in find_runs([folder])] == [folder]
     make_run(tmp_path / "b", "name=third")
     names = [run.name.split("/") for run in find_runs([tmp_path])]
-    assert [each[0] for each in names] == ["first", names[1][0], "third"], "of one name: told apart by their folders"
+    assert [parts[0] for parts in names] == ["first", names[1][0], "third"], "of one name: told apart by their folders"
     make_run(tmp_path / "c", "name=third")
     assert len({run.name for run in find_runs([tmp_path])}) == 4, "by more of them where sweeps have one name"
 
@@ -84,10 +84,10 @@ def test_runs_that_may_not_be_read_are_left_out_with_a_warning(ordinary_user, ca
     _, hidden = make_run(ordinary_user, "seed=1")
     hidden.chmod(0)
     become_ordinary(ordinary_user)
-    found = find_runs([ordinary_user])
+    runs = find_runs([ordinary_user])
     os.seteuid(os.getuid())
     hidden.chmod(0o755)
-    assert [run.config["seed"] for run in found] == [0]
+    assert [run.config["seed"] for run in runs] == [0]
     assert f"cannot read {hidden}: Permission denied; what is in it is left out" in capsys.readouterr().err
 
 
@@ -142,10 +142,10 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_pa
             if state == "running":
                 (folder / "DONE").unlink()
             names.append(folder.name)
-            found = read_run(folder)
-            assert found.notes or name in OTHERS or number > len(WHOLE) + 2, (state, version)
-    for number, each in enumerate(names, 1):
-        Run(intact.with_name(each), number, [], {}, "", [], 0.0).save()
+            run_of_folder = read_run(folder)
+            assert run_of_folder.notes or name in OTHERS or number > len(WHOLE) + 2, (state, version)
+    for number, folder_name in enumerate(names, 1):
+        Run(intact.with_name(folder_name), number, [], {}, "", [], 0.0).save()
     run = read_run(intact)
     assert (run.notes, run.status) == ([], "done")
     assert run.figure("final", "pass@1") == run.evaluations[-1]["pass@1"]

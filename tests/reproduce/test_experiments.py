@@ -47,7 +47,7 @@ def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed
         name: plan_figure(named(name), request_for(named(name))).jobs.values()
         for name in ("fig1", "fig2", "fig7", "related")
     }
-    folders = {name: {job.config.folder for job in each} for name, each in jobs.items()}
+    folders = {name: {job.config.folder for job in jobs_of_figure} for name, jobs_of_figure in jobs.items()}
     assert len(folders["fig1"]) == 21
     assert folders["fig2"] < folders["fig1"]
     assert [len(folders[name] & folders["fig1"]) for name in ("fig7", "related")] == [6, 3]
@@ -57,8 +57,8 @@ def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed
 
 
 def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:
-    def composed(experiment: str, *more: str) -> Any:
-        return config_of(f"experiment={experiment}", "model=llama3_8b", "seed=0", *more)
+    def composed(experiment: str, *words: str) -> Any:
+        return config_of(f"experiment={experiment}", "model=llama3_8b", "seed=0", *words)
 
     figure_5 = composed("fig5", "compose.positive_share=0.1", "effective_positive=0.1")
     assert (figure_5.compose.n_examples, figure_5.optim.lr, figure_5.data.source) == (50_000, 5e-7, "hub")
@@ -90,28 +90,28 @@ def test_an_experiment_s_own_settings_and_the_command_line_s() -> None:
 def test_one_algorithm_of_a_figure_that_has_settings_of_others(text: str, losses: set[str]) -> None:
     figure = named("nats")
     jobs = plan_figure(figure, request_for(figure, overrides=(text, "seed=0", "optim.lr=3e-4"))).jobs
-    found = (job.config.algo for job in jobs.values())
-    assert {f"{algo.name} {getattr(algo, 'ratio', '')}" for algo in found} == losses
+    algorithms = (job.config.algo for job in jobs.values())
+    assert {f"{algo.name} {getattr(algo, 'ratio', '')}" for algo in algorithms} == losses
 
 
 @pytest.mark.parametrize(
-    ("given", "there", "not_there"),
+    ("words", "included", "left_out"),
     [("--list model=tiny_noise", "fig1", "table2 mu"), ("--full", "table2 mu lag", ""),
      ("--full model=tiny", "mu", "lag table2"), ("fig2 mu", "fig2 mu", "fig1"), ("", "fig1 table2", "mu")],
 )  # fmt: skip
-def test_which_figures_are_asked_for(given: str, there: str, not_there: str) -> None:
-    names = {figure.name for figure in choose_figures(FIGURES, parser().parse_intermixed_args(given.split()))}
-    assert names >= {*there.split()}
-    assert not names & {*not_there.split()}
+def test_which_figures_are_asked_for(words: str, included: str, left_out: str) -> None:
+    names = {figure.name for figure in choose_figures(FIGURES, parser().parse_intermixed_args(words.split()))}
+    assert names >= {*included.split()}
+    assert not names & {*left_out.split()}
 
 
 def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path, capsys):
     """The real thing at the smallest size: one run for two figures; a second time nothing is run; a check."""
     out = tmp_path / "results"
-    given = ["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", str(out)]
+    command = ["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", str(out)]
 
-    def reproduce(*more: str) -> tuple[int, str]:
-        code = main([*given, *more])
+    def reproduce(*words: str) -> tuple[int, str]:
+        code = main([*command, *words])
         return code, capsys.readouterr().out
 
     code, printed = reproduce()

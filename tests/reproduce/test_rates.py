@@ -35,7 +35,7 @@ def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
 
 
 @pytest.mark.parametrize(
-    ("levels", "chosen", "runs"),
+    ("levels", "best", "runs"),
     [
         ((1, 2, 3, 60, 80, 60, 3), 3e-4, 4),  # the others are plainly worse: one seed each
         ((1, 2, 3, 78, 80, 79, 3), 3e-4, 6),
@@ -43,11 +43,11 @@ def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
         ((30, 40, 50, 60, 70, 80, 90), 3e-3, 5),
     ],
 )
-def test_a_grid_grows_until_its_choice_has_neighbours(levels: tuple[float, ...], chosen: float, runs: int) -> None:
+def test_a_grid_grows_until_its_choice_has_neighbours(levels: tuple[float, ...], best: float, runs: int) -> None:
     tried = searched({rate: (level, level) for rate, level in zip(GRID, levels, strict=True)})
-    assert best_rate(tried) == chosen
+    assert best_rate(tried) == best
     assert sum(map(len, tried.values())) == runs
-    at = GRID.index(chosen)
+    at = GRID.index(best)
     assert {GRID[i] for i in (at - 1, at + 1) if 0 <= i < len(GRID)} <= tried.keys()
 
 
@@ -110,14 +110,14 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     assert read_rates(tried) == {
         "tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 3e-3: [59.0, 59.0]}}
     }
-    kept = runs_of(records.read(tmp_path / "rates.json"))
-    assert len(kept) == 5
-    assert {name for one in kept for name in (*one, *one["final"])} == {
+    recorded = runs_of(records.read(tmp_path / "rates.json"))
+    assert len(recorded) == 5
+    assert {name for record in recorded for name in (*record, *record["final"])} == {
         "run", "settings", "environment", "final", "pass@1"
     }, "what a choice reads"  # fmt: skip
-    again = len(started)
+    count = len(started)
     assert rates.main(command) == 1
-    assert started[again:] == [(1e-3, 101)], "what is recorded is not run again"
+    assert started[count:] == [(1e-3, 101)], "what is recorded is not run again"
     why = "no space left"
     assert rates.main(command) == 1
     assert "no space left; a rate is judged by loss" in capsys.readouterr().err
@@ -147,25 +147,25 @@ def test_runs_on_long_answers_have_the_rate_of_their_staleness_and_loss() -> Non
     """The loss by its width or division, where these are not the YAML's."""
     names = {("topr", False): "topr_undivided", ("ppo", 0.8): "ppo_eps_low_0_8", ("gspo", 0.03): "gspo_eps_low_0_03",
              ("vespo", 0.5): "vespo_c1_pos_0_5"}  # fmt: skip
-    conf, seen, figure = read_rates(), set(), named("staleness_by_rate")
+    conf, cells, figure = read_rates(), set(), named("staleness_by_rate")
     for job in plan_figure(figure, request_for(figure)).jobs.values():
         algo, updates = job.config.algo, job.config.schedule.updates
-        own = getattr(algo, "c1_pos", getattr(algo, "eps_low", getattr(algo, "length_normalize", None)))
-        own = names.get((algo.name, own), algo.name)
-        assert job.config.optim.lr == conf[f"tiny_long_10_turns_{updates}_updates"][own]
-        seen.add((own, updates))
-    assert {loss for loss, _ in seen} >= {*names.values(), "topr", "tis", "grpo", "vespo", "cispo", "m2po"}
-    assert len(seen) == 23
+        loss_name = getattr(algo, "c1_pos", getattr(algo, "eps_low", getattr(algo, "length_normalize", None)))
+        loss_name = names.get((algo.name, loss_name), algo.name)
+        assert job.config.optim.lr == conf[f"tiny_long_10_turns_{updates}_updates"][loss_name]
+        cells.add((loss_name, updates))
+    assert {loss for loss, _ in cells} >= {*names.values(), "topr", "tis", "grpo", "vespo", "cispo", "m2po"}
+    assert len(cells) == 23
 
 
 # ---- fresh and stale batches
 
 
 @pytest.mark.parametrize("updates", [1, 8, 64])
-@pytest.mark.parametrize("more", [(), ("algo=grpo", "data.n=8", "optim.whole_groups=true")])
-def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words_of_loss", [(), ("algo=grpo", "data.n=8", "optim.whole_groups=true")])
+def test_batches_hold_equally_many_problems_however_stale(updates: int, words_of_loss: tuple[str, ...]) -> None:
     """Of an update's 32 completions: 32 problems with an answer each, or 4 whole groups of 8."""
-    words = ("experiment=staleness_by_rate", "schedule=on_policy", f"schedule.updates={updates}", *more)
+    words = ("experiment=staleness_by_rate", "schedule=on_policy", f"schedule.updates={updates}", *words_of_loss)
     config = config_of(f"--config-dir={CONF}", *words, "optim.lr=1e-4", "seed=0")
     n, size, schedule = config.data.n, config.optim.batch_size, config.schedule
     assert schedule.prompts is not None
@@ -175,10 +175,10 @@ def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tu
     assert config.data.train_problems is not None
     assert schedule.prompts * schedule.rounds <= config.data.train_problems, "none comes twice"
     problem = np.repeat(np.arange(schedule.prompts), n)
-    found = build_training_set(make_graded(problem, problem % 3 == 0), "pm1", config.compose, "examples",
+    training_set = build_training_set(make_graded(problem, problem % 3 == 0), "pm1", config.compose, "examples",
                                seed=0, iteration=1, baseline=None, effective=None, round_number=0)  # fmt: skip
-    order = found.order(0, 1, 1_000_000, whole_groups=config.optim.whole_groups)
+    order = training_set.order(0, 1, 1_000_000, whole_groups=config.optim.whole_groups)
     assert sorted(order) == list(range(32 * updates))
     for start in range(0, len(order), size):
-        problems = found.problem_of(order[start : start + size])
+        problems = training_set.problem_of(order[start : start + size])
         assert np.unique(problems, return_counts=True)[1].tolist() == [n] * (32 // n)

@@ -45,20 +45,22 @@ def test_a_figure_is_the_recorded_one_and_its_claims_have_runs(figure: Figure, t
         assert [claim.text for claim in claims if claim.evidence in ("", "no runs") or "{" in claim.text] == []
     with project_style():
         save_picture(figure.draw(runs, stored["extra"]), tmp_path / "now.png")
-    now, then = (matplotlib.image.imread(path) for path in (tmp_path / "now.png", RESULTS / f"{figure.name}.png"))
-    assert now.shape == then.shape
-    assert np.mean(np.abs(now - then).max(axis=-1) > 0.1) < 5e-4
+    drawn_pixels, recorded_pixels = (
+        matplotlib.image.imread(path) for path in (tmp_path / "now.png", RESULTS / f"{figure.name}.png")
+    )
+    assert drawn_pixels.shape == recorded_pixels.shape
+    assert np.mean(np.abs(drawn_pixels - recorded_pixels).max(axis=-1) > 0.1) < 5e-4
 
 
 @EVERY_FIGURE
 def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
     """As when a sweep was stopped: it is drawn, judged and written, and no run is none."""
     stored = records.read(RESULTS / f"{figure.name}.json")
-    some = Runs(records.runs_of(stored)[::3])
+    half = Runs(records.runs_of(stored)[::3])
     if figure.name in ("fig3", "fig4", "fig7", "table1", "agro_kl", "lag"):  # of each kind of panel
         with project_style():
-            save_picture(figure.draw(some, stored["extra"]), tmp_path / "half.png")
-    for members in some.split("model.name").values():
+            save_picture(figure.draw(half, stored["extra"]), tmp_path / "half.png")
+    for members in half.split("model.name").values():
         assert all(claim.evidence for claim in figure.judge(members, stored["extra"]))
         assert len(number_table(figure, members)) > 2
     if figure.name not in ("fig2", "agro_fig1"):  # whose curves are no runs'
@@ -68,10 +70,10 @@ def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
 @EVERY_FIGURE
 def test_recorded_runs_are_those_of_the_experiments(figure: Figure) -> None:
     """Settings of the first two seeds, composed now, are identities of records; so that --recorded runs nothing."""
-    known = records.records_by_identity(records.read(RESULTS / f"{figure.name}.json"))
+    recorded = records.records_by_identity(records.read(RESULTS / f"{figure.name}.json"))
     jobs = plan_figure(figure, request_for(figure, overrides=("seed=0",))).jobs
     assert jobs
-    assert jobs.keys() <= known.keys()
+    assert jobs.keys() <= recorded.keys()
     assert len({job.config.folder for job in jobs.values()}) == len(jobs)
 
 
@@ -80,28 +82,28 @@ def test_nothing_is_made_up_for_figures_without_runs(tmp_path: Path) -> None:
 
 
 def test_records_name_their_environment_and_differences(tmp_path: Path) -> None:
-    one, other = group("topr", 50, seeds=(0, 1)).records()
-    other["environment"] = {"git_commit": "def"}
-    records.write(tmp_path / "x.json", [other, one], {"number": 1.5})
+    first, second = group("topr", 50, seeds=(0, 1)).records()
+    second["environment"] = {"git_commit": "def"}
+    records.write(tmp_path / "x.json", [second, first], {"number": 1.5})
     stored = records.read(tmp_path / "x.json")
     assert stored["extra"] == {"number": 1.5}
-    known = records.records_by_identity(stored)
-    assert known[key_of(other)]["environment"] == {"git_commit": "def"}
-    assert records.differences(known[key_of(one)], one) == []
-    changed = json.loads(json.dumps(one))
+    recorded = records.records_by_identity(stored)
+    assert recorded[key_of(second)]["environment"] == {"git_commit": "def"}
+    assert records.differences(recorded[key_of(first)], first) == []
+    changed = json.loads(json.dumps(first))
     changed["final"]["of_problems"]["correct"] = "1 2"
-    assert records.differences(one, changed)[0].startswith("final.of_problems.correct: ")
+    assert records.differences(first, changed)[0].startswith("final.of_problems.correct: ")
     assert records.read(tmp_path / "absent.json")["runs"] == []
 
 
 def test_a_file_has_the_environment_and_the_base_of_many_runs_once(tmp_path: Path) -> None:
-    made = group("topr", 50, seeds=(0, 1, 2)).records()
-    records.write(tmp_path / "x.json", made, {})
+    written = group("topr", 50, seeds=(0, 1, 2)).records()
+    records.write(tmp_path / "x.json", written, {})
     stored = records.read(tmp_path / "x.json")
     assert len(stored["runs"]) == 3
-    assert len(stored["bases"]) == len({json.dumps(record["base"]) for record in made})
+    assert len(stored["bases"]) == len({json.dumps(record["base"]) for record in written})
     assert [record["base"] for record in records.records_by_identity(stored).values()] == [
-        record["base"] for record in made
+        record["base"] for record in written
     ]
 
 

@@ -179,10 +179,13 @@ def test_claims_for_each_group_and_against_all_others() -> None:
     assert words["TOPR: large"] == "reversed"
     assert list(words) == [f"{name}: large" for name in ("TOPR", "PPO", "DPO", "IS")]
     small_beta = Runs([record for record in RUNS if record["settings"]["algo.beta"] == 0.1])
-    others = others_end_above(lambda name: f"{name} above TOPR", algorithms, "topr")(small_beta, {})
-    assert {claim.text: claim.word for claim in others} == {"PPO above TOPR": "reversed", "IS above TOPR": "reversed"}
-    ours = ends_above_others(lambda name: name, algorithms, "topr")(small_beta, {})
-    assert [claim.word for claim in ours] == ["shown", "shown"]
+    claims_about_others = others_end_above(lambda name: f"{name} above TOPR", algorithms, "topr")(small_beta, {})
+    assert {claim.text: claim.word for claim in claims_about_others} == {
+        "PPO above TOPR": "reversed",
+        "IS above TOPR": "reversed",
+    }
+    claims_about_topr = ends_above_others(lambda name: name, algorithms, "topr")(small_beta, {})
+    assert [claim.word for claim in claims_about_topr] == ["shown", "shown"]
 
 
 def test_numbers_are_compared_seed_by_seed() -> None:
@@ -192,11 +195,11 @@ def test_numbers_are_compared_seed_by_seed() -> None:
     def number(record: dict[str, Any], extra: object) -> float:
         return numbers[record["settings"]["algo.name"]][record["settings"]["seed"]]
 
-    first, other = ("first", "ppo"), ("other", "dpo")
-    claim = decided(number_above("", first, other, number, form="{:.1f} points a nat", factor=0.8))
+    first, second = ("first", "ppo"), ("other", "dpo")
+    claim = decided(number_above("", first, second, number, form="{:.1f} points a nat", factor=0.8))
     assert claim.word == "shown"
     assert claim.evidence == "first 27.0 36.0 18.0 points a nat; other 30.0 40.0 20.0 points a nat"
-    assert decided(number_above("", first, other, number)).word == "reversed"
+    assert decided(number_above("", first, second, number)).word == "reversed"
     assert decided(number_above("", first, ("other", "tis"), number)).evidence == "no runs"
 
 

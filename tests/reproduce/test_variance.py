@@ -44,11 +44,11 @@ def test_a_variance_is_told_in_multiples_of_topr_s() -> None:
 
 def test_the_moments_of_gradients_are_those_of_the_whole_matrix() -> None:
     rng = np.random.default_rng(3)
-    each = rng.normal(0.1, 1, (70, 11))  # more than two blocks
+    gradients = rng.normal(0.1, 1, (70, 11))  # more than two blocks
     factors = {name: rng.normal(size=70) for name in ("one", "other")}
-    found = gradient_moments([torch.tensor(row) for row in each], factors)
-    for name, (trace, signal) in found.items():
-        weighed = factors[name][:, None] * each
+    moments = gradient_moments([torch.tensor(row) for row in gradients], factors)
+    for name, (trace, signal) in moments.items():
+        weighed = factors[name][:, None] * gradients
         assert trace == pytest.approx(np.trace(np.cov(weighed.T)), rel=1e-9)
         pairs = weighed @ weighed.T  # of different examples: unbiased for the squared norm of the mean
         assert signal == pytest.approx((pairs.sum() - np.trace(pairs)) / (70 * 69), rel=1e-6)
@@ -58,12 +58,12 @@ def test_at_the_start_only_positives_only_differs_and_later_each_limit_does_what
     positive = np.array([True, True, False, False])
     start = example_coefficients(np.zeros(4), positive)
     assert start.pop("sft").tolist() == [1, 1, 0, 0]
-    assert all(each.tolist() == [1, 1, -1, -1] for each in start.values())
-    later = example_coefficients(np.log([4, 0.5, 4, 0.5]), positive)
-    assert later["topr"].tolist() == pytest.approx([1, 1, -1, -0.5])
-    assert later["tis"].tolist() == pytest.approx([1, 0.5, -1, -0.5])
-    assert later["is"].tolist() == pytest.approx([4, 0.5, -4, -0.5])
-    assert later["naive"].tolist() == [1, 1, -1, -1]
+    assert all(factors.tolist() == [1, 1, -1, -1] for factors in start.values())
+    moved = example_coefficients(np.log([4, 0.5, 4, 0.5]), positive)
+    assert moved["topr"].tolist() == pytest.approx([1, 1, -1, -0.5])
+    assert moved["tis"].tolist() == pytest.approx([1, 0.5, -1, -0.5])
+    assert moved["is"].tolist() == pytest.approx([4, 0.5, -4, -0.5])
+    assert moved["naive"].tolist() == [1, 1, -1, -1]
 
 
 # ---- of a run: against log-probabilities and gradients by the model's own forward pass, and arithmetic
@@ -79,8 +79,8 @@ def log_likelihood(model: Any, prompt: Sequence[int], response: Sequence[int]) -
 
 def prompts(config: Config, part: str) -> list[list[int]]:
     problems, policy = getattr(load_problems(config.data), part), load_policy(config.model, "cpu")
-    asked = tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
-    return [prompt.tolist() for prompt in asked.prompts]
+    tokenized = tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
+    return [prompt.tolist() for prompt in tokenized.prompts]
 
 
 def models(config: Config) -> tuple[Any, Any]:
@@ -95,7 +95,7 @@ def test_the_variance_of_a_run_s_gradients(finished: Config) -> None:
     sources = json.loads((finished.folder / "iteration-1" / "sources.json").read_text())
     store = Path(sources["store"])
     rollouts, graded = (rows(store / sources[name]) for name in ("rollouts", "verdicts"))
-    asked, (model, start) = prompts(finished, "train"), models(finished)
+    prompt_ids, (model, start) = prompts(finished, "train"), models(finished)
     weights, ratios = [*model.parameters()], []
     within = {  # a ratio r, by the papers' names of the losses
         "sft": lambda r, sign: 1 if sign > 0 else 0,
@@ -106,28 +106,28 @@ def test_the_variance_of_a_run_s_gradients(finished: Config) -> None:
     }
     sums, squares = dict.fromkeys(within, np.float64(0)), dict.fromkeys(within, 0.0)
     for row, verdict in zip(rollouts, graded, strict=True):
-        of_model = log_likelihood(model, asked[row["problem"]], row["tokens"])
+        of_model = log_likelihood(model, prompt_ids[row["problem"]], row["tokens"])
         with torch.no_grad():
-            of_start = log_likelihood(start, asked[row["problem"]], row["tokens"])
+            of_start = log_likelihood(start, prompt_ids[row["problem"]], row["tokens"])
         ratios.append(math.exp(of_model.item() - of_start.item()))
         parts = torch.autograd.grad(of_model / len(row["tokens"]), weights)
         gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
         sign = 1 if verdict["verdict"] == "correct" else -1
         for name, weigh in within.items():
-            each = weigh(ratios[-1], sign) * sign * gradient
-            sums[name], squares[name] = sums[name] + each, squares[name] + float(each @ each)
+            weighed = weigh(ratios[-1], sign) * sign * gradient
+            sums[name], squares[name] = sums[name] + weighed, squares[name] + float(weighed @ weighed)
     assert min(ratios) < 0.5, "the policy has hardly moved"
     assert max(ratios) > 1.5
-    found = moments_of_run(finished.folder, 0)
-    assert set(found) == set(within)
+    moments = moments_of_run(finished.folder, 0)
+    assert set(moments) == set(within)
     for name in within:
         trace = (squares[name] - float(sums[name] @ sums[name]) / len(ratios)) / (len(ratios) - 1)
-        assert found[name][0] == pytest.approx(trace, rel=1e-3), name
+        assert moments[name][0] == pytest.approx(trace, rel=1e-3), name
     record = {"settings": {"algo.name": "topr", "model.name": "tiny", "seed": 0}}
-    other = {"settings": {"algo.name": "is", "model.name": "tiny", "seed": 1}}
-    noted = compute_variances([(record, finished.folder), (other, finished.folder)])
+    other_record = {"settings": {"algo.name": "is", "model.name": "tiny", "seed": 1}}
+    noted = compute_variances([(record, finished.folder), (other_record, finished.folder)])
     assert list(noted) == ["tiny 0 start", "tiny 0 near", "tiny 0", "tiny 0 own", "tiny 1 own"]
-    assert noted["tiny 0"]["is"][0] == pytest.approx(found["is"][0], rel=1e-5)
+    assert noted["tiny 0"]["is"][0] == pytest.approx(moments["is"][0], rel=1e-5)
     assert noted["tiny 0 own"] == {"topr": noted["tiny 0"]["topr"]}
     assert noted["tiny 1 own"] == {"is": noted["tiny 0"]["is"]}, "of this run at the same weights"
     start = noted["tiny 0 start"]
@@ -140,12 +140,12 @@ def test_the_variance_of_a_run_s_gradients(finished: Config) -> None:
 def test_the_distance_of_a_run_is_its_kl_to_where_it_began(finished: Config) -> None:
     """The mean of log π − log π_ref over completions of π, which is above 0 where π moved."""
     last = json.loads((finished.folder / "summary.json").read_text())["final"]
-    asked, (model, start) = prompts(finished, "test"), models(finished)
+    prompt_ids, (model, start) = prompts(finished, "test"), models(finished)
     with torch.no_grad():
-        lost = [log_likelihood(model, asked[row["problem"]], row["tokens"])
-                - log_likelihood(start, asked[row["problem"]], row["tokens"])
+        log_ratios = [log_likelihood(model, prompt_ids[row["problem"]], row["tokens"])
+                - log_likelihood(start, prompt_ids[row["problem"]], row["tokens"])
                 for row in rows(Path(last["rollouts"]))]  # fmt: skip
-    assert len(lost) == 6 * 4
-    expected = float(torch.stack(lost).mean())
+    assert len(log_ratios) == 6 * 4
+    expected = float(torch.stack(log_ratios).mean())
     assert expected > 0.1
     assert distance(finished.folder) == pytest.approx(expected, rel=1e-4)

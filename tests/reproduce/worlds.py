@@ -41,11 +41,11 @@ def results(
 ) -> dict[str, Any]:
     """An evaluation with these shares, in percent, as a record holds it; seed: of how problems differ."""
     difficulty = np.random.default_rng(99).normal(size=PROBLEMS)
-    each = np.random.default_rng(98).normal(size=(PROBLEMS, n))
-    each = difficulty[:, None] + each + 0.5 * np.random.default_rng([97, seed]).normal(size=each.shape)
-    rank = np.argsort(np.argsort(-each, axis=None)).reshape(each.shape)  # 0: the completion that is right first
-    right = rank < round(correct / 100 * each.size)
-    wrong = rank >= each.size - round(invalid / 100 * each.size)
+    scores = np.random.default_rng(98).normal(size=(PROBLEMS, n))
+    scores = difficulty[:, None] + scores + 0.5 * np.random.default_rng([97, seed]).normal(size=scores.shape)
+    rank = np.argsort(np.argsort(-scores, axis=None)).reshape(scores.shape)  # 0: the completion that is right first
+    right = rank < round(correct / 100 * scores.size)
+    wrong = rank >= scores.size - round(invalid / 100 * scores.size)
     assert not (right & wrong).any(), "more than all completions"
     counts = {"correct": right.sum(axis=1), "invalid": wrong.sum(axis=1)}
     if few is not None:
@@ -54,16 +54,16 @@ def results(
     votes = difficulty + 0.5 * np.random.default_rng([96, seed]).normal(size=PROBLEMS)
     elected = np.argsort(np.argsort(-votes)) < round(maj / 100 * PROBLEMS)
     total = PROBLEMS * n
-    found = {name: counts[name].sum() / total for name in ("correct", "invalid")}
+    shares = {name: counts[name].sum() / total for name in ("correct", "invalid")}
     return {
-        "pass@1": found["correct"],
-        "correct": found["correct"],
-        "incorrect": 1 - found["correct"] - found["invalid"],
-        "invalid": found["invalid"],
+        "pass@1": shares["correct"],
+        "correct": shares["correct"],
+        "incorrect": 1 - shares["correct"] - shares["invalid"],
+        "invalid": shares["invalid"],
         "n": n,
         "k": min(n, 8),
-        "of_problems": {name: " ".join(map(str, each.tolist()))
-                        for name, each in {**counts, "maj": 1000 * elected}.items()},
+        "of_problems": {name: " ".join(map(str, scores.tolist()))
+                        for name, scores in {**counts, "maj": 1000 * elected}.items()},
     }  # fmt: skip
 
 
@@ -71,11 +71,11 @@ def with_few(few: Few, correct: float, n: int) -> NDArray[np.int64]:
     """[problems] counts of which so many are exactly at `few`, the others as alike as the share of all allows."""
     share, count = few
     low = round(share / 100 * PROBLEMS)
-    rest = round(correct / 100 * PROBLEMS * n) - low * count
+    remaining = round(correct / 100 * PROBLEMS * n) - low * count
     assert low < PROBLEMS
-    least, more = divmod(rest, PROBLEMS - low)
-    assert count < least < n, "the others are few too, or more than all"
-    return np.array([count] * low + [least + 1] * more + [least] * (PROBLEMS - low - more))
+    quotient, remainder = divmod(remaining, PROBLEMS - low)
+    assert count < quotient < n, "the others are few too, or more than all"
+    return np.array([count] * low + [quotient + 1] * remainder + [quotient] * (PROBLEMS - low - remainder))
 
 
 BASE = {"correct": 30.0, "invalid": 20.0, "maj": 40.0}
@@ -111,7 +111,7 @@ class Group:
         names = {"algo.name": self.algo, "data.name": "gsm8k", "model.name": "tiny", "seed": seed, "sampler.seed": seed,
                  "compose.name": "uniform", "optim.grad_clip": 1.0, "sampler.top_k": 0, "mu": "scored",
                  "algo.ratio": "sequence", "optim.lr": 1e-4, "schedule.replay": 0.0}  # fmt: skip
-        found = {
+        record = {
             "run": f"{self.algo}_{seed}_{len(self.settings)}",
             "settings": names | dict(self.settings),
             "environment": {"git_commit": "abc"},
@@ -122,20 +122,20 @@ class Group:
         }
         if self.curve is not None:
             shift = WOBBLE[i] / 10
-            found["curve"] = {"step": list(self.curve["step"])} | {
+            record["curve"] = {"step": list(self.curve["step"])} | {
                 name: [(value + shift) / 100 for value in values]
                 for name, values in self.curve.items()
                 if name != "step"
             }
         if self.lengths is not None:
-            found["lengths"] = {"step": [0, 20]} | {
+            record["lengths"] = {"step": [0, 20]} | {
                 name: [100.0, of_seed(level, i)] for name, level in self.lengths.items()
             }
         if self.between:
-            found["iterations"] = [
-                first, *(results(of_seed(each, i), 10, 50, seed=seed, n=self.n) for each in self.between), last
+            record["iterations"] = [
+                first, *(results(of_seed(level, i), 10, 50, seed=seed, n=self.n) for level in self.between), last
             ]  # fmt: skip
-        return found
+        return record
 
     def number(self, seed: int) -> Any:
         return self.noted(seed) if callable(self.noted) else self.noted
@@ -145,10 +145,10 @@ def of_seed(level: Level, i: int, wobble: float = 1.0) -> float:
     return level[i] if isinstance(level, tuple) else level + wobble * WOBBLE[i]
 
 
-def group(algo: str, correct: Level, **more: Any) -> Group:
+def group(algo: str, correct: Level, **options: Any) -> Group:
     """Runs that end at `correct` percent; what is no field of `Group` is a setting, its dots as two underscores."""
-    own = {name: more.pop(name) for name in list(more) if name in Group.__dataclass_fields__}
-    return Group(algo, correct, {name.replace("__", "."): value for name, value in more.items()}, **own)
+    fields = {name: options.pop(name) for name in list(options) if name in Group.__dataclass_fields__}
+    return Group(algo, correct, {name.replace("__", "."): value for name, value in options.items()}, **fields)
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,16 @@ class World:
 
     def runs(self) -> Runs:
         """All its runs, in no order."""
-        found = [record for each in self.groups for record in each.records()]
-        return Runs([found[i] for i in np.random.default_rng(3).permutation(len(found))])
+        records = [record for group in self.groups for record in group.records()]
+        return Runs([records[i] for i in np.random.default_rng(3).permutation(len(records))])
 
     def numbers(self) -> dict[str, Any]:
         """The figure's extra numbers, those of single runs by their settings."""
         of_runs = {
-            key_of(record): each.number(record["settings"]["seed"])
-            for each in self.groups
-            if each.noted is not None
-            for record in each.records()
+            key_of(record): group.number(record["settings"]["seed"])
+            for group in self.groups
+            if group.noted is not None
+            for record in group.records()
         }
         return {**self.extra, **of_runs}
 
@@ -186,12 +186,12 @@ class World:
         assert claims, self.what
         unused = {*self.but, *self.effects}
         for claim in claims:
-            held = {part for part in (*self.but, *self.effects) if part in f"^{claim.text}"}
-            unused -= held
-            words = {self.but[part] for part in held if part in self.but} or {self.rest}
+            matching = {part for part in (*self.but, *self.effects) if part in f"^{claim.text}"}
+            unused -= matching
+            words = {self.but[part] for part in matching if part in self.but} or {self.rest}
             word = claim.word.replace("not shown", "reversed")
             assert words == {word}, f"{self.what}\n{claim.text}: {claim.word} ({claim.evidence})"
-            for part in held & {*self.effects}:
+            for part in matching & {*self.effects}:
                 number = re.search(r"[-+]\d+\.\d", claim.evidence)
                 assert number is not None, claim.evidence
                 assert float(number[0]) == pytest.approx(self.effects[part], abs=0.25), f"{self.what}\n{claim.text}"

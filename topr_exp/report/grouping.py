@@ -122,12 +122,15 @@ def telling_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
 
 def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     """Runs with the label of their group and the number of their seeds."""
-    seeds_of_runs = [tuple(canonical(run.settings.get(key)) for key in SEED_KEYS) for run in runs]
-    draws = sorted(set(seeds_of_runs))
+    draws = sorted({seeds_of(run) for run in runs})
     grouped_runs = []
-    for run, seeds in zip(runs, seeds_of_runs, strict=True):
-        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draws.index(seeds)))
+    for run in runs:
+        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draws.index(seeds_of(run))))
     return grouped_runs
+
+
+def seeds_of(run: Run) -> tuple[str, ...]:
+    return tuple(canonical(run.settings.get(key)) for key in SEED_KEYS)
 
 
 def key_rank(key: str) -> tuple[int, str]:

@@ -297,15 +297,26 @@ def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
     rows: dict[int, Any] = {}
     with contextlib.suppress(*DAMAGE):
         if kind == "correct_histogram":
-            counts = evaluation[kind]
-            rows = {x: {"mean": float(count) / sum(counts)} for x, count in enumerate(counts)}
+            rows = histogram_rows(evaluation[kind])
         else:
-            value_key = "pass@1" if kind == "levels" else "value"
-            points = {int(position): point for position, point in evaluation[kind].items()}
-            keys = {"mean": value_key, "low": "low", "high": "high"}
-            rows = {x: {end: as_number(points[x].get(key)) for end, key in keys.items()} for x in sorted(points)}
-    table = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
+            rows = interval_rows(evaluation[kind], "pass@1" if kind == "levels" else "value")
+    table = pd.DataFrame.from_dict(rows, orient="index", dtype=float).sort_index()
     return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
+
+
+def histogram_rows(counts: Sequence[float]) -> dict[int, Any]:
+    """The share of each count of correct completions."""
+    total = sum(counts)
+    return {x: {"mean": float(count) / total} for x, count in enumerate(counts)}
+
+
+def interval_rows(points: Mapping[str, Any], value_key: str) -> dict[int, Any]:
+    """The value of each point and the ends of its interval."""
+    rows = {}
+    for position, point in points.items():
+        low, high = as_number(point.get("low")), as_number(point.get("high"))
+        rows[int(position)] = {"mean": as_number(point.get(value_key)), "low": low, "high": high}
+    return rows
 
 
 # ---- sweeps

@@ -1,7 +1,7 @@
 """Run folders, read in any state: missing and damaged files become notes, never errors."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -69,9 +69,11 @@ def was_truncated(run: Run) -> bool:
 def to_frame(records: list[Record]) -> pd.DataFrame:
     """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
     steps = pd.Index([record["optimizer_step"] for record in records], name="step")
-    frame = pd.DataFrame(records, index=steps).drop(columns=[*POSITION_KEYS], errors="ignore")
-    names = sorted(name for name in frame if not name.endswith("_se"))
-    columns = {name: frame[name].map(as_number) for name in names}
+    frame = pd.DataFrame(records, index=steps)
+    columns = {}
+    for name in sorted(frame):
+        if name not in POSITION_KEYS and not name.endswith("_se"):
+            columns[name] = frame[name].map(as_number)
     numbers = pd.DataFrame(columns, index=steps, dtype=float)
     is_last_of_step = ~steps.duplicated(keep="last")
     return numbers.loc[is_last_of_step].dropna(axis="columns", how="all")
@@ -162,17 +164,17 @@ def read_run(path: Path) -> Run:
         notes.append(f"not finished ({len(logged.updates)} updates logged)")
     return Run(
         path,
-        printable(path.resolve().name, keep=""),
-        config,
-        summary,
-        logged.updates,
-        logged.curve,
-        logged.evaluations,
-        logged.completions,
-        status,
-        notes,
-        changed_files,
-        environment,
+        name=printable(path.resolve().name, keep=""),
+        config=config,
+        summary=summary,
+        updates=logged.updates,
+        curve=logged.curve,
+        evaluations=logged.evaluations,
+        completions=logged.completions,
+        status=status,
+        notes=notes,
+        changed=changed_files,
+        environment=environment,
     )
 
 
@@ -256,6 +258,5 @@ def read_records(path: Path, notes: list[str], is_valid: Callable[[Record], bool
 
 
 def is_completion(entry: Record) -> bool:
-    text_keys: Sequence[str] = ("set", "verdict", "question", "completion")
-    has_texts = all(isinstance(entry.get(key), str) for key in text_keys)
+    has_texts = all(isinstance(entry.get(key), str) for key in ("set", "verdict", "question", "completion"))
     return has_texts and type(entry.get("iteration")) is int

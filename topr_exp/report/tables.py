@@ -55,8 +55,10 @@ def groups_frame(comparison: Comparison) -> pd.DataFrame:
     """Tabulate groups, one a row: means over its runs with 95 % intervals, and what the intervals are over."""
     names, rows = [*headlines(comparison.runs), *VERDICTS], []
     for label, runs in comparison.groups.items():
-        settings = {key: value_text(runs[0].settings.get(key)) for key in comparison.keys}
-        row = {"group": label, **settings, "runs": len(runs)}
+        row: dict[str, Any] = {"group": label}
+        for key in comparison.keys:
+            row[key] = value_text(runs[0].settings.get(key))
+        row["runs"] = len(runs)
         rows.append(row | estimate_columns(runs, names))
     return pd.DataFrame(rows).set_index("group")
 
