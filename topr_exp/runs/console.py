@@ -95,7 +95,9 @@ def slow_sampler(config: Config) -> str:
     if config.sampler.name != "hf" or config.model.size != "large":
         return ""
     reason = why_not_vllm()
-    return f", many times slower than vllm: {reason}" if reason is not None else ""
+    if reason is None:
+        return ""
+    return f", many times slower than vllm: {reason}"
 
 
 def idle_gpus(used: int) -> str:
@@ -111,9 +113,11 @@ def idle_gpus(used: int) -> str:
 
 def describe_group(group: Any, prefix: str) -> str:
     """Name a group's choice, with its settings that decide a result and are not neutral."""
-    name = str(plain(group.name))
+    text = str(plain(group.name))
     settings = list_settings(group, prefix)
-    return f"{name} ({settings})" if settings else name
+    if settings:
+        text += f" ({settings})"
+    return text
 
 
 def list_settings(group: Any, prefix: str = "") -> str:
@@ -208,4 +212,6 @@ def truncated_share(figures: Mapping[str, Any]) -> float | None:
 
 def truncated_cell(figures: Mapping[str, Any]) -> str:
     share = truncated_share(figures)
-    return "–" if share is None else f"{100 * share:.1f}"
+    if share is None:
+        return "–"
+    return f"{100 * share:.1f}"

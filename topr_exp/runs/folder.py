@@ -133,8 +133,11 @@ class RunFolder:
         cause = distributed.root_cause(error)
         if not was_stopped and not (isinstance(cause, distributed.PeerGone) and self._others_record_error()):
             attempt.record_error(self.path, cause)
+        status = "failed"
+        if was_stopped:
+            status = "stopped"
         with contextlib.suppress(TOPRError):  # of a full disk; the user must see the error itself
-            self.save_state("stopped" if was_stopped else "failed")
+            self.save_state(status)
 
     def _others_record_error(self) -> bool:
         """True on other processes than the main one, and where an error is recorded already."""

@@ -36,7 +36,9 @@ def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], note: bool = Fa
     noted_inputs = run.read(INPUTS)
     for kind, hashes in inputs.items():
         noted_hashes = noted_inputs.get(kind)
-        changed = changed_setting(noted_hashes, hashes) if isinstance(noted_hashes, dict) else None
+        if not isinstance(noted_hashes, dict):
+            continue
+        changed = changed_setting(noted_hashes, hashes)
         if changed is not None:
             raise TOPRError(
                 f"{changed} has changed since {run.path} was begun; overwrite=true begins it again (what is there "
@@ -108,7 +110,9 @@ def model_folders(config: Config) -> dict[str, Path]:
     }
     folders = {}
     for key, model in models.items():
-        folder = model_folder.find_folder(model, key) if model is not None else None
+        if model is None:
+            continue
+        folder = model_folder.find_folder(model, key)
         if folder is not None:
             folders[key] = folder
     return folders
@@ -126,9 +130,10 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
             yield "data.completions", path
     yield from code_of_data(data)
     sampler_module, colon, _ = config.sampler.name.partition(":")
-    sampler_file = find_module_file(sampler_module) if colon else None
-    if sampler_file is not None:
-        yield "sampler.name", sampler_file
+    if colon:
+        sampler_file = find_module_file(sampler_module)
+        if sampler_file is not None:
+            yield "sampler.name", sampler_file
     algo_file = file_of_user_class(config.algo)
     if algo_file is not None:
         yield "algo._target_", algo_file
@@ -147,7 +152,9 @@ def code_of_data(data: DataConfig) -> Iterator[tuple[str, Path]]:
 def file_of_user_class(settings: object) -> Path | None:
     """Return the source file of a user's class; None for the package's."""
     module = type(settings).__module__
-    return None if module.startswith("topr_exp.") else find_module_file(module)
+    if module.startswith("topr_exp."):
+        return None
+    return find_module_file(module)
 
 
 def user_packages(config: Config) -> Hashes:

@@ -85,7 +85,13 @@ def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) ->
     tags = ["topr_exp", "reinforcement-learning", config.algo.name]
     if config.model.lora is not None:
         tags.append("lora")
-    train_set = config.data.hub_name("train") if trained_on.of_data else None
+    train_sets = []
+    train_set = config.data.hub_name("train")
+    if train_set is not None and trained_on.of_data:
+        train_sets.append(train_set)
+    base_model = None
+    if "model.path" not in model_folders(config):
+        base_model = config.model.path
     test_set = config.data.hub_name("test")
     eval_results = None
     if test_set is not None and not config.task.verifies:
@@ -99,11 +105,11 @@ def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) ->
             )
         ]
     return ModelCardData(
-        base_model=None if "model.path" in model_folders(config) else config.model.path,
+        base_model=base_model,
         model_name=config.folder.name,
         library_name="transformers",
         pipeline_tag=TASK,
         tags=tags,
-        datasets=[train_set] if train_set is not None else None,
+        datasets=train_sets or None,
         eval_results=eval_results,
     )

@@ -1,4 +1,4 @@
-"""From a command line to its runs, each composed and checked before the first one starts."""
+"""Plan of a command line: its runs, each composed and checked before the first one starts."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +15,9 @@ from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import asks_too_much, check_files
 from topr_exp.runtime.terminal import warn
 from topr_exp.types import ConfigError
+
+SHARED_KEYS = ("cluster.name", "name", "output_dir")  # of the runs of a sweep
+RECOMPOSED_OVERRIDES = ("experiment=", "hydra.searchpath=", "model=", "name=")  # they may set cluster keys
 
 
 @dataclass(frozen=True)
@@ -35,72 +38,91 @@ class Plan:
 
 
 def plan(args: Namespace) -> Plan:
-    """The checked runs of a parsed command line; ConfigError with one line."""
+    """Return the checked runs of a parsed command line; ConfigError with one line."""
     composer = Composer(args)
     base = composer.base()
-    sweep, jobs = composer.sweeps(base), []
+    is_sweep = composer.sweeps(base)
     refuse_plugins(base)
+    jobs = []
     for overrides, composed in composer.jobs(base):
-        jobs.append(Job(overrides, load(composed), composed))
-        check_files(jobs[-1].config)
-    for key in unread(jobs[0].config):
-        if all(key in unread(job.config) for job in jobs):
-            warn(f"set and not read: {key}")
-    for text in dict.fromkeys(asks_too_much(job.config) for job in jobs):
-        if text:
-            warn(text)
-    if sweep:
+        config = load(composed)
+        check_files(config)
+        jobs.append(Job(overrides, config, composed))
+    warn_of_settings([job.config for job in jobs])
+    if is_sweep:
         check_sweep(jobs)
-    return Plan(jobs, sweep or jobs[0].config.cluster.submits_jobs)
+    return Plan(jobs, is_sweep or jobs[0].config.cluster.submits_jobs)
+
+
+def warn_of_settings(configs: Sequence[Config]) -> None:
+    """Warn of settings that no run reads, and of problems that a shipped model can't solve."""
+    for key in unread(configs[0]):
+        if all(key in unread(config) for config in configs):
+            warn(f"set and not read: {key}")
+    for line in dict.fromkeys(map(asks_too_much, configs)):
+        if line:
+            warn(line)
+
+
+def check_sweep(jobs: list[Job]) -> None:
+    """Raise ConfigError for runs that can't be one sweep."""
+    first = jobs[0].config
+    overrides_by_folder: dict[Path, list[str]] = {}
+    for job in jobs:
+        config, overrides = job.config, " ".join(job.overrides)
+        for key in SHARED_KEYS:
+            value, first_value = attrgetter(key)(config), attrgetter(key)(first)
+            if value != first_value:
+                values = f"{key.removesuffix('.name')}={first_value},{value}"
+                raise ConfigError(f"{values}: the runs of a sweep share it; give one, and start a sweep for each")
+        if first.cluster.submits_jobs and config.cluster != first.cluster:
+            raise ConfigError(f"{overrides}: its cluster settings differ; start a sweep for each")
+        if config.folder in overrides_by_folder:
+            raise ConfigError(
+                f"{overrides} and {' '.join(overrides_by_folder[config.folder])} are the same run; "
+                "what only says where and how it computes doesn't make another one"
+            )
+        overrides_by_folder[config.folder] = job.overrides
+
+
+def refuse_plugins(base: DictConfig) -> None:
+    """Raise ConfigError for a launcher or sweeper of Hydra's."""
+    for kind in ("Launcher", "Sweeper"):
+        plugin = base.hydra[kind.lower()]
+        target = str(plugin._target_ if OmegaConf.is_dict(plugin) else plugin)
+        if not target.endswith(f".Basic{kind}"):
+            raise ConfigError(f"hydra/{kind.lower()} is {target}: leave it out; cluster says where runs start")
+
+
+# ---- the cluster of a resumed sweep
 
 
 def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
-    """The cluster of a resumed sweep: of its last launch, changed by `settings`; ConfigError for other settings."""
-    for text in settings:
-        if not belongs_to_cluster(text):
-            raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
+    """Return the cluster of a sweep's last launch, changed by `settings`; ConfigError for other settings."""
+    for override in settings:
+        if not belongs_to_cluster(override):
+            raise ConfigError(f"{override}: only cluster settings can change when a sweep is resumed")
+    changes_cluster = any(override.startswith("cluster=") for override in settings)
     args = parse_arguments(arguments)
-    another = any(text.startswith("cluster=") for text in settings)
-    others = ("experiment=", "hydra.searchpath=", "model=", "name=")
-    kept = [text for text in args.overrides if text.lstrip("+").startswith(others) or belongs_to_cluster(text)]
-    kept = [text for text in kept if not (another and text.startswith("cluster"))]
-    last = {key_of(text): text for text in [*kept, *settings]}
-    args.overrides = list(last.values())
+    overrides_by_key = {}
+    for override in args.overrides:
+        if belongs_to_cluster(override):
+            is_kept = not (changes_cluster and override.startswith("cluster"))
+        else:
+            is_kept = override.lstrip("+").startswith(RECOMPOSED_OVERRIDES)
+        if is_kept:
+            overrides_by_key[key_of(override)] = override
+    for override in settings:
+        overrides_by_key[key_of(override)] = override
+    args.overrides = [*overrides_by_key.values()]
     base = Composer(args).base()
-    checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
-    return checked
-
-
-def key_of(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
+    cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
+    return cluster
 
 
 def belongs_to_cluster(override: str) -> bool:
     return override.lstrip("+~").startswith(("cluster=", "cluster."))
 
 
-def check_sweep(jobs: list[Job]) -> None:
-    first, seen = jobs[0].config, dict[Path, list[str]]()
-    for job in jobs:
-        config = job.config
-        for key in ("cluster.name", "name", "output_dir"):
-            one, other = (attrgetter(key)(settings) for settings in (first, config))
-            if one != other:
-                shown = f"{key.removesuffix('.name')}={one},{other}"
-                raise ConfigError(f"{shown}: the runs of a sweep share it; give one, and start a sweep for each")
-        if first.cluster.submits_jobs and config.cluster != first.cluster:
-            raise ConfigError(f"{' '.join(job.overrides)}: its cluster settings differ; start a sweep for each")
-        if config.folder in seen:
-            raise ConfigError(
-                f"{' '.join(job.overrides)} and {' '.join(seen[config.folder])} are the same run; "
-                "what only says where and how it computes doesn't make another one"
-            )
-        seen[config.folder] = job.overrides
-
-
-def refuse_plugins(base: DictConfig) -> None:
-    for kind in ("Launcher", "Sweeper"):
-        given = base.hydra[kind.lower()]
-        target = str(given._target_ if OmegaConf.is_dict(given) else given)
-        if not target.endswith(f".Basic{kind}"):
-            raise ConfigError(f"hydra/{kind.lower()} is {target}: leave it out; cluster says where runs start")
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]

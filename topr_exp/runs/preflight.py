@@ -202,7 +202,9 @@ def possible_updates(config: Config, problem_count: int | None) -> list[int]:
         example_limits.append(compose.n_examples)
     if problem_count and data.completions is None:
         trains_on_pairs = unit_of(config.algo.needs) == "pairs"
-        examples_per_problem = compose.pairs_per_problem if trains_on_pairs else data.n
+        examples_per_problem = data.n
+        if trains_on_pairs:
+            examples_per_problem = compose.pairs_per_problem
         example_limits.append(problem_count * examples_per_problem * (config.task.solutions or 1))
     return [optim.epochs * -(-examples // optim.batch_size) for examples in example_limits]
 
@@ -282,9 +284,10 @@ def check_engine(python: str | None, *, on_gpu: bool) -> None:
     from topr_exp.sampling.engine import check_python
 
     interpreter = check_python(python)
-    warning = check_gpu_machine(interpreter) if on_gpu else None
-    if warning is not None:
-        warn(warning)
+    if on_gpu:
+        warning = check_gpu_machine(interpreter)
+        if warning is not None:
+            warn(warning)
 
 
 def check_output_dir(folder: Path, name: str) -> None:

@@ -74,4 +74,6 @@ def git(*arguments: str) -> str | None:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return process.stdout.strip() if process.returncode == 0 else None
+    if process.returncode != 0:
+        return None
+    return process.stdout.strip()

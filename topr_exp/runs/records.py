@@ -145,12 +145,13 @@ def describe_missing_updates(recorded: Collection[UpdateKey], ends: dict[int, in
     last_steps |= ends
     names = []
     for iteration in sorted(last_steps):
+        prefix = f"{iteration}/" if len(last_steps) > 1 else ""
         for step in range(1, last_steps[iteration] + 1):
             if UpdateKey(iteration, step) not in recorded:
-                names.append(f"{step}" if len(last_steps) == 1 else f"{iteration}/{step}")
+                names.append(f"{prefix}{step}")
     if not names:
         return ""
-    line = ("update " if len(names) == 1 else "updates ") + ", ".join(names[:MAX_NAMED_UPDATES])
+    line = f"update{'s' * (len(names) > 1)} {', '.join(names[:MAX_NAMED_UPDATES])}"
     if len(names) > MAX_NAMED_UPDATES:
         line += f" and {len(names) - MAX_NAMED_UPDATES} more"
     return line

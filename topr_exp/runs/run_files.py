@@ -78,7 +78,6 @@ class TrainingSetSummary(TypedDict, total=False):
     positive_share: float | None
     mean_reward: float | None
     note: str | None
-    cut_off: int
     tokens_sampled: int
     asynchrony: dict[str, Any]
     sampler_mismatch: dict[str, Any] | None
@@ -95,7 +94,6 @@ class Summary(TypedDict, total=False):
     effective_positive: float | None
     positive_share: float | None
     note: str | None
-    cut_off: int
     problems: dict[str, int]
     too_long: dict[str, int]
     seconds: dict[str, float]

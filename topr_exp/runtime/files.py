@@ -44,7 +44,9 @@ def disk_reason(error: Exception) -> str | None:
     rust_error = RUST_OS_ERROR.search(str(error))
     if rust_error is not None and type(error) in (Exception, SafetensorError):
         return os.strerror(int(rust_error[1]))
-    return str(error) if isinstance(error, SafetensorError) else None
+    if isinstance(error, SafetensorError):
+        return str(error)
+    return None
 
 
 # ---- reading

@@ -64,7 +64,9 @@ def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any
     growing: another process is writing the file, so skip a last line without a newline.
     """
     with disk_errors(f"read {path}"):
-        content = read_file(path) if path.exists() else b""
+        if not path.exists():
+            return [], 0
+        content = read_file(path)
     if growing:
         content = content[: content.rfind(b"\n") + 1]
     records = []
@@ -97,12 +99,11 @@ def is_shallow(value: Any, levels: int = MAX_DEPTH) -> bool:
     """True if lists and objects nest at most `levels` deep."""
     if levels == 0:
         return False
-    children: Any = ()
     if isinstance(value, dict):
-        children = value.values()
-    elif isinstance(value, list):
-        children = value
-    return all(is_shallow(child, levels - 1) for child in children)
+        value = [*value.values()]
+    if not isinstance(value, list):
+        return True
+    return all(is_shallow(child, levels - 1) for child in value)
 
 
 def as_number(value: Any) -> float | None:
@@ -185,4 +186,6 @@ def describe_type(hint: Any) -> str:
 
 def shorten(value: Any) -> str:
     text = " ".join(str(value).split())
-    return text if len(text) <= MAX_SHOWN_LENGTH else text[:MAX_SHOWN_LENGTH] + "..."
+    if len(text) > MAX_SHOWN_LENGTH:
+        text = text[:MAX_SHOWN_LENGTH] + "..."
+    return text

@@ -53,7 +53,9 @@ class Owner:
     pid: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.pid}" if self.host else "an unknown process"
+        if not self.host:
+            return "an unknown process"
+        return f"{self.host}:{self.pid}"
 
     def is_on_this_host(self) -> bool:
         return self.host == socket.gethostname()
@@ -208,4 +210,6 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _read_owner(descriptor: int) -> Owner:
     host, _, pid = os.pread(descriptor, 300, 0).decode(errors="replace").rpartition(":")
-    return Owner(host, int(pid)) if pid.isdecimal() else UNKNOWN_OWNER
+    if not pid.isdecimal():
+        return UNKNOWN_OWNER
+    return Owner(host, int(pid))

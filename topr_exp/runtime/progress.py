@@ -53,8 +53,12 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 def note_line(text: str) -> None:
     """Print a line beside the progress to standard error, once for all processes of a run."""
     if distributed.is_main_process():
-        start = CLEAR_LINE if sys.stderr.isatty() else ""
-        print(start + printable(text), file=sys.stderr, flush=True)
+        _print_line(printable(text), clears=sys.stderr.isatty(), end="\n")
+
+
+def _print_line(line: str, *, clears: bool, end: str) -> None:
+    start = CLEAR_LINE if clears else ""
+    print(start + line, end=end, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
@@ -205,14 +209,13 @@ class Progress:
 
     def _write_lines(self) -> None:
         """Write lines until the work ends or nobody can read them."""
+        pause, end = SECONDS_BETWEEN_LINES, "\n"
+        if self._on_terminal:
+            pause, end = SECONDS_BETWEEN_REWRITES, ""
         with contextlib.suppress(OSError):
-            while not self._end.wait(SECONDS_BETWEEN_REWRITES if self._on_terminal else SECONDS_BETWEEN_LINES):
+            while not self._end.wait(pause):
                 if _under_way[-1] is self:
-                    self._print(self.line(), end="" if self._on_terminal else "\n")
-
-    def _print(self, line: str, end: str) -> None:
-        start = CLEAR_LINE if self._on_terminal else ""
-        print(start + line, end=end, file=sys.stderr, flush=True)
+                    _print_line(self.line(), clears=self._on_terminal, end=end)
 
     # ---- the block in which the work is done
 
@@ -235,4 +238,4 @@ class Progress:
             _watcher.end_progress(self)
         if self._is_shown:
             summary = f"{self.done}/{self.total} {self.unit} in {self.seconds:.1f} s"
-            self._print(self._format([summary, self.rate(), self.note]), end="\n")
+            _print_line(self._format([summary, self.rate(), self.note]), clears=self._on_terminal, end="\n")

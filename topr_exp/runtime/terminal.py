@@ -80,9 +80,10 @@ class ErrorOutput(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         pieces = []
-        for index, piece in enumerate(CURSOR_MOVE.split(text)):
-            is_cursor_move = index % 2 == 1
-            pieces.append(piece if is_cursor_move else printable(piece))
+        for piece in CURSOR_MOVE.split(text):
+            if not CURSOR_MOVE.fullmatch(piece):
+                piece = printable(piece)
+            pieces.append(piece)
         super().write("".join(pieces))
         return len(text)
 
@@ -127,15 +128,13 @@ def open_console(*, lasting: bool) -> None:
     lasting: go on without output when its reader is gone.
     """
     if sys.stdout is not None and sys.stdout is sys.__stdout__:
-        sys.stdout = Output(_binary_stream(sys.stdout, lasting), **_text_options(sys.stdout))
+        sys.stdout = reopen(sys.stdout, Output, lasting=lasting)
     if sys.stderr is not None and sys.stderr is sys.__stderr__:
-        sys.stderr = ErrorOutput(_binary_stream(sys.stderr, lasting), **_text_options(sys.stderr))
+        sys.stderr = reopen(sys.stderr, ErrorOutput, lasting=lasting)
 
 
-def _binary_stream(stream: Any, lasting: bool) -> io.BufferedWriter:
-    stream_class = LastingStream if lasting else io.FileIO
-    return io.BufferedWriter(stream_class(stream.fileno(), "w", closefd=False))
-
-
-def _text_options(stream: Any) -> dict[str, Any]:
-    return {"encoding": stream.encoding, "errors": "backslashreplace", "line_buffering": stream.line_buffering}
+def reopen(stream: Any, kind: type[io.TextIOWrapper], *, lasting: bool) -> io.TextIOWrapper:
+    """Return a stream of another class to the same file."""
+    file_class = LastingStream if lasting else io.FileIO
+    file = io.BufferedWriter(file_class(stream.fileno(), "w", closefd=False))
+    return kind(file, stream.encoding, errors="backslashreplace", line_buffering=stream.line_buffering)
