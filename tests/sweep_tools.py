@@ -31,38 +31,41 @@ SLOW = slow("Slow")
 PLACES = ("rollouts", "verdicts")  # where an evaluation's tables are
 
 
-def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+def environment(variables: Mapping[str, str] = {}) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **variables}
 
 
-def start(module: str, *arguments: object, **more: str) -> Command:
+def start(module: str, *arguments: object, **variables: str) -> Command:
     """A command line of the package in a process of its own."""
-    return Command(module, *map(str, arguments), environment=environment(more))
+    return Command(module, *map(str, arguments), environment=environment(variables))
 
 
-def command(module: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+def command(module: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """The same, waited for."""
-    process = start(module, *arguments, **more)
+    process = start(module, *arguments, **variables)
     out, err = process.communicate(1500)
     return subprocess.CompletedProcess([module, *arguments], process.returncode, out, err)
 
 
-def answer(name: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+def answer(name: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command line in this process, whose fork server has the imports done; what its runs print is in their logs."""
-    found, out, err = importlib.import_module(name), io.StringIO(), io.StringIO()
-    main = found.main if hasattr(found, "main") else importlib.import_module(f"{name}.__main__").main
+    module = importlib.import_module(name)
+    if not hasattr(module, "main"):
+        module = importlib.import_module(f"{name}.__main__")
+    out = io.StringIO()
+    err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", [name, *map(str, arguments)])
         patch.setattr(sys, "path", [*sys.path])
-        for key, value in more.items():
+        for key, value in variables.items():
             patch.setenv(key, value)
-        return subprocess.CompletedProcess([name, *arguments], main(), out.getvalue(), err.getvalue())
+        return subprocess.CompletedProcess([name, *arguments], module.main(), out.getvalue(), err.getvalue())
 
 
-def launch(output: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+def launch(output: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """A sweep with tiny settings."""
-    return answer("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **more)
+    return answer("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **variables)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -74,10 +77,13 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def result(folder: Path) -> dict[str, Any]:
     """Everything that a run computed: weights to the bit, every update, every evaluation."""
     evaluations = lines_of(folder / "eval.jsonl")
+    for evaluation in evaluations:
+        for place in PLACES:
+            evaluation.pop(place, None)
     return {
         "weights": hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest(),
         "updates": records(folder),
-        "evaluations": [{key: each[key] for key in each if key not in PLACES} for each in evaluations],
+        "evaluations": evaluations,
     }
 
 
@@ -88,8 +94,8 @@ def results(sweep: Path) -> dict[str, dict[str, Any]]:
 
 def launched(sweep: Path) -> list[dict[str, Any]]:
     """What is noted of each run, by number, and its `folder`."""
-    found = [{**json.loads(path.read_text()), "folder": path.parent} for path in sweep.glob("*/launch.json")]
-    return sorted(found, key=lambda run: run["number"])
+    runs = [{**json.loads(path.read_text()), "folder": path.parent} for path in sweep.glob("*/launch.json")]
+    return sorted(runs, key=lambda run: run["number"])
 
 
 def attempts(sweep: Path) -> dict[str, int]:
@@ -98,13 +104,13 @@ def attempts(sweep: Path) -> dict[str, int]:
     return {name: state["attempt"]["number"] for name, state in states.items()}
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 300.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     """The first true value of `what`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
-            if found := what():
-                return found
+            if value := condition():
+                return value
         except (OSError, ValueError, KeyError, IndexError):  # files that are not there yet
             pass
         time.sleep(0.05)

@@ -42,13 +42,13 @@ def measured(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def assert_same_run(ours: Path, theirs: Path) -> None:
+def assert_same_run(first: Path, second: Path) -> None:
     """Equal summaries, figures and steps; weights to rounding."""
-    assert_close(measured(ours), measured(theirs))
+    assert_close(measured(first), measured(second))
     for name in ("eval.jsonl", "metrics.jsonl"):
-        lines = [(path / name).read_text().splitlines() for path in (ours, theirs)]
+        lines = [(path / name).read_text().splitlines() for path in (first, second)]
         assert_close(*([json.loads(line) for line in part] for part in lines))
-    weights = [load_file(path / "model" / "model.safetensors") for path in (ours, theirs)]
+    weights = [load_file(path / "model" / "model.safetensors") for path in (first, second)]
     assert set(weights[0]) == set(weights[1])
     for name, weight in weights[0].items():
         gap = (weight - weights[1][name]).abs()
@@ -57,20 +57,20 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
         assert float((gap > 1e-6).float().mean()) < 1e-3, name
 
 
-def assert_close(ours: Any, theirs: Any) -> None:
+def assert_close(first: Any, second: Any) -> None:
     """Equal but for rounding, and for places and speed."""
-    if isinstance(ours, dict):
-        assert set(ours) == set(theirs)
-        for key in set(ours) - {"tokens_per_second", "rollouts", "verdicts"}:
-            assert_close(ours[key], theirs[key])
-    elif isinstance(ours, list):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            assert_close(one, other)
-    elif isinstance(ours, float):
-        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5, nan_ok=True)
+    if isinstance(first, dict):
+        assert set(first) == set(second)
+        for key in set(first) - {"tokens_per_second", "rollouts", "verdicts"}:
+            assert_close(first[key], second[key])
+    elif isinstance(first, list):
+        assert len(first) == len(second)
+        for first_item, second_item in zip(first, second, strict=True):
+            assert_close(first_item, second_item)
+    elif isinstance(first, float):
+        assert first == pytest.approx(second, rel=1e-3, abs=1e-5, nan_ok=True)
     else:
-        assert ours == theirs
+        assert first == second
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def assert_close(ours: Any, theirs: Any) -> None:
     ids=["offline ddp", "rounds fsdp", "lag fsdp"],
 )
 def test_two_processes_make_the_run_that_one_makes(tmp_path: Path, arguments: list[str], parallel: str) -> None:
-    alone = config_of(*overrides(tmp_path / "one", *arguments))
-    run(alone)
-    both = [*arguments, "cluster.processes=2", f"cluster.parallel={parallel}"]
-    done = launch(tmp_path / "two", *both)
-    assert done.returncode == 0, done.stderr
-    folder = folder_of(tmp_path / "two", *both)
-    assert folder.name == alone.folder.name
-    assert_same_run(folder, alone.folder)
-    assert done.stdout.count("[ ]: 95 % over") == 1
-    assert ", 2 processes" in done.stdout
+    single_config = config_of(*overrides(tmp_path / "one", *arguments))
+    run(single_config)
+    arguments_of_two = [*arguments, "cluster.processes=2", f"cluster.parallel={parallel}"]
+    outcome = launch(tmp_path / "two", *arguments_of_two)
+    assert outcome.returncode == 0, outcome.stderr
+    folder = folder_of(tmp_path / "two", *arguments_of_two)
+    assert folder.name == single_config.folder.name
+    assert_same_run(folder, single_config.folder)
+    assert outcome.stdout.count("[ ]: 95 % over") == 1
+    assert ", 2 processes" in outcome.stdout
     assert json.loads((folder / "environment.json").read_text())["processes"] == 2
 
 
@@ -113,17 +113,17 @@ def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(tmp_
     wait_for(lambda: len((folder / "metrics.jsonl").read_text().splitlines()) >= 3)
     if blow == "kill one":
         os.kill(leader_and_other(folder)[1], signal.SIGKILL)
-        code, said = 1, "process 1 of 2 was killed by SIGKILL (out of memory?)"
+        code, message = 1, "process 1 of 2 was killed by SIGKILL (out of memory?)"
     else:
         process.send_signal(signal.SIGTERM)
-        code, said = 128 + signal.SIGTERM, "stopped by SIGTERM; the same command goes on from there"
+        code, message = 128 + signal.SIGTERM, "stopped by SIGTERM; the same command goes on from there"
     _, printed = process.communicate(timeout=500)
-    assert (process.returncode, printed.splitlines()[-1]) == (code, f"error: {said}")
+    assert (process.returncode, printed.splitlines()[-1]) == (code, f"error: {message}")
     if blow == "kill one":
-        assert (folder / "error.txt").read_text().startswith(said)
+        assert (folder / "error.txt").read_text().startswith(message)
     assert not (folder / "DONE").exists()
-    again = launch(tmp_path / "two", *arguments)
-    assert again.returncode == 0, again.stderr
+    second_outcome = launch(tmp_path / "two", *arguments)
+    assert second_outcome.returncode == 0, second_outcome.stderr
     assert_same_run(folder, undisturbed.folder)
 
 
@@ -134,31 +134,31 @@ def test_all_processes_stop_within_an_evaluation(tmp_path: Path) -> None:
     folder, process = folder_of(tmp_path, *arguments), start(tmp_path, *arguments)
     wait_for(lambda: list(folder.glob("store/rollouts/*/shard-*.arrow")))
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=500)
-    assert process.returncode == 128 + signal.SIGTERM, said
+    _, message = process.communicate(timeout=500)
+    assert process.returncode == 128 + signal.SIGTERM, message
     assert len(list(folder.glob("store/rollouts/*/shard-*.arrow"))) <= 4, "each left its shard or made it, of 8 shards"
     assert [path.name for path in (folder / "checkpoints" / "1").iterdir()] == ["step-00000002"]
-    again = launch(tmp_path, *arguments)
-    assert again.returncode == 0, again.stderr
+    second_outcome = launch(tmp_path, *arguments)
+    assert second_outcome.returncode == 0, second_outcome.stderr
     assert [point["step"] for point in lines_of(folder / "eval.jsonl") if "step" in point] == [2, 4]
 
 
 def test_what_all_processes_refuse_is_said_once(tmp_path: Path) -> None:
-    asked = ["compose=proportion", "compose.positive_share=0.9", "compose.n_examples=60", "cluster.processes=2"]
-    done = launch(tmp_path, *asked)
-    assert done.returncode == 1
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    settings = ["compose=proportion", "compose.positive_share=0.9", "compose.n_examples=60", "cluster.processes=2"]
+    outcome = launch(tmp_path, *settings)
+    assert outcome.returncode == 1
+    (error,) = [line for line in outcome.stderr.splitlines() if line.startswith("error")]
     assert error.startswith("error: compose.positive_share=0.9")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 @pytest.mark.slow
 def test_torchrun_starts_a_run_too(tmp_path: Path) -> None:
-    alone = config_of(*overrides(tmp_path / "one"))
-    run(alone)
-    given = ["--standalone", "--nproc-per-node=2", "-m", "topr_exp"]
+    single_config = config_of(*overrides(tmp_path / "one"))
+    run(single_config)
+    torchrun_arguments = ["--standalone", "--nproc-per-node=2", "-m", "topr_exp"]
     words = overrides(tmp_path / "two", "cluster.processes=2")
-    process = sweep_tools.start("torch.distributed.run", *given, *words)
-    _, said = process.communicate(timeout=1500)
-    assert process.returncode == 0, said
-    assert_same_run(folder_of(tmp_path / "two"), alone.folder)
+    process = sweep_tools.start("torch.distributed.run", *torchrun_arguments, *words)
+    _, message = process.communicate(timeout=1500)
+    assert process.returncode == 0, message
+    assert_same_run(folder_of(tmp_path / "two"), single_config.folder)

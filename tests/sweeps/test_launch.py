@@ -84,8 +84,8 @@ def test_a_launch_leaves_the_settings_of_runs_that_may_be_active_as_they_are(sch
 
 
 def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(scheduler, arguments, tmp_path):
-    _, *others = queued_runs(arguments, tmp_path)
-    for run in others:
+    _, *other_runs = queued_runs(arguments, tmp_path)
+    for run in other_runs:
         del scheduler.jobs[run.job]
     *rows, submission, total = preview(plan(parse_arguments(arguments))).splitlines()
     assert [row.split()[1] for row in rows] == ["queued", "new", "new", "new"]
@@ -114,8 +114,8 @@ def test_status_and_logs_show_what_the_scheduler_has_of_a_run(scheduler, argumen
 
 def test_cancel_takes_named_runs_from_the_queue(scheduler, arguments, tmp_path):
     first, second, *_ = queued_runs(arguments, tmp_path)
-    done = answer("topr_exp.sweeps", "cancel", tmp_path / "sweep", "1", second.folder.name)
-    assert (done.returncode, done.stdout) == (0, "cancelled: run 1 (17_0), run 2 (17_1)\n")
+    outcome = answer("topr_exp.sweeps", "cancel", tmp_path / "sweep", "1", second.folder.name)
+    assert (outcome.returncode, outcome.stdout) == (0, "cancelled: run 1 (17_0), run 2 (17_1)\n")
     assert len(scheduler.jobs) == 2
     assert not {first.job, second.job} & scheduler.jobs.keys()
 
@@ -127,10 +127,10 @@ def test_cancel_names_the_processes_that_it_leaves_alone(scheduler: FakeSchedule
         claims = [sweep / "sweep.claim", run.folder / "run.claim"]
         for claim in claims:
             claim.write_text("node7:9")
-        done = answer("topr_exp.sweeps", "cancel", sweep)
-    assert (done.returncode, done.stdout) == (1, "cancelled: run 2\n")
+        outcome = answer("topr_exp.sweeps", "cancel", sweep)
+    assert (outcome.returncode, outcome.stdout) == (1, "cancelled: run 2\n")
     reason = "process node7:9 is left alone; it is not here, not yours, or at other work"
-    assert done.stderr == f"error: {claims[0]}: {reason}; {claims[1]}: {reason}\n"
+    assert outcome.stderr == f"error: {claims[0]}: {reason}; {claims[1]}: {reason}\n"
 
 
 # ---- what is a sweep

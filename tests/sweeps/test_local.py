@@ -19,8 +19,8 @@ TWO = ["compose=proportion", "compose.positive_share=0.1", "compose.n_examples=1
 def launched_sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A sweep of two runs at once, the second of which fails, and the launcher's output."""
     output = tmp_path_factory.mktemp("local")
-    done = launch(output, "name=two", "cluster.jobs=2", *TWO)
-    return output / "two", done
+    outcome = launch(output, "name=two", "cluster.jobs=2", *TWO)
+    return output / "two", outcome
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def sweep(launched_sweep: tuple[Path, subprocess.CompletedProcess[str]]) -> Path
 
 
 def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error(launched_sweep):
-    sweep, done = launched_sweep
-    assert done.returncode == 1, done.stderr
-    assert "2 runs: 1 done, 1 failed" in done.stdout
-    assert "needs 100 correct completions; 8 are available" in done.stdout
-    assert f"resume {sweep}" in done.stdout
+    sweep, outcome = launched_sweep
+    assert outcome.returncode == 1, outcome.stderr
+    assert "2 runs: 1 done, 1 failed" in outcome.stdout
+    assert "needs 100 correct completions; 8 are available" in outcome.stdout
+    assert f"resume {sweep}" in outcome.stdout
     finished, failed = (run["folder"] for run in launched(sweep))
     states = [json.loads((folder / "state.json").read_text()) for folder in (finished, failed)]
     assert [state["status"] for state in states] == ["done", "failed"]
@@ -55,8 +55,8 @@ def test_a_run_of_a_sweep_is_the_same_as_a_single_run(sweep: Path, tmp_path: Pat
 
 
 def test_a_dry_run_tells_the_states_and_starts_nothing(sweep: Path) -> None:
-    done = launch(sweep.parent, "name=two", *TWO, "algo=topr,ppo", "dry_run=true")
-    lines = done.stdout.rpartition("\n\n")[2].splitlines()
+    outcome = launch(sweep.parent, "name=two", *TWO, "algo=topr,ppo", "dry_run=true")
+    lines = outcome.stdout.rpartition("\n\n")[2].splitlines()
     assert [line.split()[1] for line in lines[:4]] == ["done", "new", "failed", "new"]
     assert "nothing started" in lines[-1]
 
@@ -83,12 +83,12 @@ def test_resume_starts_only_the_run_that_failed_and_records_why_it_can_t_begin(s
     launch_file = failed / "launch.json"
     stored = json.loads(launch_file.read_text())
     launch_file.write_text(json.dumps({**stored, "cwd": str(sweep / "gone"), "launched": 0.0}))
-    done = answer("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
-    assert done.returncode == 1
-    assert f"launched in {ROOT}; code beyond topr_exp: none\n" in done.stdout
-    assert "2 runs: 1 done, 1 failed; 1 to start" in done.stdout
+    outcome = answer("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
+    assert outcome.returncode == 1
+    assert f"launched in {ROOT}; code beyond topr_exp: none\n" in outcome.stdout
+    assert "2 runs: 1 done, 1 failed; 1 to start" in outcome.stdout
     reason = f"cannot enter {sweep / 'gone'}, where the sweep was launched: No such file or directory"
-    assert f"run 2 failed ({failed.name}): {reason}" in done.stdout
+    assert f"run 2 failed ({failed.name}): {reason}" in outcome.stdout
     assert reason in (failed / "log.txt").read_text()
     assert (failed / "error.txt").read_text().startswith(reason)
     assert set(attempts(sweep).values()) == {1}
@@ -106,18 +106,18 @@ def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_pat
     launcher.communicate(timeout=300)
     wait_for(lambda: all(json.loads((f / "state.json").read_text())["status"] == "stopped" for f in folders))
     assert not list(sweep.glob("*/DONE"))
-    done = answer("topr_exp.sweeps", "resume", sweep, SLOW[0])
-    assert done.returncode == 0, done.stderr
-    assert f"launched in {ROOT}; code beyond topr_exp: {SLOW[0]}\n" in done.stdout
+    outcome = answer("topr_exp.sweeps", "resume", sweep, SLOW[0])
+    assert outcome.returncode == 0, outcome.stderr
+    assert f"launched in {ROOT}; code beyond topr_exp: {SLOW[0]}\n" in outcome.stdout
     assert set(attempts(sweep).values()) == {2}
     for run_result in results(sweep).values():
         assert [record["step"] for record in run_result["updates"]] == list(range(1, 11))
 
 
 def test_a_mistake_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    done = launch(tmp_path, "baseline=0,3")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "baseline must be" in done.stderr
+    outcome = launch(tmp_path, "baseline=0,3")
+    assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1), outcome.stderr
+    assert "baseline must be" in outcome.stderr
     without_sbatch = launch(tmp_path, "cluster=slurm", PATH="/nonexistent")
     assert (without_sbatch.returncode, without_sbatch.stderr.count("\n")) == (2, 1), without_sbatch.stderr
     assert "no sbatch on PATH" in without_sbatch.stderr

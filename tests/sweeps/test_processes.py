@@ -81,15 +81,15 @@ def test_a_process_whose_server_was_killed_can_t_be_started(error: Exception, mo
 
 @pytest.mark.parametrize("threads", [8, 1])
 def test_threads_are_divided_among_runs(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[int] = []
+    thread_counts: list[int] = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "as it was")
     share_threads(1)
     assert os.environ["OMP_NUM_THREADS"] == "as it was"
     for count in (2, 3, 40):
         share_threads(count)
-    assert chosen == [max(1, threads // 2), max(1, threads // 3), 1]
+    assert thread_counts == [max(1, threads // 2), max(1, threads // 3), 1]
     assert os.environ["OMP_NUM_THREADS"] == "1"
 
 

@@ -90,9 +90,11 @@ def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_pa
     ):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text(text)
-    own = ["--config-dir", str(tmp_path), "-m", "seed=0,1"]
-    assert plain(recompose([*own, "experiment=mine"], ["cluster.threads=1"]))["jobs"] == 7
-    by_size = plain(recompose([*own, "+experiment=mine", "cluster.threads=${size:4,12}", "model=llama3_8b"], []))
+    own_settings = ["--config-dir", str(tmp_path), "-m", "seed=0,1"]
+    assert plain(recompose([*own_settings, "experiment=mine"], ["cluster.threads=1"]))["jobs"] == 7
+    by_size = plain(
+        recompose([*own_settings, "+experiment=mine", "cluster.threads=${size:4,12}", "model=llama3_8b"], [])
+    )
     assert (by_size["jobs"], by_size["threads"]) == (7, 12)
     assert plain(recompose(["-m", f"hydra.searchpath=[{tmp_path}]", "cluster=mine", "seed=0,1"], []))["jobs"] == 5
 
@@ -248,9 +250,13 @@ def test_the_list_of_settings_that_name_code_is_complete() -> None:
 
 
 def test_our_own_and_installed_modules_need_no_confirmation() -> None:
-    own = {"algo": {"_target_": "topr_exp.algorithms.Topr"}, "data": {"grader": "math", "_target_": "topr_exp.data.X"},
-           "sampler": {"name": "vllm", "python": None}, "model": {"trust_remote_code": False}}  # fmt: skip
-    assert code_settings(own) == []
+    own_settings = {
+        "algo": {"_target_": "topr_exp.algorithms.Topr"},
+        "data": {"grader": "math", "_target_": "topr_exp.data.X"},
+        "sampler": {"name": "vllm", "python": None},
+        "model": {"trust_remote_code": False},
+    }
+    assert code_settings(own_settings) == []
     assert code_settings({"algo": None, "data": {"grader": 3}, "sampler": ["x"]}) == []
     assert code_settings({"algo": {"_target_": "transformers.Loss"}}) == ["algo._target_=transformers.Loss"]
     assert is_installed("algo._target_=transformers.Loss")

@@ -98,12 +98,12 @@ def test_pass_at_1_stands_beside_the_base_models_on_the_same_problems(tmp_path, 
 
 
 def test_progress_of_a_sweep_counts_what_ended_and_estimates_the_others(tmp_path: Path) -> None:
-    done = RunStatus(bare_run(tmp_path), RunState.DONE)
+    finished = RunStatus(bare_run(tmp_path), RunState.DONE)
     running = RunStatus(bare_run(tmp_path, 2), RunState.RUNNING, stage="training 86/250")
     new = RunStatus(bare_run(tmp_path, 3), RunState.NEW)
     assert describe_progress([running, new], 120) == "0 of 2 runs ended; run 2 training 86/250"
     line = "1 of 3 runs ended, about 4 min left; run 2 training 86/250"
-    assert describe_progress([done, running, new], 120) == line
+    assert describe_progress([finished, running, new], 120) == line
 
 
 def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path: Path) -> None:

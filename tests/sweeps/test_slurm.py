@@ -41,9 +41,9 @@ extended = pytest.mark.extended
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("slurm")
     try:
-        done = subprocess.run([SCRIPT, "start", folder], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        os.environ["SLURM_CONF"] = done.stdout.strip().removeprefix("export SLURM_CONF=")
+        outcome = subprocess.run([SCRIPT, "start", folder], capture_output=True, text=True, timeout=300)
+        assert outcome.returncode == 0, outcome.stderr
+        os.environ["SLURM_CONF"] = outcome.stdout.strip().removeprefix("export SLURM_CONF=")
         yield
     finally:
         subprocess.run([SCRIPT, "stop", folder], check=True, timeout=300)
@@ -61,10 +61,10 @@ def no_jobs_left() -> Iterator[None]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The long run of seed 0, when nothing happens to it."""
     output = tmp_path_factory.mktemp("undisturbed")
-    done = launch(output, LONG, "cluster.threads=1")
-    assert done.returncode == 0, done.stderr
-    (found,) = results(output / "runs").values()
-    return found
+    outcome = launch(output, LONG, "cluster.threads=1")
+    assert outcome.returncode == 0, outcome.stderr
+    (run_result,) = results(output / "runs").values()
+    return run_result
 
 
 def ask(*arguments: str) -> str:
@@ -74,9 +74,9 @@ def ask(*arguments: str) -> str:
 def submit(output: Path, *arguments: object) -> tuple[Path, str, Path]:
     """Submit a sweep; its folder, Slurm's id of its first run, and that run's folder."""
     names_cpus = any(str(argument).startswith("cluster.cpus_per_task=") for argument in arguments)
-    done = launch(output, SLURM, *arguments, *([] if names_cpus else [ONE_CPU]))
-    assert done.returncode == 0, done.stderr
-    kind, number = done.stdout.partition("to Slurm: ")[2].split()[:2]
+    outcome = launch(output, SLURM, *arguments, *([] if names_cpus else [ONE_CPU]))
+    assert outcome.returncode == 0, outcome.stderr
+    kind, number = outcome.stdout.partition("to Slurm: ")[2].split()[:2]
     job = f"{number}_0" if kind == "array" else number
     return output / "runs", job, launched(output / "runs")[0]["folder"]
 
@@ -86,13 +86,15 @@ def jobs() -> list[list[str]]:
 
     Not all of them: a job that starts again in the second in which it ended is lost ("Job credential revoked").
     """
-    found = [line.split(" ", 3) for line in ask("squeue", "--noheader", "--array", "--format=%i %T %S %r").splitlines()]
-    for job, state, begin, reason in found:
+    listed_jobs = [
+        line.split(" ", 3) for line in ask("squeue", "--noheader", "--array", "--format=%i %T %S %r").splitlines()
+    ]
+    for job, state, begin, reason in listed_jobs:
         waits = state == "PENDING" and reason == "BeginTime" and begin != "N/A"
         if waits and datetime.fromisoformat(begin) - datetime.now() > timedelta(seconds=10):
             update = ["scontrol", "update", f"JobId={job}", "StartTime=now+3"]
             subprocess.run(update, capture_output=True, timeout=120)
-    return found
+    return listed_jobs
 
 
 def finish(seconds: float = 480.0) -> None:
@@ -108,16 +110,16 @@ def script_of(sweep: Path) -> str:
     return next((sweep / ".submitit").glob("*/*_submission.sh")).read_text()
 
 
-def status(sweep: Path, **more: str) -> str:
-    return answer("topr_exp.sweeps", "status", sweep, **more).stdout
+def status(sweep: Path, **variables: str) -> str:
+    return answer("topr_exp.sweeps", "status", sweep, **variables).stdout
 
 
 def resume(sweep: Path, *settings: str) -> None:
     """Resume until all is done, with the word for the losses of tests/slow.py where a run has one."""
     targets = [run["settings"]["algo"]["_target_"] for run in launched(sweep)]
     words = {f"algo._target_={target}" for target in targets if target.startswith("tests.")}
-    done = answer("topr_exp.sweeps", "resume", sweep, *settings, *sorted(words))
-    assert done.returncode == 0, done.stderr
+    outcome = answer("topr_exp.sweeps", "resume", sweep, *settings, *sorted(words))
+    assert outcome.returncode == 0, outcome.stderr
     finish()
 
 
@@ -149,11 +151,11 @@ def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_
     killed = command("topr_exp", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (job,) = [name for name, *_ in jobs()]
-    again = answer("topr_exp", *arguments)
-    assert "0 to start" in again.stdout, again.stderr
-    assert job in again.stdout
-    done = answer("topr_exp.sweeps", "cancel", sweep)
-    assert f"run 1 ({job})" in done.stdout, done.stderr
+    second_outcome = answer("topr_exp", *arguments)
+    assert "0 to start" in second_outcome.stdout, second_outcome.stderr
+    assert job in second_outcome.stdout
+    outcome = answer("topr_exp.sweeps", "cancel", sweep)
+    assert f"run 1 ({job})" in outcome.stdout, outcome.stderr
     finish()
     assert "1 to start" in answer("topr_exp", *arguments).stdout
     finish()
@@ -198,9 +200,9 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undist
     sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
     reach(folder, 1)
     assert "1 running, 1 queued" in status(sweep)
-    done = answer("topr_exp.sweeps", "cancel", sweep)
-    assert done.returncode == 0, done.stderr
-    assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in done.stdout
+    outcome = answer("topr_exp.sweeps", "cancel", sweep)
+    assert outcome.returncode == 0, outcome.stderr
+    assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in outcome.stdout
     finish(120)
     assert "2 runs: 1 stopped, 1 new" in status(sweep)
     resume(sweep, "cluster=local")
@@ -210,9 +212,9 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undist
 @extended
 def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(tmp_path: Path) -> None:
     sweep, dead = tmp_path / "runs", tmp_path / "slurm.conf"
-    done = launch(tmp_path, SLURM, ONE_CPU, "seed=0,1", "cluster.partition=fast")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "cluster.partition=fast; there are: grace, high, low, main" in done.stderr
+    outcome = launch(tmp_path, SLURM, ONE_CPU, "seed=0,1", "cluster.partition=fast")
+    assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1), outcome.stderr
+    assert "cluster.partition=fast; there are: grace, high, low, main" in outcome.stderr
     assert not ask("squeue", "--noheader")
     text = Path(os.environ["SLURM_CONF"]).read_text()
     dead.write_text("\n".join("SlurmctldPort=1" if "SlurmctldPort" in line else line for line in text.splitlines()))
@@ -230,16 +232,16 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path)
     reach(folder, 2)
     leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
     tasks = [int(task) for task in ask("pgrep", "-f", "submitit.core._submit").split()]
-    (other,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
-    os.kill(other, signal.SIGKILL)
+    (second_task,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
+    os.kill(second_task, signal.SIGKILL)
     finish()
     if not (folder / "DONE").exists():  # else Slurm's SIGTERM came before the connection broke: it was queued again
         assert "another one of the run ended" in (folder / "error.txt").read_text()
         resume(sweep)
     assert attempts(sweep) == {folder.name: 2}
     assert json.loads((folder / "environment.json").read_text())["processes"] == 2
-    alone = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
-    assert alone.returncode == 0, alone.stderr
+    single_outcome = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
+    assert single_outcome.returncode == 0, single_outcome.stderr
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
 
 

@@ -35,10 +35,10 @@ def test_a_second_launch_changes_settings_and_keeps_number_and_job(tmp_path: Pat
     for index, run in enumerate(launched_runs(tmp_path)):
         run.job = f"array_{index}"
         run.save()
-    again = launched_runs(tmp_path, "cluster.threads=2", seeds=(6, 5, 7))
-    assert [run.number for run in again] == [3, 2, 4]
-    assert [run.job for run in again] == [None, "array_1", None]
-    assert again[1].settings["cluster"]["threads"] == 2
+    relaunch = launched_runs(tmp_path, "cluster.threads=2", seeds=(6, 5, 7))
+    assert [run.number for run in relaunch] == [3, 2, 4]
+    assert [run.job for run in relaunch] == [None, "array_1", None]
+    assert relaunch[1].settings["cluster"]["threads"] == 2
 
 
 def test_a_run_is_named_by_its_number_or_its_folder(tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ def test_resume_does_not_call_a_sweep_done_of_which_a_run_was_removed(sweep, cap
     assert main(["resume", str(sweep)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert f"sweep {sweep}: 2 runs: 1 done, 1 removed; 0 to start" in lines
-    (again,) = [line for line in lines if line.startswith("again: ")]
-    assert again.endswith(f"python -m topr_exp -m algo=topr,tis output_dir={sweep.parent} name={sweep.name}")
+    (relaunch,) = [line for line in lines if line.startswith("again: ")]
+    assert relaunch.endswith(f"python -m topr_exp -m algo=topr,tis output_dir={sweep.parent} name={sweep.name}")
 
 
 def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launches(sweep: Path) -> None:
-    earlier = json.loads((sweep / RECORD).read_text())["runs"]
+    earlier_runs = json.loads((sweep / RECORD).read_text())["runs"]
     words = ["-m", *TINY, "algo=ppo,grpo", f"output_dir={sweep.parent}", f"name={sweep.name}"]
     planned = plan(parse_arguments(words))
     planned.jobs[0].config.folder.write_text("a file in the place of a run's folder")
@@ -124,7 +124,7 @@ def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launche
         launch(planned, words)
     recorded = json.loads((sweep / RECORD).read_text())["runs"]
     names = [job.config.folder.name for job in planned.jobs]
-    assert recorded.keys() == {*earlier, *names}
+    assert recorded.keys() == {*earlier_runs, *names}
     assert [recorded[name]["number"] for name in names] == [3, 4]
     assert "algo=ppo" in recorded[names[0]]["overrides"]
 

@@ -47,10 +47,10 @@ class LocalScheduler:
         return NO_JOBS
 
     def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
-        claims = [] if launcher_claim is None else [launcher_claim]
-        claims += [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
-        refusals = [terminate(claim) for claim in claims]
-        return [refusal for refusal in refusals if refusal]
+        claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
+        if launcher_claim is not None:
+            claims.insert(0, launcher_claim)
+        return list(filter(None, map(terminate, claims)))
 
     def logs(self, run: Run) -> Path | None:
         return None

@@ -91,15 +91,19 @@ def find_state(run: Run, progress_file: Mapping[str, Any], fault: str, jobs: Job
         return RunState.RUNNING, ""
     job = (jobs or NO_JOBS).by_job.get(run.job or "")
     if job is not None:
-        return RunState.QUEUED if job.phase == "queued" else RunState.RUNNING, job.reason
+        state = RunState.QUEUED if job.phase == "queued" else RunState.RUNNING
+        return state, job.reason
     failure = attempt.last_error(run.folder)
     if failure:
         return RunState.FAILED, failure
+    if progress_file.get("status") == "stopped":
+        return RunState.STOPPED, "stopped by a signal"
     if progress_file:
-        is_stopped = progress_file.get("status") == "stopped"
-        return RunState.STOPPED, "stopped by a signal" if is_stopped else "its process is gone (killed?)"
+        return RunState.STOPPED, "its process is gone (killed?)"
+    if fault.startswith("can't"):
+        return RunState.UNREADABLE, f"state.json {fault}"
     if fault != MISSING:
-        return RunState.UNREADABLE if fault.startswith("can't") else RunState.STOPPED, f"state.json {fault}"
+        return RunState.STOPPED, f"state.json {fault}"
     if run.job and jobs is not None and not jobs.problem:
         return RunState.NEW, "its job is over, or was never there: see logs"
     return RunState.NEW, ""

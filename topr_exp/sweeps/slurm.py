@@ -126,9 +126,11 @@ class SlurmScheduler:
     def logs(self, run: Run) -> Path | None:
         array_name, _, index = (run.job or "").rpartition("_")
         folder = run.folder.parent / SCRIPTS / array_name
-        paths = list(folder.glob(f"*_{index}_0_log.out"))
-        paths += [path for path in folder.glob("*_0_log.out") if path.name.count("_") == 2]  # a job that is no array
-        return paths[0] if paths else None
+        for path in folder.glob("*_0_log.out"):
+            is_of_single_job = path.name.count("_") == 2
+            if is_of_single_job or path.name.endswith(f"_{index}_0_log.out"):
+                return path
+        return None
 
     def requeue(self, run: Run) -> str:
         return run_slurm("scontrol", "requeue", os.environ["SLURM_JOB_ID"]).problem
