@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, weights
+from topr_exp.algorithms.agro import AGRO
 from topr_exp.models.policy import Policy
 from topr_exp.training import logprobs, output_layer, split_product
 from topr_exp.training.hidden_states import Inputs, predicting_states
@@ -89,7 +90,8 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
     in_bfloat16 = np.concatenate(head_by_hand(policy, examples.sequences(rows), torch.bfloat16))
     expected, of_other_precision = (in_float32, in_bfloat16) if float32_head else (in_bfloat16, in_float32)
     batches = []
-    trainer.loss = Mock(side_effect=lambda batch: batches.append(batch) or AGRO_LOSS(batch))
+    call = AGRO.__call__
+    monkeypatch.setattr(AGRO, "__call__", lambda loss, batch: batches.append(batch) or call(loss, batch))
     trainer.accumulate_gradients(examples, indices)
     trained_logp = batches[0].logp.detach()[batches[0].mask].numpy()
     scored_logp = np.concatenate(log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist())

@@ -312,7 +312,7 @@ def test_a_checkpoint_goes_on_bit_for_bit_with_either_kernel(made, monkeypatch, 
 def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_of_prompts(made: Any) -> None:
     trainer, examples = made(micro_batch_size=3)
     reported: list[int] = []
-    trainer.report = reported.append
+    trainer.report_tokens_to(reported.append)
     chosen = np.arange(8)
     record = trainer.update(examples, chosen, 1, expect_unit_ratio=False)
     sequences = examples.sequences(examples.rows(chosen))

@@ -5,39 +5,37 @@
     seeds and problems: a number for each seed and each problem     crossed_interval
     counts: k of n independent cases                                clopper_pearson
 
-None of them knows of what does not vary in its numbers: the same problems in all runs, say.
+An interval leaves out everything that does not vary in its numbers, such as the choice of problems shared by all runs.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+Clusters = NDArray[np.int64]  # [P] numbers from 0: problems of one number are not independent
 
 RESAMPLES = 2000
 LEVEL = 0.95
-CHUNK = 1 << 22  # drawn indices held at once
+CHUNK = 1 << 22  # indices in memory at once
 
 ROUNDING = 1e-9  # relative, of mean squares that are equal but for it
-FEWEST_SEEDS = 3  # that decide anything: of two, an interval covers 88 %
+FEWEST_SEEDS = 3  # for a decision: an interval of two seeds covers 88 %
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean with its 95 % interval.
-
-    Where nothing is known of its uncertainty, as of a single problem, the ends are NaN: no comparison with them holds.
-    """
+    """A mean with its 95 % interval; the ends are NaN where the uncertainty is unknown, as of a single problem."""
 
     value: float
     low: float = math.nan
     high: float = math.nan
     seeds: int = 1  # whose spread it holds; 1: it is over problems alone
-    problems: bool = True  # whether it holds the spread of problems
+    problems: bool = True  # holds the spread of problems
     error: float = field(default=math.nan, compare=False)  # of t intervals: the standard error
     freedom: float = field(default=math.nan, compare=False)  # degrees of freedom of a test of one among many claims
 
@@ -51,30 +49,39 @@ class Interval:
         """Its sources of variation, in words."""
         if math.isnan(self.low):
             return "nothing"
-        return ", ".join([f"{self.seeds} seeds"] * (self.seeds > 1) + ["problems"] * self.problems)
+        sources = []
+        if self.seeds > 1:
+            sources.append(f"{self.seeds} seeds")
+        if self.problems:
+            sources.append("problems")
+        return ", ".join(sources)
 
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
-        return self.written(f"{'+' if sign else ''}.1f", 100)
+        return self.written("+.1f" if sign else ".1f", 100)
 
     def written(self, form: str, scale: float = 1.0) -> str:
-        value, low, high = (f"{scale * number:{form}}" for number in (self.value, self.low, self.high))
-        return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
+        value = f"{scale * self.value:{form}}"
+        if math.isnan(self.low):
+            return value
+        return f"{value} [{scale * self.low:{form}}, {scale * self.high:{form}}]"
 
 
 # ---- over problems
 
 
-def standard_error(values: Values, clusters: NDArray[np.int64] | None = None) -> float | None:
+def standard_error(values: Values, clusters: Clusters | None = None) -> float | None:
     """The standard error of the mean of per-problem values [P] in closed form, std / sqrt(P); None for P = 1.
 
-    clusters: [P] numbers from 0; sums of problems with the same number take the place of single values.
+    With clusters, sums of problems with the same number take the place of single values.
     """
     if clusters is None:
         return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
     excess = np.bincount(clusters, weights=values - values.mean())
     count = len(excess)
-    return math.sqrt(count / (count - 1) * float(excess @ excess)) / len(values) if count > 1 else None
+    if count == 1:
+        return None
+    return math.sqrt(count / (count - 1) * float(excess @ excess)) / len(values)
 
 
 def bootstrap_means(values: Values, resamples: int, rng: np.random.Generator) -> Values:
@@ -84,9 +91,10 @@ def bootstrap_means(values: Values, resamples: int, rng: np.random.Generator) ->
     step = max(1, CHUNK // problems)
     for start in range(0, resamples, step):
         rows = min(step, resamples - start)
-        slot = rng.integers(0, problems, size=(rows, problems)) + problems * np.arange(rows)[:, None]
-        times = np.bincount(slot.ravel(), minlength=rows * problems).reshape(rows, problems)
-        means[start : start + rows] = times @ values / problems
+        row_offset = problems * np.arange(rows)[:, None]
+        slots = rng.integers(0, problems, size=(rows, problems)) + row_offset
+        draws = np.bincount(slots.ravel(), minlength=rows * problems).reshape(rows, problems)
+        means[start : start + rows] = draws @ values / problems
     return means
 
 
@@ -94,35 +102,42 @@ def bootstrap_intervals(
     values: Values,
     rng: np.random.Generator,
     resamples: int = RESAMPLES,
-    clusters: NDArray[np.int64] | None = None,
+    clusters: Clusters | None = None,
     *,
     share: bool = False,
 ) -> list[Interval]:
     """An interval for the mean of each column: the 2.5 and 97.5 % percentiles of the means of resampled problems.
 
     The bootstrap (Efron and Tibshirani 1994). Assumes that the problems are a sample of those that could have been
-    asked, independent of one another (or their clusters are). How training seeds differ is not in it.
-    values: [P, S] S statistics of each problem, resampled together. clusters: [P] numbers from 0 of what is resampled
-    as a whole (None: single problems). share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
+    asked, independent of one another (or their clusters are). The spread of training seeds is not in it.
+    values: [P, S] S statistics of each problem, resampled together. clusters: what is resampled as a whole (None:
+    single problems). share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
     """
     assert len(values), "no problems"
-    mean = values.mean(axis=0)
-    if len(values) == 1 or (clusters is not None and clusters.max() == 0):
-        return [Interval(float(value)) for value in mean]
-    if clusters is None:
-        means = bootstrap_means(values, resamples, rng)
-    else:
-        sums = np.stack([np.bincount(clusters, weights=column) for column in values.T], axis=1)
-        drawn = bootstrap_means(np.column_stack([sums, np.bincount(clusters)]), resamples, rng)
-        means = drawn[:, :-1] / drawn[:, -1:]
+    means = values.mean(axis=0)
+    cases = len(values) if clusters is None else int(clusters.max()) + 1
+    if cases == 1:
+        return [Interval(float(mean)) for mean in means]
     tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
-    count = len(values) if clusters is None else int(clusters.max()) + 1
-    return [
-        (extreme(column, count) if share else None)
-        or Interval(float(mean[i]), float(min(low[i], mean[i])), float(max(high[i], mean[i])))
-        for i, column in enumerate(values.T)
-    ]
+    resampled = resampled_means(values, rng, resamples, clusters)
+    lows, highs = np.percentile(resampled, [tail, 100 - tail], axis=0)
+    intervals = []
+    for column, mean, low, high in zip(values.T, means, lows, highs, strict=True):
+        interval = extreme(column, cases) if share else None
+        if interval is None:
+            interval = Interval(float(mean), float(min(low, mean)), float(max(high, mean)))
+        intervals.append(interval)
+    return intervals
+
+
+def resampled_means(values: Values, rng: np.random.Generator, resamples: int, clusters: Clusters | None) -> Values:
+    """[resamples, S] the means of resampled problems, or clusters of them."""
+    if clusters is None:
+        return bootstrap_means(values, resamples, rng)
+    sums = [np.bincount(clusters, weights=column) for column in values.T]
+    sums_and_size = np.column_stack([*sums, np.bincount(clusters)])
+    resampled = bootstrap_means(sums_and_size, resamples, rng)
+    return resampled[:, :-1] / resampled[:, -1:]
 
 
 # ---- counts
@@ -186,54 +201,86 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
 # ---- over seeds and problems
 
 
-def mean_squares(values: Values) -> tuple[Values, Values, Values]:
-    """Sums of squares of [..., S, P] by their degrees of freedom: of seeds, of problems, of the rest."""
+class MeanSquares(NamedTuple):
+    """Sums of squares by their degrees of freedom."""
+
+    seeds: Values
+    problems: Values
+    residual: Values
+
+
+class Freedoms(NamedTuple):
+    """Degrees of freedom of each of the mean squares."""
+
+    seeds: int
+    problems: int
+    residual: int
+
+
+class Estimate(NamedTuple):
+    """Standard error of a mean and its degrees of freedom."""
+
+    error: Values
+    freedom: Values
+
+
+def mean_squares(values: Values) -> MeanSquares:
+    """The mean squares of values [..., S, P]."""
     seeds, problems = values.shape[-2:]
-    by_seed, by_problem = values.mean(-1, keepdims=True), values.mean(-2, keepdims=True)
-    mean = by_seed.mean(-2, keepdims=True)
-    parts = (
-        problems * (by_seed - mean) ** 2,
-        seeds * (by_problem - mean) ** 2,
-        (values - by_seed - by_problem + mean) ** 2,
-    )
+    seed_means, problem_means = values.mean(-1, keepdims=True), values.mean(-2, keepdims=True)
+    mean = seed_means.mean(-2, keepdims=True)
     freedoms = freedoms_of(seeds, problems)
-    found = [part.sum((-2, -1)) / max(count, 1) for part, count in zip(parts, freedoms, strict=True)]
-    return found[0], found[1], found[2] if freedoms[2] else np.zeros_like(found[2])
+    seed_squares = problems * (seed_means - mean) ** 2
+    problem_squares = seeds * (problem_means - mean) ** 2
+    residual_squares = (values - seed_means - problem_means + mean) ** 2
+    residual = mean_square(residual_squares, freedoms.residual)
+    if freedoms.residual == 0:
+        residual = np.zeros_like(residual)
+    return MeanSquares(
+        mean_square(seed_squares, freedoms.seeds), mean_square(problem_squares, freedoms.problems), residual
+    )
 
 
-def freedoms_of(seeds: int, problems: int) -> tuple[int, int, int]:
-    return seeds - 1, problems - 1, (seeds - 1) * (problems - 1)
+def mean_square(squares: Values, freedom: int) -> Values:
+    return squares.sum((-2, -1)) / max(freedom, 1)
+
+
+def freedoms_of(seeds: int, problems: int) -> Freedoms:
+    return Freedoms(seeds - 1, problems - 1, (seeds - 1) * (problems - 1))
 
 
 def crossed_error(
-    squares: Sequence[Values], seeds: int, problems: int, pooled: int = 1, *, cautious: bool = False
-) -> tuple[Values, Values]:
+    squares: MeanSquares, seeds: int, problems: int, pooled: int = 1, *, cautious: bool = False
+) -> Estimate:
     """Standard error of a mean over seeds and problems with its degrees of freedom, elementwise.
 
-    (MS_seed + MS_problem − MS_rest) / (seeds problems), no component below 0; freedom: Satterthwaite's (1946).
-    squares: of seeds, problems and the rest, each the mean of so many that are `pooled`.
-    cautious: that seeds seem not to differ counts as little as their number allows, for tests far out in the tail.
+    (MS_seed + MS_problem − MS_residual) / (seeds problems), no component below 0; freedom: Satterthwaite's (1946).
+    squares: each the mean of so many that are `pooled`. cautious: that seeds seem not to differ counts as little as
+    their number allows, for tests far out in the tail.
     """
-    of_seeds, of_problems, rest = squares
-    by_seed, by_problem = exceeds(of_seeds, rest) | cautious, exceeds(of_problems, rest)
-    parts = np.maximum(of_seeds, rest), of_problems, rest
-    variance = parts[0] + np.maximum(of_problems, rest) - rest
-    used = zip((by_seed, by_problem, by_seed == by_problem), parts, freedoms_of(seeds, problems), strict=True)
-    spread = sum(part * square**2 / max(pooled * freedom, 1) for part, square, freedom in used)
+    residual = squares.residual
+    seed_square = np.maximum(squares.seeds, residual)
+    variance = seed_square + np.maximum(squares.problems, residual) - residual
+    seeds_differ = exceeds(squares.seeds, residual) | cautious
+    problems_differ = exceeds(squares.problems, residual)
+    freedoms = freedoms_of(seeds, problems)
+    spread = seeds_differ * seed_square**2 / max(pooled * freedoms.seeds, 1)
+    spread = spread + problems_differ * squares.problems**2 / max(pooled * freedoms.problems, 1)
+    spread = spread + (seeds_differ == problems_differ) * residual**2 / max(pooled * freedoms.residual, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.where(variance > 0, variance**2 / spread, 1.0)
-    return np.sqrt(variance / (seeds * problems)), freedom
+    return Estimate(np.sqrt(variance / (seeds * problems)), freedom)
 
 
-def exceeds(square: Values, rest: Values) -> NDArray[np.bool_]:
-    """True where a mean square is larger than that of the rest by more than rounding."""
-    return square > rest * (1 + ROUNDING)
+def exceeds(square: Values, residual: Values) -> NDArray[np.bool_]:
+    """True where a mean square is larger than the residual's by more than rounding."""
+    return square > residual * (1 + ROUNDING)
 
 
 def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     """The mean over seeds and problems with its t interval, both being samples of more.
 
-    x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: see `crossed_error`.
+    x_sp = m + seed_s + problem_p + residual_sp, crossed random effects: see `crossed_error`.
     values: [S, P]. With a single seed it holds over problems alone; with two it covers less than 95 % (about 88 % where
     they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1. Of differences, where
     seeds seem not to differ, their spread counts with S - 1 degrees of freedom all the same: else such intervals would
@@ -241,17 +288,17 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
     seeds, problems = values.shape
-    if share and (counted := extreme(values, problems, seeds)) is not None:
-        return counted
+    if share and (interval := extreme(values, problems, seeds)) is not None:
+        return interval
     mean, squares = float(values.mean()), mean_squares(values)
-    error, freedom = map(float, crossed_error(squares, seeds, problems, cautious=not share))
-    half = float(t_95(freedom)) * error if values.size > 1 else math.nan
+    estimate = crossed_error(squares, seeds, problems, cautious=not share)
+    error = float(estimate.error)
+    half = float(t_95(float(estimate.freedom))) * error if values.size > 1 else math.nan
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if share else -1.0), min(high, 1.0)
-    return Interval(
-        mean, low, high, seeds, True, error, float(crossed_error(squares, seeds, problems, cautious=True)[1])
-    )
+    cautious = crossed_error(squares, seeds, problems, cautious=True)
+    return Interval(mean, low, high, seeds, True, error, float(cautious.freedom))
 
 
 # ---- the best of several
@@ -276,10 +323,12 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     means = values.mean((-2, -1))
     lead = means[..., None, :] - means[..., :, None]  # of j before i
     interactions = mean_squares(values - values.mean(-3, keepdims=True))
-    shared = [square.sum(-1) / (groups - 1) for square in interactions]
-    pooled, freedom = crossed_error(shared, seeds, problems, groups - 1)
-    pairs = (mean_squares(values - values[..., [i], :, :]) for i in range(groups))
-    own = np.stack([crossed_error(pair, seeds, problems)[0] for pair in pairs], -2)
-    least = quantile(groups, freedom)[..., None, None] / math.sqrt(2)
-    error = np.maximum(math.sqrt(2) * pooled[..., None, None], own)
-    return np.asarray(lead > least * error)
+    shared_squares = MeanSquares(*(square.sum(-1) / (groups - 1) for square in interactions))
+    shared = crossed_error(shared_squares, seeds, problems, groups - 1)
+    pair_errors = []
+    for group in range(groups):
+        differences = values - values[..., [group], :, :]
+        pair_errors.append(crossed_error(mean_squares(differences), seeds, problems).error)
+    least_lead = quantile(groups, shared.freedom)[..., None, None] / math.sqrt(2)
+    error = np.maximum(math.sqrt(2) * shared.error[..., None, None], np.stack(pair_errors, -2))
+    return np.asarray(lead > least_lead * error)

@@ -5,7 +5,7 @@ value. Every mean carries its standard error and interval over problems.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,18 @@ from topr_exp.types import CORRECT, INVALID, VERDICTS, Problem
 HEADLINE_K = 8
 TRIALS = 100  # as in the paper
 
-
+Codes = NDArray[np.integer]
 ByK = dict[int, NDArray[np.float64]]  # K -> [P], of which means, intervals and paired differences are taken
 
 
-def measure(verdicts: NDArray[np.integer], classes: NDArray[np.integer], trials: int = TRIALS) -> tuple[ByK, ByK]:
+class Scores(NamedTuple):
+    """pass@K and maj@K of each problem."""
+
+    passed: ByK
+    voted: ByK
+
+
+def measure(verdicts: Codes, classes: Codes, trials: int = TRIALS) -> Scores:
     """pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
 
     verdicts: [P, n] codes of `verdicts`.
@@ -28,15 +35,15 @@ def measure(verdicts: NDArray[np.integer], classes: NDArray[np.integer], trials:
     """
     assert verdicts.size, "nothing to evaluate"
     n = verdicts.shape[1]
-    correct = verdicts == CORRECT
+    is_correct = verdicts == CORRECT
     voting = ballots(verdicts, classes)
-    assert (voting[0][correct] >= 0).all(), "a correct completion without an answer class"
+    assert (voting[0][is_correct] >= 0).all(), "a correct completion without an answer class"
     ks = powers_of_two(n)
-    passed = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
+    passed = {k: pass_at_k(is_correct.sum(axis=1), n, k) for k in ks}
     voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([0, 0]), trials), strict=True))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
-    passed[1] = voted[1] = correct.mean(axis=1)
-    return passed, voted
+    passed[1] = voted[1] = is_correct.mean(axis=1)
+    return Scores(passed, voted)
 
 
 def headline_k(n: int) -> int:
@@ -45,8 +52,8 @@ def headline_k(n: int) -> int:
 
 
 def summarise(
-    verdicts: NDArray[np.integer],
-    classes: NDArray[np.integer],
+    verdicts: Codes,
+    classes: Codes,
     problems: Sequence[Problem] = (),
     *,
     trials: int = TRIALS,
@@ -61,77 +68,94 @@ def summarise(
     verdicts, classes, trials: as for `measure`. resamples: of the bootstrap over problems. problems: [P], with levels,
     subjects and what they were made from: those of one source are resampled together.
     """
-    measures = passed, voted = measure(verdicts, classes, trials)
-    columns = np.stack([*passed.values(), *voted.values()], axis=1)
-    clusters, ks = number([problem.source for problem in problems]), [*passed]
-    found = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
-    points = [each.as_dict() for each in found]
-    everything = np.ones(len(verdicts), dtype=bool)
-    correct = np.bincount((verdicts == CORRECT).sum(axis=1), minlength=verdicts.shape[1] + 1)  # TOPR, Figure 4
+    n = verdicts.shape[1]
+    scores = measure(verdicts, classes, trials)
+    ks = [str(k) for k in scores.passed]
+    columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
+    clusters = number([problem.source for problem in problems])
+    intervals = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
+    points = [interval.as_dict() for interval in intervals]
+    correct_counts = (verdicts == CORRECT).sum(axis=1)
+    figures = headline(verdicts, scores, np.ones(len(verdicts), dtype=bool))
+    if clusters is not None:
+        figures["sources"] = int(clusters.max()) + 1
     return {
-        **headline(verdicts, measures, everything),
-        **({} if clusters is None else {"sources": int(clusters.max()) + 1}),
-        "samples": verdicts.shape[1],
-        "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
-        "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
-        "correct_histogram": correct.tolist(),
-        "levels": breakdown(verdicts, measures, [problem.level for problem in problems]),
-        "subjects": breakdown(verdicts, measures, [problem.subject for problem in problems]),
+        **figures,
+        "samples": n,
+        "pass@k": dict(zip(ks, points[: len(ks)], strict=True)),
+        "maj@k": dict(zip(ks, points[len(ks) :], strict=True)),
+        "correct_histogram": np.bincount(correct_counts, minlength=n + 1).tolist(),  # TOPR, Figure 4
+        "levels": breakdown(verdicts, scores, [problem.level for problem in problems]),
+        "subjects": breakdown(verdicts, scores, [problem.subject for problem in problems]),
     }
 
 
 def without_majorities(figures: dict[str, Any]) -> dict[str, Any]:
     """The figures of `summarise` with nothing about maj@K."""
-    found = {name: value for name, value in figures.items() if not name.startswith("maj@")}
+    remaining = {name: value for name, value in figures.items() if not name.startswith("maj@")}
     if "maj@k" in figures:
-        found["maj@k"] = {}
-    for kind in {"levels", "subjects"} & figures.keys():
-        found[kind] = {name: without_majorities(part) for name, part in figures[kind].items()}
-    return found
+        remaining["maj@k"] = {}
+    for kind in ("levels", "subjects"):
+        if kind in figures:
+            remaining[kind] = {name: without_majorities(group) for name, group in figures[kind].items()}
+    return remaining
 
 
-def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> dict[str, float | None]:
+def mean_lengths(verdicts: Codes, tokens: NDArray[np.integer]) -> dict[str, float | None]:
     """Mean sampled tokens of all completions and of those of each verdict (null where there is none).
 
     verdicts: codes; tokens: of the same shape.
     """
-    by_verdict = {name: tokens[verdicts == code] for code, name in enumerate(VERDICTS)}
-    found: dict[str, float | None] = {"length": float(tokens.mean())}
-    return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
+    means: dict[str, float | None] = {"length": float(tokens.mean())}
+    for code, name in enumerate(VERDICTS):
+        lengths = tokens[verdicts == code]
+        means[f"length_{name}"] = float(lengths.mean()) if lengths.size else None
+    return means
 
 
 def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = ()) -> dict[str, float | None]:
     """The mean reward [P, n] and its standard error over problems; sources: [P] what each was made from."""
-    each = rewards.mean(axis=1)
-    return {"mean_reward": float(each.mean()), "mean_reward_se": standard_error(each, number(sources))}
+    problem_means = rewards.mean(axis=1)
+    return {
+        "mean_reward": float(problem_means.mean()),
+        "mean_reward_se": standard_error(problem_means, number(sources)),
+    }
 
 
 def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
     if all(source is None for source in sources):
         return None
-    seen: dict[str, int] = {}
-    return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
+    number_of_source: dict[str, int] = {}
+    numbers = []
+    for i, source in enumerate(sources):
+        numbers.append(number_of_source.setdefault(source or f"#{i}", len(number_of_source)))
+    return np.array(numbers)
 
 
-def headline(verdicts: NDArray[np.integer], measures: tuple[ByK, ByK], chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """The headline figures of the chosen problems; chosen: [P]."""
-    passed, voted = measures
+def headline(verdicts: Codes, scores: Scores, is_included: NDArray[np.bool_]) -> dict[str, Any]:
+    """The headline figures of the included problems; is_included: [P]."""
     k = headline_k(verdicts.shape[1])
-    means = {"pass@1": float(passed[1][chosen].mean()), f"maj@{k}": float(voted[k][chosen].mean())}
-    counts = np.bincount(verdicts[chosen].ravel(), minlength=len(VERDICTS))
-    shares: dict[str, float] = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
-    return {**means, **shares, "problems": int(chosen.sum())}
+    counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
+    shares = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
+    return {
+        "pass@1": float(scores.passed[1][is_included].mean()),
+        f"maj@{k}": float(scores.voted[k][is_included].mean()),
+        **shares,
+        "problems": int(is_included.sum()),
+    }
 
 
 def breakdown(
-    verdicts: NDArray[np.integer],
-    measures: tuple[ByK, ByK],
-    names: Sequence[int | None] | Sequence[str | None],
+    verdicts: Codes, scores: Scores, names: Sequence[int | None] | Sequence[str | None]
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
-    present: list[Any] = sorted({name for name in names if name is not None})
-    return {str(name): headline(verdicts, measures, np.array([other == name for other in names])) for name in present}
+    groups: list[Any] = sorted({name for name in names if name is not None})
+    figures = {}
+    for group in groups:
+        is_included = np.array([name == group for name in names])
+        figures[str(group)] = headline(verdicts, scores, is_included)
+    return figures
 
 
 # ---- verdicts and votes: pass@K in closed form, maj@K by the paper's bootstrap (TOPR, section 4.2)
@@ -141,7 +165,7 @@ def breakdown(
 Ballots = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
-def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ballots:
+def ballots(verdicts: Codes, classes: Codes) -> Ballots:
     """The votes of completions with these verdicts and answers.
 
     verdicts: [P, n] codes of `verdicts`.
@@ -150,15 +174,17 @@ def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ball
     assert verdicts.shape == classes.shape, (verdicts.shape, classes.shape)
     candidate = np.where(verdicts != INVALID, np.maximum(classes, -1), -1).astype(np.int64)
     width = max(int(candidate.max(initial=-1)) + 1, 1)
-    good = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return candidate, good / np.maximum(count_votes(candidate, width), 1)
+    correct_votes = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
+    return candidate, correct_votes / np.maximum(count_votes(candidate, width), 1)
 
 
 def count_votes(candidate: NDArray[np.int64], width: int) -> NDArray[np.int64]:
     """[P, width] votes for each of the answers 0..width-1; candidate: [P, k], -1 has no vote."""
     problems = len(candidate)
-    slot = candidate + 1 + (width + 1) * np.arange(problems)[:, None]
-    return np.bincount(slot.ravel(), minlength=problems * (width + 1)).reshape(problems, width + 1)[:, 1:]
+    columns = width + 1  # the first one without a vote
+    slots = candidate + 1 + columns * np.arange(problems)[:, None]
+    votes = np.bincount(slots.ravel(), minlength=problems * columns).reshape(problems, columns)
+    return votes[:, 1:]
 
 
 def majority_score(votes: NDArray[np.int64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -166,9 +192,9 @@ def majority_score(votes: NDArray[np.int64], worth: NDArray[np.float64]) -> NDAr
 
     votes, worth: [P, C]; without any vote the score is 0.
     """
-    top = votes.max(axis=1, keepdims=True)
-    leads = (votes == top) & (top > 0)
-    return (leads * worth).sum(axis=1) / np.maximum(leads.sum(axis=1), 1)
+    most_votes = votes.max(axis=1, keepdims=True)
+    is_leading = (votes == most_votes) & (most_votes > 0)
+    return (is_leading * worth).sum(axis=1) / np.maximum(is_leading.sum(axis=1), 1)
 
 
 def powers_of_two(n: int) -> list[int]:
@@ -199,11 +225,13 @@ def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int
     """
     candidate, worth = voting
     problems, width = worth.shape
-    found = np.zeros((len(ks), problems))
+    scores = np.zeros((len(ks), problems))
     for _ in range(trials):
         shuffled = rng.permuted(candidate, axis=1)
         votes = np.zeros((problems, width), dtype=np.int64)
-        for i, (start, stop) in enumerate(zip([0, *ks], ks, strict=False)):
-            votes += count_votes(shuffled[:, start:stop], width)
-            found[i] += majority_score(votes, worth)
-    return found / trials
+        counted = 0
+        for i, k in enumerate(ks):
+            votes += count_votes(shuffled[:, counted:k], width)
+            counted = k
+            scores[i] += majority_score(votes, worth)
+    return scores / trials

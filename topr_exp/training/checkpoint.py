@@ -11,8 +11,9 @@ Not torch.distributed.checkpoint: it reads by pickle, which can run code, and ho
 import json
 import shutil
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -31,6 +32,14 @@ KEEP = 2  # the newest, and the one before it in case the newest turns out to be
 WEIGHT = "weight"
 
 
+class RowShare(NamedTuple):
+    """The part of the weights' rows that this process holds."""
+
+    index: int
+    count: int  # parts that the rows are divided into
+    is_written_here: bool  # False where another machine has a copy and writes it
+
+
 def save(
     folder: Path,
     step: int,
@@ -43,19 +52,25 @@ def save(
 
     Every process of the run has to call it.
     """
-    path, leads = folder / f"step-{step:08d}", distributed.is_main_process()
-    with atomic_folder(path) if leads else disk_errors(f"write {path}") as target:
+    path, is_main = folder / f"step-{step:08d}", distributed.is_main_process()
+    with atomic_folder(path) if is_main else disk_errors(f"write {path}") as target:
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
             for name, content in {**extra, "state.json": json.dumps(state).encode()}.items():
                 (target / name).write_bytes(content)
             write_checksums(target, checksums)
-    if leads:
-        there = checkpoints(folder)
-        later = [each for each in there if each > path]  # was found damaged when the run went on from an earlier one
-        for old in [*later, *[each for each in there if each <= path][:-KEEP]]:
-            shutil.rmtree(old, ignore_errors=True)
+    if is_main:
+        remove_superseded(folder, path)
     distributed.barrier()
+
+
+def remove_superseded(folder: Path, newest: Path) -> None:
+    """Remove old checkpoints, and later ones: found damaged, so that the run went on from an earlier one."""
+    paths = checkpoints(folder)
+    later_paths = [path for path in paths if path > newest]
+    kept_or_older = [path for path in paths if path <= newest]
+    for path in later_paths + kept_or_older[:-KEEP]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path] | None:
@@ -63,11 +78,12 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
 
     Read by safetensors: nothing in a checkpoint can run code. Every process of the run has to call it.
     """
+    files_of_process = slice(distributed.rank(), None, distributed.world_size())  # each process checks some
     for path in distributed.broadcast(checkpoints(folder)[::-1]):
-        share = slice(distributed.rank(), None, distributed.world_size())  # the processes share the files among them
-        faults = distributed.all_gather(find_damage(path, part=share))
-        if fault := next(filter(None, faults), None):
-            warn(f"{path} is damaged ({fault}) and is skipped")
+        damages = distributed.all_gather(find_damage(path, part=files_of_process))
+        damage = next(filter(None, damages), None)
+        if damage is not None:
+            warn(f"{path} is damaged ({damage}) and is skipped")
             continue
         with disk_errors(f"read {path}"):
             read_rows(path, model, optimizer)
@@ -82,64 +98,85 @@ def checkpoints(folder: Path) -> list[Path]:
         return list_files(folder, "step-????????") if folder.exists() else []
 
 
-def place_of(weight: Tensor) -> tuple[int, int, bool]:
-    """The part of a weight's rows that this process holds, of how many, and whether this process writes it."""
+def row_share(weight: Tensor) -> RowShare:
+    """The part of a weight's rows that this process holds."""
     if not isinstance(weight, DTensor):
-        return 0, 1, distributed.is_main_process()
-    mesh, along = weight.device_mesh, sharding_dimension(weight)
-    copies = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != along]  # on other machines
-    return mesh.get_local_rank(along), mesh.size(along), not any(copies)
+        return RowShare(0, 1, distributed.is_main_process())
+    mesh, dimension = weight.device_mesh, sharding_dimension(weight)
+    copy_indices = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != dimension]
+    return RowShare(mesh.get_local_rank(dimension), mesh.size(dimension), not any(copy_indices))
 
 
 def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """Write this process's rows of what is trained; returns the checksums of the files of all processes."""
-    index, parts, writes = place_of(next(model.parameters()))
-    written: dict[str, str] = {}
-    if writes:
-        tensors: dict[str, Tensor] = {}
-        for name, weight in trained_weights(model):
-            for key, value in {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}.items():
-                value = torch.as_tensor(value)
-                if index == 0 or follows_rows(key, value.ndim, weight):
-                    tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
-        path = folder / f"part-{index + 1:05d}-of-{parts:05d}.safetensors"
-        save_file(tensors, path)
+    share = row_share(next(model.parameters()))
+    checksums: dict[str, str] = {}
+    if share.is_written_here:
+        path = folder / f"part-{share.index + 1:05d}-of-{share.count:05d}.safetensors"
+        save_file(rows_to_write(model, optimizer, share), path)
         sync(path)
-        written[path.name] = file_digest(path)
-    return {name: digest for each in distributed.all_gather(written) for name, digest in each.items()}
+        checksums[path.name] = file_digest(path)
+    checksums_of_all: dict[str, str] = {}
+    for checksums_of_process in distributed.all_gather(checksums):
+        checksums_of_all |= checksums_of_process
+    return checksums_of_all
+
+
+def rows_to_write(model: Any, optimizer: torch.optim.Optimizer, share: RowShare) -> dict[str, Tensor]:
+    """This process's rows of weights and optimizer state; in the first part what every process has, too."""
+    tensors: dict[str, Tensor] = {}
+    for name, weight in trained_weights(model):
+        values = {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}
+        for key, value in values.items():
+            tensor = torch.as_tensor(value)
+            if share.index == 0 or follows_rows(key, tensor.ndim, weight):
+                tensors[f"{key}/{name}"] = local_part(tensor).contiguous().cpu()
+    return tensors
 
 
 def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Restore the rows that this process holds, whichever processes wrote them."""
     files = [safe_open(path, framework="pt") for path in list_files(folder, "part-*.safetensors")]
-    keys = defaultdict(list)
-    for full in files[0].keys():  # noqa: SIM118 (it is no dictionary)
-        key, name = full.split("/", 1)
-        keys[name].append(key)
+    keys_of_weight = defaultdict(list)
+    for tensor_name in files[0].keys():  # noqa: SIM118 (it is no dictionary)
+        key, name = tensor_name.split("/", 1)
+        keys_of_weight[name].append(key)
 
     for name, weight in trained_weights(model):
-        values = {key: stored_rows(files, key, name, weight) for key in keys[name]}
+        values = {key: stored_rows(files, key, name, weight) for key in keys_of_weight[name]}
         with torch.no_grad():
             local_part(weight).copy_(values.pop(WEIGHT))
-        optimizer.state[weight] = {key: as_made(value, weight, optimizer) for key, value in values.items()}
+        optimizer.state[weight] = optimizer_state(values, weight, optimizer)
 
 
-def stored_rows(files: list[Any], key: str, name: str, weight: Tensor) -> Tensor:
+def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Tensor:
     """This process's rows of a tensor: processes and files have as many rows each, the last ones fewer or none."""
-    full, rows, (index, processes, _) = f"{key}/{name}", weight.shape[0], place_of(weight)
-    if not follows_rows(key, len(files[0].get_slice(full).get_shape()), weight):
-        return files[0].get_tensor(full)
-    own, size, parts = -(-rows // processes), -(-rows // len(files)), [file.get_slice(full) for file in files]
-    first, last = min(index * own, rows), min((index + 1) * own, rows)
-    spans = [(first - i * size, min(last - i * size, part.get_shape()[0])) for i, part in enumerate(parts)]
-    return torch.cat([part[max(start, 0) : max(end, 0)] for part, (start, end) in zip(parts, spans, strict=True)])
+    tensor_name = f"{key}/{name}"
+    dimensions = len(files[0].get_slice(tensor_name).get_shape())
+    if not follows_rows(key, dimensions, weight):
+        return files[0].get_tensor(tensor_name)
+    rows, share = weight.shape[0], row_share(weight)
+    rows_per_process, rows_per_file = -(-rows // share.count), -(-rows // len(files))
+    start = min(share.index * rows_per_process, rows)
+    end = min(start + rows_per_process, rows)
+    pieces = []
+    for file_index, file in enumerate(files):
+        stored = file.get_slice(tensor_name)
+        offset = file_index * rows_per_file
+        piece_end = min(end - offset, stored.get_shape()[0])
+        pieces.append(stored[max(start - offset, 0) : max(piece_end, 0)])
+    return torch.cat(pieces)
 
 
-def as_made(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
-    """An entry of the optimizer's state as the type that the optimizer itself gives it."""
+def optimizer_state(values: Mapping[str, Tensor], weight: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A weight's entries in the optimizer's state, as the types that the optimizer itself gives them."""
+    return {key: state_entry(value, weight, optimizer) for key, value in values.items()}
+
+
+def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
+    if value.ndim == 0 and not value.is_floating_point():
+        return int(value)
     if value.ndim == 0:
-        if not value.is_floating_point():
-            return int(value)
         return value.to(weight.device) if optimizer.defaults.get("fused") else value  # the kernel reads AdamW's steps
     value = value.to(weight.device)
     if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):

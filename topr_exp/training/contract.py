@@ -14,47 +14,54 @@ LOSS_DTYPES = (torch.float32, torch.float64)
 def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     """The output of `loss` on `batch`; TOPRError for one that is not a loss [B] with a gradient and metrics [B]."""
     output = loss(batch)
-    unit, count = ("pair", len(batch.chosen.logp)) if isinstance(batch, PairBatch) else ("completion", len(batch.logp))
     must_return = f"algo={loss.name} must return"
     if not isinstance(output, LossOutput):
         raise TOPRError(f"{must_return} a topr_exp.types.LossOutput(loss, metrics); got {described(output)}")
-    values = output.loss
-    if not isinstance(values, Tensor) or list(values.shape) != [count]:
-        raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {described(values)}")
-    if values.dtype not in LOSS_DTYPES:
-        raise TOPRError(f"{must_return} losses in float32 or float64; got {values.dtype}")
-    if values.device != device_of(batch):
-        raise TOPRError(f"{must_return} losses on {device_of(batch)}, where its batch is; got {values.device}")
-    if torch.is_grad_enabled() and not values.requires_grad:
+    unit, side = ("pair", batch.chosen) if isinstance(batch, PairBatch) else ("completion", batch)
+    count, device, losses = len(side.logp), side.logp.device, output.loss
+    if not has_shape(losses, count):
+        raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {described(losses)}")
+    if losses.dtype not in LOSS_DTYPES:
+        raise TOPRError(f"{must_return} losses in float32 or float64; got {losses.dtype}")
+    if losses.device != device:
+        raise TOPRError(f"{must_return} losses on {device}, where its batch is; got {losses.device}")
+    if torch.is_grad_enabled() and not losses.requires_grad:
         raise TOPRError(f"{must_return} losses with a gradient with respect to logp; got a detached tensor")
     if not isinstance(output.metrics, Mapping):
         raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got {described(output.metrics)}")
     for name, metric in output.metrics.items():
-        if not isinstance(metric, Tensor) or list(metric.shape) != [count]:
+        if not has_shape(metric, count):
             raise TOPRError(f"{must_return} metric {name} per {unit}, shape [{count}]; got {described(metric)}")
         if metric.requires_grad:
             raise TOPRError(f"{must_return} metric {name} detached; got a tensor with a gradient")
     return output
 
 
-def checked_signals(name: str, signals: Any, batch: Batch) -> dict[str, Tensor]:
-    """`signals` of the loss `name` over the global batch; TOPRError for any that is not a tensor [B] by name."""
-    count, must_return = len(batch.logp), f"signals of algo={name} must return"
+def checked_signals(loss: Any, batch: Batch) -> dict[str, Tensor]:
+    """The loss's signals over the global batch; TOPRError unless they are a tensor [B] for each of its names."""
+    count, must_return = len(batch.logp), f"signals of algo={loss.name} must return"
+    with torch.no_grad():
+        signals = loss.signals(batch)
     if not isinstance(signals, dict):
         raise TOPRError(f"{must_return} tensors by name, as in {{'limit': ...}}; got {described(signals)}")
-    for key, signal in signals.items():
-        if not isinstance(signal, Tensor) or list(signal.shape) != [count]:
-            raise TOPRError(f"{must_return} {key} per completion, shape [{count}]; got {described(signal)}")
+    if signals.keys() != loss.signal_names:
+        names, returned = ", ".join(sorted(loss.signal_names)), ", ".join(sorted(signals))
+        raise TOPRError(f"{must_return} {names}, its signal_names; got {returned or 'nothing'}")
+    for name, signal in signals.items():
+        if not has_shape(signal, count):
+            raise TOPRError(f"{must_return} {name} per completion, shape [{count}]; got {described(signal)}")
     return signals
+
+
+def has_shape(value: Any, count: int) -> bool:
+    """True for a tensor of one number each for `count` examples."""
+    return isinstance(value, Tensor) and list(value.shape) == [count]
 
 
 def described(value: Any) -> str:
     """The shape of a tensor, the value of a plain number or None, the type of anything else."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
-    return str(value) if value is None or isinstance(value, (bool, int, float)) else f"a {type(value).__name__}"
-
-
-def device_of(batch: Batch | PairBatch) -> torch.device:
-    """The device of a batch's log-probabilities."""
-    return batch.chosen.logp.device if isinstance(batch, PairBatch) else batch.logp.device
+    if value is None or isinstance(value, (bool, int, float)):
+        return str(value)
+    return f"a {type(value).__name__}"

@@ -14,7 +14,7 @@ from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 QUANTILES = (0.05, 0.5, 0.95)
-OF_MU = ("log_ratio", "ess", "kl_mu", "spent_share", "weight", "clipped_", "objective")
+METRICS_OF_MU = ("log_ratio", "ess", "kl_mu", "spent_share", "weight", "clipped_", "objective")  # prefixes of names
 SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no longer pushes
 
 
@@ -22,79 +22,122 @@ SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no long
 class MetricAccumulator:
     """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
 
-    delta: list[Tensor] = field(default_factory=list)
+    delta: list[Tensor] = field(default_factory=list)  # Δ of responses
     positive: list[Tensor] = field(default_factory=list)
-    ref_delta: list[Tensor] = field(default_factory=list)
+    ref_delta: list[Tensor] = field(default_factory=list)  # log π/π_ref of responses
     group: list[Tensor] = field(default_factory=list)
-    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    values: dict[str, list[Tensor]] = field(default_factory=dict)  # the loss's metrics
     tokens: int = 0  # of completions
     prompt_tokens: int = 0  # each completion's prompt
     loss: float = 0.0
     entropy: float = 0.0
 
-    def add(self, batch: Batch | PairBatch, out: LossOutput, scores: TokenScores) -> None:
-        """Take in one micro-batch; nothing of its graph is kept."""
-        sides = (batch.chosen, batch.rejected) if isinstance(batch, PairBatch) else (batch,)
+    def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores) -> None:
+        """Take in one micro-batch without its graph."""
+        sides = [batch.chosen, batch.rejected] if isinstance(batch, PairBatch) else [batch]
         for side in sides:
-            logp = side.logp.detach()
-            self.delta.append((logp - side.mu_logp).where(side.mask, 0.0).sum(1))
-            self.positive.append(side.positive)
-            if side.group is not None:
-                self.group.append(side.group)
-            self.tokens += int(side.mask.sum())
-            if side.ref_logp is not None:
-                self.ref_delta.append((logp - side.ref_logp).where(side.mask, 0.0).sum(1))
+            self._add_side(side)
         if scores.entropy is not None:
             self.entropy += float(scores.entropy.double().sum())
-        self.loss += float(out.loss.detach().double().sum())
-        for name, value in out.metrics.items():
+        self.loss += float(output.loss.detach().double().sum())
+        for name, value in output.metrics.items():
             self.values.setdefault(name, []).append(value)
+
+    def count_prompt_tokens(self, count: int) -> None:
+        self.prompt_tokens += count
+
+    def _add_side(self, side: Batch) -> None:
+        logp = side.logp.detach()
+        self.delta.append((logp - side.mu_logp).where(side.mask, 0.0).sum(1))
+        self.positive.append(side.positive)
+        self.tokens += int(side.mask.sum())
+        if side.group is not None:
+            self.group.append(side.group)
+        if side.ref_logp is not None:
+            self.ref_delta.append((logp - side.ref_logp).where(side.mask, 0.0).sum(1))
 
     def of_all_processes(self) -> "MetricAccumulator":
         """Gather metrics of all processes of the run, by rank."""
         if distributed.world_size() == 1:
             return self
-        merged = MetricAccumulator()
         on_cpu = tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, vars(self))
-        for other in distributed.all_gather(on_cpu):
-            for name, parts in other.pop("values").items():
-                merged.values.setdefault(name, []).extend(parts)
-            for name, value in other.items():
-                setattr(merged, name, getattr(merged, name) + value)
+        merged = MetricAccumulator()
+        for metrics in distributed.all_gather(on_cpu):
+            merged = merged.merged_with(MetricAccumulator(**metrics))
         return merged
 
-    def record(self, divisor: int, age: NDArray[np.int64] | None = None, *, of_mu: bool = True) -> dict[str, float]:
+    def merged_with(self, metrics: "MetricAccumulator") -> "MetricAccumulator":
+        names = [*self.values, *(name for name in metrics.values if name not in self.values)]
+        return MetricAccumulator(
+            delta=self.delta + metrics.delta,
+            positive=self.positive + metrics.positive,
+            ref_delta=self.ref_delta + metrics.ref_delta,
+            group=self.group + metrics.group,
+            values={name: self.values.get(name, []) + metrics.values.get(name, []) for name in names},
+            tokens=self.tokens + metrics.tokens,
+            prompt_tokens=self.prompt_tokens + metrics.prompt_tokens,
+            loss=self.loss + metrics.loss,
+            entropy=self.entropy + metrics.entropy,
+        )
+
+    def record(self, divisor: int, ages: NDArray[np.int64] | None = None, *, of_mu: bool = True) -> dict[str, float]:
         """The record of an update; the sum of the losses is divided by `divisor`.
 
-        age: updates, by group. of_mu: with what is measured against μ.
+        ages: updates, by group. of_mu: with metrics that compare with μ.
         """
         delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
-        record = {"loss": self.loss / divisor, "positive_share": float(positive.double().mean())}
-        record["ess"] = effective_sample_size(delta)
-        if age is not None:
-            bound = 2 ** np.floor(np.log2(np.maximum(age, 1))) * (age > 0)  # 0, 1, 2 to 3, 4 to 7, ...
-            of_row = torch.from_numpy(bound)[torch.cat(self.group).cpu()].to(delta.device)
-            record |= {f"ess_age{low:g}": effective_sample_size(delta[of_row == low]) for low in np.unique(bound)}
+        record = {
+            "loss": self.loss / divisor,
+            "positive_share": float(positive.double().mean()),
+            "ess": effective_sample_size(delta),
+        }
+        if ages is not None:
+            record |= self._sample_size_by_age(delta, ages)
         if not positive.all():
             record["spent_share_neg"] = float((delta[~positive] < SPENT).double().mean())
-        for sign, chosen in (("pos", positive), ("neg", ~positive)):
-            if chosen.any():
-                some = delta[chosen]
-                record[f"log_ratio_{sign}"] = float(some.mean())
-                for q, value in zip(QUANTILES, torch.quantile(some, some.new_tensor(QUANTILES)), strict=True):
-                    record[f"log_ratio_q{int(100 * q):02d}_{sign}"] = float(value)
-                record[f"ess_{sign}"] = effective_sample_size(some)
-        # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
+        for sign, has_sign in (("pos", positive), ("neg", ~positive)):
+            if has_sign.any():
+                record |= log_ratio_metrics(delta[has_sign], sign)
         record["entropy"] = self.entropy / self.tokens
         if self.ref_delta:
             record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
+        # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
         for name, parts in self.values.items():
-            value = torch.cat(parts).double()  # of responses, or of pairs, which have no sign
-            halved = len(value) < len(positive)
-            by_sign = (("", slice(None)),) if halved else (("_pos", positive), ("_neg", ~positive))
-            record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
-        return record if of_mu else {name: value for name, value in record.items() if not name.startswith(OF_MU)}
+            record |= means_by_sign(name, torch.cat(parts).double(), positive)
+        if of_mu:
+            return record
+        return {name: value for name, value in record.items() if not name.startswith(METRICS_OF_MU)}
+
+    def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
+        """The effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
+        age_bounds = 2 ** np.floor(np.log2(np.maximum(ages, 1))) * (ages > 0)
+        bound_of_row = torch.from_numpy(age_bounds)[torch.cat(self.group).cpu()].to(delta.device)
+        record = {}
+        for bound in np.unique(age_bounds):
+            record[f"ess_age{bound:g}"] = effective_sample_size(delta[bound_of_row == bound])
+        return record
+
+
+def log_ratio_metrics(delta: Tensor, sign: str) -> dict[str, float]:
+    """Mean, quantiles and effective sample size of the log-ratios [B] of one sign."""
+    record = {f"log_ratio_{sign}": float(delta.mean())}
+    quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
+    for q, quantile in zip(QUANTILES, quantiles, strict=True):
+        record[f"log_ratio_q{int(100 * q):02d}_{sign}"] = float(quantile)
+    record[f"ess_{sign}"] = effective_sample_size(delta)
+    return record
+
+
+def means_by_sign(name: str, values: Tensor, positive: Tensor) -> dict[str, float]:
+    """The mean of a metric over positives and over negatives; of pairs, which have no sign, over all."""
+    if len(values) < len(positive):
+        return {name: float(values.mean())}
+    record = {}
+    for sign, has_sign in (("pos", positive), ("neg", ~positive)):
+        if has_sign.any():
+            record[f"{name}_{sign}"] = float(values[has_sign].mean())
+    return record
 
 
 def effective_sample_size(delta: Tensor) -> float:

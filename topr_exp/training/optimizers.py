@@ -1,7 +1,7 @@
 """AdamW as torch has it; Adafactor, of whole weights and of weights that are sharded by rows; learning rates."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,13 @@ class Squares(NamedTuple):
     column: Tensor | None  # [..., columns] over all rows
 
 
+class Factors(NamedTuple):
+    """The factors that make a gradient the update, but for its size."""
+
+    row: Tensor  # [..., rows, 1]; of vectors, of each number
+    column: Tensor | None  # [..., 1, columns]; None of vectors
+
+
 class Adafactor(torch.optim.Optimizer):
     """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
 
@@ -70,12 +77,12 @@ class Adafactor(torch.optim.Optimizer):
     @torch.no_grad()
     def clip(self, limit: float) -> Tensor:
         """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        self.squares = [sums_of_squares(weight) for weight in weights if weight.grad is not None]
-        shared = [each.total for each in self.squares]
-        shared += [each.column for each in self.squares if each.column is not None and each.weight.ndim == 2]
-        self.sum_over_processes(shared)
-        norm = torch.stack([each.total for each in self.squares]).sum().sqrt()
+        (group,) = self.param_groups
+        self.squares = [sums_of_squares(weight) for weight in group["params"] if weight.grad is not None]
+        totals = [squares.total for squares in self.squares]
+        columns = [squares.column for squares in self.squares if squares.weight.ndim == 2]
+        self.sum_over_processes([*totals, *(column for column in columns if column is not None)])
+        norm = torch.stack(totals).sum().sqrt()
         self.scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
         return norm
 
@@ -84,50 +91,54 @@ class Adafactor(torch.optim.Optimizer):
         """Update the weights by the gradient as `clip` took it, else as it is; the gradient is used up."""
         if not self.squares:
             self.clip(math.inf)
-        (group,) = self.param_groups
-        factors = [self.direction(each) for each in self.squares]
-        totals = [scaled_squares(each.gradient, *pair) for each, pair in zip(self.squares, factors, strict=True)]
+        factors_of_weights = [self.direction(squares) for squares in self.squares]
+        totals = []
+        for squares, factors in zip(self.squares, factors_of_weights, strict=True):
+            totals.append(scaled_squares(squares.gradient, factors))
         self.sum_over_processes(totals)
-        for each, total, (row, _) in zip(self.squares, totals, factors, strict=True):
-            rms = self.scale * (total / each.weight.numel()).sqrt()
-            size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
-            local = local_part(each.weight.detach())
-            if group["weight_decay"] != 0:
-                local.mul_(1 - group["weight_decay"] * group["lr"])
-            local.addcmul_(each.gradient, -size * row)  # the columns' factors are in it
+        for squares, factors, total in zip(self.squares, factors_of_weights, totals, strict=True):
+            self._update_weight(squares, factors.row, total)
         self.squares = []
 
-    def direction(self, squares: Squares) -> tuple[Tensor, Tensor | None]:
-        """The factors of rows and of columns that make the gradient the update, but for its size.
+    def _update_weight(self, squares: Squares, row_factor: Tensor, total: Tensor) -> None:
+        """Add the gradient, in which the columns' factors are, to a weight; total: its sum of squares with factors."""
+        (group,) = self.param_groups
+        weight = local_part(squares.weight.detach())
+        rms = self.scale * (total / squares.weight.numel()).sqrt()
+        size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
+        if group["weight_decay"] != 0:
+            weight.mul_(1 - group["weight_decay"] * group["lr"])
+        weight.addcmul_(squares.gradient, -size * row_factor)
 
-        Of vectors the first is that of each number, and there is no second.
-        """
+    def direction(self, squares: Squares) -> Factors:
+        """The factors that make the gradient the update; advances the weight's state."""
         state = self.state[squares.weight]
         state["step"] = state.get("step", 0) + 1
         decay = 1.0 - math.pow(state["step"], self.DECAY)
 
         def average(name: str, total: Tensor, count: int) -> Tensor:
-            new = self.scale.square() * total / count + self.EPSILON
-            old = state.setdefault(name, torch.zeros_like(new))
-            return old.mul_(decay).add_(new, alpha=1 - decay)
+            mean = self.scale.square() * total / count + self.EPSILON
+            running_mean = state.setdefault(name, torch.zeros_like(mean))
+            return running_mean.mul_(decay).add_(mean, alpha=1 - decay)
 
         if squares.row is None or squares.column is None:
-            return average("exp_avg_sq", squares.gradient.square(), 1).rsqrt(), None
+            return Factors(average("exp_avg_sq", squares.gradient.square(), 1).rsqrt(), None)
         rows, columns = squares.weight.shape[-2:]
         row = average("exp_avg_sq_row", squares.row, columns)
         column = average("exp_avg_sq_col", squares.column, rows)
         mean = column.mean(-1, keepdim=True)  # that of the rows too, some of which other processes have
-        return (row / mean).rsqrt().unsqueeze(-1), column.rsqrt().unsqueeze(-2)
+        return Factors((row / mean).rsqrt().unsqueeze(-1), column.rsqrt().unsqueeze(-2))
 
-    def sum_over_processes(self, parts: list[Tensor]) -> None:
+    def sum_over_processes(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their sums over the processes that share the weights' rows, in one message."""
         weight = self.squares[0].weight
         if not isinstance(weight, DTensor):
             return
-        flat = torch.cat([part.flatten() for part in parts])
-        torch.distributed.all_reduce(flat, group=weight.device_mesh.get_group(sharding_dimension(weight)))
-        for part, whole in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
-            part.copy_(whole.view(part.shape))
+        message = torch.cat([tensor.flatten() for tensor in tensors])
+        torch.distributed.all_reduce(message, group=weight.device_mesh.get_group(sharding_dimension(weight)))
+        sums = message.split([tensor.numel() for tensor in tensors])
+        for tensor, total in zip(tensors, sums, strict=True):
+            tensor.copy_(total.view(tensor.shape))
 
 
 def sums_of_squares(weight: Tensor) -> Squares:
@@ -136,21 +147,24 @@ def sums_of_squares(weight: Tensor) -> Squares:
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
         return Squares(weight, gradient, torch.linalg.vector_norm(gradient).square(), None, None)
-    row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
+    row = torch.linalg.vector_norm(gradient, dim=-1).square()
+    column = torch.linalg.vector_norm(gradient, dim=-2).square()
     return Squares(weight, gradient, row.sum(), row, column)
 
 
-def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
-    """The sum of squares of a gradient by its factors; the columns' are in the gradient from now on."""
-    if column is None:
-        return (gradient * row).square().sum()
-    norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)
-    return (norms * row).square().sum()
+def scaled_squares(gradient: Tensor, factors: Factors) -> Tensor:
+    """The sum of squares of a gradient by its factors; multiplies the columns' into the gradient."""
+    if factors.column is None:
+        return (gradient * factors.row).square().sum()
+    norms = torch.linalg.vector_norm(gradient.mul_(factors.column), dim=-1, keepdim=True)
+    return (norms * factors.row).square().sum()
 
 
 def local_part(value: Tensor) -> Tensor:
-    """Return this process's part of a tensor."""
-    return value.to_local() if isinstance(value, DTensor) else value
+    """This process's part of a tensor."""
+    if isinstance(value, DTensor):
+        return value.to_local()
+    return value
 
 
 def sharding_dimension(weight: DTensor) -> int:
@@ -163,15 +177,15 @@ def follows_rows(name: str, dimensions: int, weight: Tensor) -> bool:
     return dimensions > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
 
 
-def learning_rate(config: OptimConfig, done: int, updates: int) -> float:
-    """The rate of the update after `done` others, of `updates` in the iteration.
+def learning_rate(config: OptimConfig, step: int, updates: int) -> float:
+    """The rate of the update after `step` others, of `updates` in the iteration.
 
-    lr · min(1, (done + 1) / (W + 1)) · f(x) with W = optim.warmup_steps and x the share that is left of the updates
-    after the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). It is 0 for no update.
+    lr · min(1, (step + 1) / (W + 1)) · f(x) with W = optim.warmup_steps and x the remaining share of the updates after
+    the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). It is 0 for no update.
     """
     warmup = config.warmup_steps
     if updates <= warmup:
         raise TOPRError(f"optim.warmup_steps must be below {updates}, the updates of an iteration; got {warmup}")
-    left = min(1.0, (updates - done) / (updates - warmup))
-    share = {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}
-    return config.lr * min(1.0, (done + 1) / (warmup + 1)) * share[config.schedule]
+    remaining = min(1.0, (updates - step) / (updates - warmup))
+    factors = {"constant": 1.0, "linear": remaining, "cosine": (1 - math.cos(math.pi * remaining)) / 2}
+    return config.lr * min(1.0, (step + 1) / (warmup + 1)) * factors[config.schedule]

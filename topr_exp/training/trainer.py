@@ -11,12 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.composition.training_set import TrainingSet
+from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.out_of_memory import is_out_of_memory, memory_for, release_gpu_memory
@@ -32,9 +30,9 @@ from topr_exp.training.layers import compile_layers
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
-from topr_exp.types import Batch, TOPRError
+from topr_exp.types import Batch, PairBatch, TOPRError
 
-# The last two: tokens of the rounds so far, and 1 where any update had a gradient.
+# `sampled`: completion tokens of the rounds so far; `moved`: 1 where any update had a gradient.
 COUNTERS = ("step", "samples", "skipped", "sampled", "moved")
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
@@ -55,29 +53,31 @@ class Trainer:
         layout: SingleProcess,
         stop: StopFlag | None = None,
     ) -> None:
-        self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
+        self.policy, self.loss, self.config, self.folder = policy, loss, config, folder
+        self.reference = reference.model if reference is not None else None
         self.layout, self.stop = layout, stop or StopFlag()
         if config.compile:
             compile_layers(policy.model)
-        self.signals: Callable[[Any], dict[str, Tensor]] | None = loss.signals if loss.signal_names else None
+        self.has_signals = bool(loss.signal_names)
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
-        state, folder_of = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
-        self.restored: Path | None = folder_of  # the checkpoint that this run goes on from
+        state, self.restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
         self.step, self.samples, self.skipped, self.sampled, self.moved = (state.get(name, 0) for name in COUNTERS)
-        # Where the settings leave it open, one GPU tries without. Several processes could not agree on which ran out.
-        alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
-        self.recompute = not alone_on_gpu if config.gradient_checkpointing is None else config.gradient_checkpointing
-        self.report: Callable[[int], None] = lambda tokens: None  # that tokens of an update, prompts too, are done
+        self.recompute = config.gradient_checkpointing
+        if self.recompute is None:
+            # One GPU tries without. Several processes could not agree on which ran out of memory.
+            is_alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
+            self.recompute = not is_alone_on_gpu
+        self.report: Callable[[int], None] = lambda tokens: None
         self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
 
     def report_tokens_to(self, report: Callable[[int], None]) -> None:
-        """Call `report` with the number of tokens, prompts included, of each micro-batch that is done."""
+        """Call `report` with the tokens, prompts too, of each micro-batch that is done."""
         self.report = report
 
     def count_sampled(self, tokens: int) -> None:
-        """Add to the tokens that rounds sampled."""
+        """Add to the completion tokens that rounds sampled."""
         self.sampled += tokens
 
     def save(self, extra: dict[str, bytes]) -> None:
@@ -100,70 +100,81 @@ class Trainer:
         self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
     ) -> None:
         """Save when it is time; save and stop when a signal asked for that."""
-        stop, began = self.stop.share(), time.monotonic()
-        if stop or distributed.broadcast(self.step < steps and self.should_save(began, every)):
+        stop, start_time = self.stop.share(), time.monotonic()
+        if stop or distributed.broadcast(self.step < steps and self.should_save(start_time, every)):
             journal.before_checkpoint(self.step, steps)
             self.save(extra())
             self.saved = time.monotonic()
-            self.saving = self.saved - began
+            self.saving = self.saved - start_time
         if stop:
             self.stop.check()
 
-    def should_save(self, now: float, every: float) -> bool:
+    def should_save(self, time_now: float, every: float) -> bool:
         """True once `every` seconds have passed since the last checkpoint.
 
         Unless `every` is 0, saving that takes long is done less often: it takes at most a twentieth of the run.
         """
-        return now - self.saved >= (every and max(every, 20 * self.saving))
+        return time_now - self.saved >= (every and max(every, 20 * self.saving))
 
     def update(
-        self, examples: TrainingSet, chosen: NDArray[np.int64], updates: int, *, expect_unit_ratio: bool
+        self, training_set: TrainingSet, examples: Examples, updates: int, *, expect_unit_ratio: bool
     ) -> dict[str, float]:
-        """One optimizer step on the chosen examples, of `updates` in the iteration; returns its record.
+        """One optimizer step on some examples, of `updates` in the iteration; returns its record.
 
         expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
         not, when memory runs out, and without optim.skip_nonfinite when the loss or the gradient is not finite.
         """
-        began, config, longest = time.monotonic(), self.config, max(examples.length(example) for example in chosen)
-        work = (
-            f"in an update with optim.micro_batch_size={config.micro_batch_size} and optim.gradient_checkpointing="
-            f"{str(self.recompute).lower()}, the longest sequence of {longest} tokens"
-        )
-        more = "" if self.recompute else " or set optim.gradient_checkpointing=true"
-        smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
+        start_time, config = time.monotonic(), self.config
         rate = learning_rate(config, self.step, updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        with memory_for(work, smaller + more):
-            metrics = self.gradients_in_memory(examples, chosen)
+        with memory_for(self._work(training_set, examples), self._memory_remedy()):
+            metrics = self.gradients_in_memory(training_set, examples)
             norm = self.clip(config.grad_clip)
             metrics = metrics.of_all_processes()
             if expect_unit_ratio:
                 self.check_unit_ratio(torch.cat(metrics.delta))
-            self.samples += len(chosen)
+            self.samples += len(examples)
             self.moved |= int(norm != 0)
             self.step += 1
             if math.isfinite(metrics.loss) and bool(norm.isfinite()):
                 self.optimizer.step()
             else:
-                self.skip_or_stop(metrics, examples, chosen)
+                self.skip_or_stop(metrics, training_set, examples)
+        divisor, has_mu = self.divisor(training_set, examples), training_set.completions.has("mu_logp")
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(self.divisor(examples, chosen), examples.ages, of_mu=examples.completions.has("mu_logp")),
-            **examples.mean_reward(chosen),
+            **metrics.record(divisor, training_set.ages, of_mu=has_mu),
+            **training_set.mean_reward(examples),
             "grad_norm": float(norm),
             "lr": rate,
             "skipped": self.skipped,
             "tokens": metrics.tokens,
             "prompt_tokens": metrics.prompt_tokens,
-            "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
+            "tokens_per_second": round(metrics.tokens / (time.monotonic() - start_time), 1),
         }
 
-    def gradients_in_memory(self, examples: TrainingSet, chosen: NDArray[np.int64]) -> MetricAccumulator:
+    def _work(self, training_set: TrainingSet, examples: Examples) -> str:
+        """The update in words, for a message about memory."""
+        longest = max(training_set.length(example) for example in examples)
+        return (
+            f"in an update with optim.micro_batch_size={self.config.micro_batch_size} and optim.gradient_checkpointing="
+            f"{str(self.recompute).lower()}, the longest sequence of {longest} tokens"
+        )
+
+    def _memory_remedy(self) -> str:
+        remedy = "train on more or larger devices"
+        if self.config.micro_batch_size > 1:
+            remedy = "lower optim.micro_batch_size"
+        if not self.recompute:
+            remedy += " or set optim.gradient_checkpointing=true"
+        return remedy
+
+    def gradients_in_memory(self, training_set: TrainingSet, examples: Examples) -> MetricAccumulator:
         """Sum the gradients; recompute layers from here on where memory runs out and the settings leave it open."""
         try:
-            return self.accumulate_gradients(examples, chosen)
+            return self.accumulate_gradients(training_set, examples)
         except RuntimeError as error:
             if self.recompute or self.config.gradient_checkpointing is not None or not is_out_of_memory(error):
                 raise
@@ -171,101 +182,103 @@ class Trainer:
         self.recompute = True
         self.zero_grad()
         release_gpu_memory()
-        return self.accumulate_gradients(examples, chosen)
+        return self.accumulate_gradients(training_set, examples)
 
-    def accumulate_gradients(self, examples: TrainingSet, chosen: NDArray[np.int64]) -> MetricAccumulator:
+    def accumulate_gradients(self, training_set: TrainingSet, examples: Examples) -> MetricAccumulator:
         """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
-        metrics, divisor = MetricAccumulator(), self.divisor(examples, chosen)
-        parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
+        metrics, divisor = MetricAccumulator(), self.divisor(training_set, examples)
+        batches = micro_batches(self.policy.model, training_set, examples, self.config.micro_batch_size)
         self.zero_grad()
-        apart = len(parts) > 1 or distributed.world_size() > 1
-        whole = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
-        reference = self.reference.model if self.reference is not None else None
-        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": reference}
-        for positions, counts in parts:
-            rows = examples.rows(chosen[positions])
-            inputs = model_inputs(examples, rows, self.policy.device)
+        global_signals = None
+        is_divided = len(batches) > 1 or distributed.world_size() > 1
+        if self.has_signals and is_divided:
+            global_signals = self.compute_signals(training_set, examples, batches)
+        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": self.reference}
+        for positions, counts in batches:
+            rows = training_set.rows(examples[positions])
+            inputs = model_inputs(training_set, rows, self.policy.device)
             with self.policy.autocast():
                 scores = self.layout.score(inputs, entropy=True, **options)
-            batch = loss_batch(examples, rows, scores.logp, inputs.mask, scores.vocab_kl)
-            if self.signals is not None:
-                assert isinstance(batch, Batch), "a loss of pairs has no signals"
-                if whole is None:  # the batch is the whole global one
-                    with torch.no_grad():
-                        signals = checked_signals(self.loss.name, self.signals(batch), batch)
-                else:
-                    signals = {name: values[positions] for name, values in whole.items()}
-                batch = dataclasses.replace(batch, signals=signals)
-            out = checked_output(self.loss, batch)
+            batch = loss_batch(training_set, rows, scores.logp, inputs.mask, scores.vocab_kl)
+            if global_signals is not None:
+                signals = {name: values[positions] for name, values in global_signals.items()}
+                batch = with_signals(batch, signals)
+            elif self.has_signals:  # the batch is the whole global one
+                batch = with_signals(batch, checked_signals(self.loss, batch))
+            output = checked_output(self.loss, batch)
+            mean_loss = output.loss.sum() / divisor
             if counts:
-                metrics.add(batch, out, scores)
-                metrics.prompt_tokens += inputs.prompt_tokens
-            mean = out.loss.sum() / divisor
-            (mean if counts else 0 * mean).backward()
-            if counts:
+                metrics.add(batch, output, scores)
+                metrics.count_prompt_tokens(inputs.prompt_tokens)
+                mean_loss.backward()
                 self.report(inputs.tokens)
+            else:
+                (0 * mean_loss).backward()
         self.layout.sum_gradients()
         return metrics
 
-    def divisor(self, examples: TrainingSet, chosen: NDArray[np.int64]) -> int:
+    def divisor(self, training_set: TrainingSet, examples: Examples) -> int:
         """Divisor of the summed losses: a number of the global batch, the same for every process."""
         if self.config.reduction == "sequences":
-            return len(chosen)
-        return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
+            return len(examples)
+        return sum(len(completion) for _, completion in training_set.sequences(training_set.rows(examples)))
 
     def compute_signals(
-        self, examples: TrainingSet, chosen: NDArray[np.int64], parts: MicroBatches
+        self, training_set: TrainingSet, examples: Examples, batches: MicroBatches
     ) -> dict[str, Tensor]:
-        """Compute the loss's signals over the global batch with the current policy, without gradients, by position."""
-        assert self.signals is not None
-        rows = examples.rows(chosen)
-        mask = model_inputs(examples, rows, self.policy.device).mask
+        """The loss's signals over the global batch with the current policy, without gradients, by position."""
+        rows = training_set.rows(examples)
+        mask = model_inputs(training_set, rows, self.policy.device).mask
         dtype = torch.promote_types(self.policy.model.get_input_embeddings().weight.dtype, torch.float32)
         logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
         with torch.no_grad():
-            for positions, counts in parts:
-                inputs = model_inputs(examples, rows[positions], self.policy.device)
+            for positions, counts in batches:
+                inputs = model_inputs(training_set, rows[positions], self.policy.device)
                 with self.policy.autocast():
-                    some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
+                    batch_logp = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
                 if counts:
-                    logp[torch.from_numpy(positions).to(logp.device), : some.shape[1]] = some
+                    positions_on_device = torch.from_numpy(positions).to(logp.device)
+                    logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
             distributed.all_reduce_sum_(logp)
-            batch = loss_batch(examples, rows, logp, mask, None)
-            assert isinstance(batch, Batch), "a loss of pairs has no signals"
-            return checked_signals(self.loss.name, self.signals(batch), batch)
+            return checked_signals(self.loss, loss_batch(training_set, rows, logp, mask, None))
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
 
         In bfloat16, where batches of another shape are rounded differently, no bound holds: a line says how large Δ is.
         """
-        worst = float(delta.abs().max())
+        largest = float(delta.abs().max())
         if not self.policy.full_precision and self.step == 0:
             median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
             say(
                 f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
-                f"{median:.2g} (median), {high:.2g} (99 %), {worst:.2g} (largest)"
+                f"{median:.2g} (median), {high:.2g} (99 %), {largest:.2g} (largest)"
             )
-        if self.policy.full_precision and not worst <= RATIO_TOLERANCE:
+        if self.policy.full_precision and not largest <= RATIO_TOLERANCE:
             raise TOPRError(
-                f"log π − log μ is {worst:.2g} before the first update (at most {RATIO_TOLERANCE:g} is rounding): "
+                f"log π − log μ is {largest:.2g} before the first update (at most {RATIO_TOLERANCE:g} is rounding): "
                 "μ was not scored by these weights with this forward pass; was the model folder or the store "
                 "changed by hand?"
             )
 
-    def skip_or_stop(self, metrics: MetricAccumulator, examples: TrainingSet, chosen: NDArray[np.int64]) -> None:
+    def skip_or_stop(self, metrics: MetricAccumulator, training_set: TrainingSet, examples: Examples) -> None:
         """Count the step as skipped if the user asked for that, else stop the run and say which samples did it."""
         if self.config.skip_nonfinite:
             self.skipped += 1
             return
         delta = torch.cat(metrics.delta)
-        worst = float(delta.nan_to_num(nan=math.inf).abs().max())
+        largest = float(delta.nan_to_num(nan=math.inf).abs().max())
         raise TOPRError(
             f"the loss or its gradient is not finite at step {self.step}; loss "
-            f"{metrics.loss / self.divisor(examples, chosen):.4g}, "
-            f"largest |log-ratio| {worst:.4g}, completions {examples.rows(chosen).tolist()}; the last checkpoint is "
-            "kept (lower optim.lr, or set optim.skip_nonfinite=true)"
+            f"{metrics.loss / self.divisor(training_set, examples):.4g}, "
+            f"largest |log-ratio| {largest:.4g}, completions {training_set.rows(examples).tolist()}; the last "
+            "checkpoint is kept (lower optim.lr, or set optim.skip_nonfinite=true)"
         )
+
+
+def with_signals(batch: Batch | PairBatch, signals: dict[str, Tensor]) -> Batch:
+    assert isinstance(batch, Batch), "a loss of pairs has no signals"
+    return dataclasses.replace(batch, signals=signals)
 
 
 class Journal(Protocol):
@@ -280,7 +293,7 @@ class Journal(Protocol):
 
 def train_offline(
     trainer: Trainer,
-    examples: TrainingSet,
+    training_set: TrainingSet,
     journal: Journal,
     seed: int,
     iteration: int,
@@ -292,21 +305,22 @@ def train_offline(
     mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there. Raises TOPRError after a pass
     without any gradient: positives alone where nothing is correct, a group-relative loss where no group is mixed.
     """
-    batch = trainer.config.batch_size
-    per_epoch = math.ceil(len(examples) / batch)
-    steps = per_epoch * trainer.config.epochs
+    batch_size = trainer.config.batch_size
+    steps_per_epoch = math.ceil(len(training_set) / batch_size)
+    steps = steps_per_epoch * trainer.config.epochs
     with Progress("training", steps, "updates", "training", done=trainer.step, rate_unit="tokens") as progress:
         trainer.report_tokens_to(progress.advance)
         while trainer.step < steps:
-            epoch, position = divmod(trainer.step, per_epoch)
-            order = examples.order(seed, iteration, epoch, whole_groups=trainer.config.whole_groups)
-            chosen = order[position * batch : (position + 1) * batch]
-            record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
+            epoch, position = divmod(trainer.step, steps_per_epoch)
+            order = training_set.order(seed, iteration, epoch, whole_groups=trainer.config.whole_groups)
+            examples = order[position * batch_size : (position + 1) * batch_size]
+            expects_unit_ratio = mu_is_start and trainer.step == 0
+            record = trainer.update(training_set, examples, steps, expect_unit_ratio=expects_unit_ratio)
             journal.log({"iteration": iteration, **record})
-            completions, prompts = record["tokens"], record["prompt_tokens"]
-            progress.update(1, completions + prompts, f"loss {record['loss']:.3g}", of_completions=completions)
-            if trainer.step == per_epoch and not trainer.moved:
-                share = 100 * examples.description["positive_share"]
+            tokens = record["tokens"] + record["prompt_tokens"]
+            progress.update(1, tokens, f"loss {record['loss']:.3g}", of_completions=record["tokens"])
+            if trainer.step == steps_per_epoch and not trainer.moved:
+                share = 100 * training_set.description["positive_share"]
                 raise TOPRError(
                     f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
                     "training set are correct, and none of them has a gradient"
