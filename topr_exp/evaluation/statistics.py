@@ -137,7 +137,7 @@ def headline(verdicts: Codes, scores: Scores, is_included: NDArray[np.bool_]) ->
     """The headline figures of the included problems; is_included: [P]."""
     k = headline_k(verdicts.shape[1])
     counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
-    shares = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
+    shares: dict[str, float] = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
     return {
         "pass@1": float(scores.passed[1][is_included].mean()),
         f"maj@{k}": float(scores.voted[k][is_included].mean()),

@@ -35,8 +35,8 @@ WEIGHT = "weight"
 class RowShare(NamedTuple):
     """The part of the weights' rows that this process holds."""
 
-    index: int
-    count: int  # parts that the rows are divided into
+    part_index: int
+    part_count: int  # parts that the rows are divided into
     is_written_here: bool  # False where another machine has a copy and writes it
 
 
@@ -112,7 +112,7 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
     share = row_share(next(model.parameters()))
     checksums: dict[str, str] = {}
     if share.is_written_here:
-        path = folder / f"part-{share.index + 1:05d}-of-{share.count:05d}.safetensors"
+        path = folder / f"part-{share.part_index + 1:05d}-of-{share.part_count:05d}.safetensors"
         save_file(rows_to_write(model, optimizer, share), path)
         sync(path)
         checksums[path.name] = file_digest(path)
@@ -129,7 +129,7 @@ def rows_to_write(model: Any, optimizer: torch.optim.Optimizer, share: RowShare)
         values = {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}
         for key, value in values.items():
             tensor = torch.as_tensor(value)
-            if share.index == 0 or follows_rows(key, tensor.ndim, weight):
+            if share.part_index == 0 or follows_rows(key, tensor.ndim, weight):
                 tensors[f"{key}/{name}"] = local_part(tensor).contiguous().cpu()
     return tensors
 
@@ -156,8 +156,8 @@ def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Te
     if not follows_rows(key, dimensions, weight):
         return files[0].get_tensor(tensor_name)
     rows, share = weight.shape[0], row_share(weight)
-    rows_per_process, rows_per_file = -(-rows // share.count), -(-rows // len(files))
-    start = min(share.index * rows_per_process, rows)
+    rows_per_process, rows_per_file = -(-rows // share.part_count), -(-rows // len(files))
+    start = min(share.part_index * rows_per_process, rows)
     end = min(start + rows_per_process, rows)
     pieces = []
     for file_index, file in enumerate(files):

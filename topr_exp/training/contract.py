@@ -37,8 +37,9 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     return output
 
 
-def checked_signals(loss: Any, batch: Batch) -> dict[str, Tensor]:
+def checked_signals(loss: Any, batch: Batch | PairBatch) -> dict[str, Tensor]:
     """The loss's signals over the global batch; TOPRError unless they are a tensor [B] for each of its names."""
+    assert isinstance(batch, Batch), "a loss of pairs has no signals"
     count, must_return = len(batch.logp), f"signals of algo={loss.name} must return"
     with torch.no_grad():
         signals = loss.signals(batch)

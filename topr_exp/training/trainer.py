@@ -62,7 +62,8 @@ class Trainer:
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
-        state, self.restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
+        state, restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
+        self.restored: Path | None = restored  # the checkpoint that this run goes on from
         self.step, self.samples, self.skipped, self.sampled, self.moved = (state.get(name, 0) for name in COUNTERS)
         self.recompute = config.gradient_checkpointing
         if self.recompute is None:
