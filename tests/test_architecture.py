@@ -163,3 +163,72 @@ def test_the_page_names_every_file_on_a_way(way: str) -> None:
 def test_few_files_hold_all_settings() -> None:
     holders = [path for path in LIBRARY if "Config" in identifiers(path)]
     assert len(holders) <= 22, holders
+
+
+# ---- attributes: an object's own methods set them, and its class defines them where it is made
+
+
+# An interface of another library asks for it: patched functions, settings of a process, options, tensors, torch's ctx.
+FOREIGN = {
+    "api.py: arguments.config_dir", "evaluate.py: args.overrides", "runs/plan.py: args.overrides",
+    "evaluate.py: composed.model.path",
+    "__init__.py: os.environ", "runtime/terminal.py: sys.stdout", "runtime/terminal.py: sys.stderr",
+    "grading/worker.py: sys.dont_write_bytecode", "tracking/wandb_writer.py: logging.raiseExceptions",
+    "grading/symbolic.py: sympy.utilities.lambdify.lambdify", "grading/symbolic.py: sympy.core.evalf.lambdify",
+    "grading/symbolic.py: sympy.parsing.sympy_parser.parse_expr",
+    "grading/symbolic.py: sympy.parsing.sympy_parser.eval_expr",
+    "sampling/vllm_worker.py: LogprobsProcessor.from_new_request",
+    "models/adapter.py: weight.data", "models/adapter.py: config.target_modules",
+    "models/adapter.py: layer._disable_adapters", "models/policy.py: model.should_save_on_this_rank",
+    "sampling/mismatch.py: weight.data", "training/layers.py: layer.forward",
+    "training/output_layer.py: ctx.scoring", "training/output_layer.py: ctx.layer",
+    "training/tree_attention.py: model.config._attn_implementation",
+    "training/tree_attention.py: model._warned_of_padding",
+}  # fmt: skip
+# Objects of the package that another one still changes; only to be removed from.
+OF_THE_PACKAGE = {
+    "config/yamls.py: OwnFolder.path", "grading/pool.py: worker.pid", "imported/reader.py: self.names.newest_row",
+    "imported/reader.py: self.names.by_role", "sampling/decoding_batch.py: self.keys",
+    "sampling/decoding_batch.py: self.values", "sampling/hf.py: sample.finish", "sweeps/launch.py: run.job",
+    "sweeps/slurm.py: run.job", "sweeps/sweep.py: run.number", "sweeps/sweep.py: run.job",
+    "training/trainer.py: metrics.prompt_tokens",
+}  # fmt: skip
+
+
+def is_set(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+
+
+def defined_attributes(definition: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """The fields of a class and the attributes of its `__init__`, with those of its bases in the package."""
+    names = set[str]()
+    for statement in definition.body:
+        if isinstance(statement, ast.AnnAssign):
+            names.add(ast.unparse(statement.target))
+        elif isinstance(statement, ast.Assign):
+            names |= {ast.unparse(target) for target in statement.targets}
+        elif isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            names |= {ast.unparse(node).removeprefix("self.") for node in ast.walk(statement) if is_set(node)}
+    for base in definition.bases:
+        name = ast.unparse(base).rpartition(".")[2]
+        if name in classes and classes[name] is not definition:
+            names |= defined_attributes(classes[name], classes)
+    return names
+
+
+def test_attributes_are_defined_where_an_object_is_made_and_set_by_itself() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "topr_exp").rglob("*.py")}
+    definitions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = {definition.name: definition for definition in definitions}
+    set_elsewhere = set[str]()
+    for path, tree in trees.items():
+        nodes = list(ast.walk(tree))
+        own = set[ast.AST]()  # set by a method of the class that defines it
+        for definition in [node for node in nodes if isinstance(node, ast.ClassDef)]:
+            defined = defined_attributes(definition, classes)
+            for node in ast.walk(definition):
+                if is_set(node) and ast.unparse(node).removeprefix("self.").removeprefix("cls.") in defined:
+                    own.add(node)
+        file = path.relative_to(ROOT / "topr_exp")
+        set_elsewhere |= {f"{file}: {ast.unparse(node)}" for node in nodes if is_set(node) and node not in own}
+    assert set_elsewhere <= FOREIGN | OF_THE_PACKAGE
