@@ -1,20 +1,18 @@
-"""A GPU machine: what a bare one lacks is one line each, before any weights are loaded; which GPU a process takes."""
+"""Requirements of vLLM on a GPU machine: each lack is one line, before any weights are loaded."""
 
 import os
 import venv
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.conftest import config_of, refused
 from topr_exp.runs.preflight import check_machine
-from topr_exp.runtime import distributed
-from topr_exp.runtime.machine import check_device, old_driver
-from topr_exp.sampling import vllm_requirements
 from topr_exp.sampling.engine import DISTRIBUTED
-from topr_exp.sampling.vllm_requirements import check_gpu_machine, examine
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.sampling.vllm_requirements import check_gpu_machine, examine, probe
+from topr_exp.types import ConfigError
+
+OLD_DRIVER = "NVRM version: NVIDIA Kernel Module  550.54.15\n"
 
 
 @pytest.fixture
@@ -44,9 +42,6 @@ def test_a_machine_that_has_all(machine: Path) -> None:
     assert found["driver"] == "580"
     assert found["torch"] == "2.14.0, CUDA 13.0"
     check_gpu_machine(str(machine / "python"))
-
-
-OLD_DRIVER = "NVRM version: NVIDIA Kernel Module  550.54.15\n"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +94,7 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(tmp_path: Path) ->
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
         (info / "RECORD").write_text(f"{module}/__init__.py,,\n")
     (site / "torch" / "version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
-    installation, failure = vllm_requirements.probe(str(tmp_path / "venv" / "bin" / "python"))
+    installation, failure = probe(str(tmp_path / "venv" / "bin" / "python"))
     assert failure is None
     assert installation is not None
     assert installation[1:] == ("13.0", "2.14.0+cu130", "0.33.1")
@@ -114,95 +109,8 @@ def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_no_driver_and_no_cuda_are_nothing_to_say(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert old_driver(None) is None
-    (machine / "version").write_text(OLD_DRIVER)
-    monkeypatch.setattr("topr_exp.runtime.machine.supported_cuda", lambda: 13)  # by compatibility libraries
-    assert old_driver("13.0") is None
-    monkeypatch.setattr("topr_exp.runtime.machine.supported_cuda", lambda: 12)
-    assert "driver is 550" in str(old_driver("13.0"))
-    (machine / "version").unlink()
-    assert old_driver("13.0") is None
-
-
-@pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_driver_that_torch_is_too_new_for(machine: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (machine / "version").write_text(OLD_DRIVER)
-    monkeypatch.setattr("torch.version.cuda", "13.0")
-    with pytest.raises(ConfigError, match=f"cluster.device={device}: NVIDIA's driver is 550, CUDA 13.0 needs 580"):
-        check_device(device)
-    check_device("cpu")
-
-
-NO_CUDA = (
-    "a GPU is here (NVIDIA's driver 580), but torch 2.13.0+cpu has no CUDA: pip install -c constraints-gpu.txt torch "
-    "(docs/gpu.md), or set cluster.device=cpu"
-)
-
-
-def test_a_torch_without_cuda_beside_a_gpu_is_one_line(machine, monkeypatch, capsys):
-    """On a machine with a GPU a run that computes on the CPU, a hundred times more slowly, is seldom meant."""
-    monkeypatch.setattr("torch.version.cuda", None)
-    monkeypatch.setattr("torch.__version__", "2.13.0+cpu")
-    check_machine([config_of("experiment=smoke", f"output_dir={machine}/out")])
-    assert capsys.readouterr().err == f"warning: this runs on the CPU: {NO_CUDA}\n"
-    with pytest.raises(ConfigError) as error:
-        check_device("cuda")
-    assert str(error.value) == f"cluster.device=cuda: {NO_CUDA}"
-    check_machine([config_of("experiment=smoke", f"output_dir={machine}/out", "cluster.device=cpu")])
-    (machine / "version").unlink()  # no GPU
-    check_machine([config_of("experiment=smoke", f"output_dir={machine}/out")])
-    assert capsys.readouterr().err == ""
-
-
-# ---- which GPU a process of a run takes, and what an engine of its own must not inherit
-
-
-@pytest.mark.parametrize(
-    ("visible", "job", "rank", "taken"),
-    [
-        (None, None, 2, "2"),
-        ("5,7", None, 1, "7"),
-        ("3", "17_0", 1, "3"),  # the scheduler's choice for each process
-        ("3", None, 1, "process 2 of this machine has no GPU to itself: torch sees 1"),
-    ],
-)
-def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch, visible, job, rank, taken):
-    count = lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
-    monkeypatch.setattr(torch.cuda, "device_count", count)
-    for name, value in (("CUDA_VISIBLE_DEVICES", visible), (distributed.JOB_ID, job)):
-        monkeypatch.setenv(name, value or "")  # so that it is set back
-        if value is None:
-            monkeypatch.delenv(name)
-    if taken.isdecimal():
-        distributed.take_gpu(rank)
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == taken
-    else:
-        with pytest.raises(ConfigError, match=taken):
-            distributed.take_gpu(rank)
-
-
-def test_a_process_that_still_sees_all_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every process would compute on the first one."""
-    monkeypatch.delenv(distributed.JOB_ID, raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(TOPRError, match="process 2 of this machine can't leave the other GPUs alone: NVML is missing"):
-        distributed.take_gpu(1)
-
-
 def test_an_engine_does_not_take_itself_for_a_process_of_the_run() -> None:
     of_run = ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "WORLD_SIZE",
               "TORCHELASTIC_USE_AGENT_STORE"]  # fmt: skip
     others = ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"]
     assert [name for name in of_run + others if name.startswith(DISTRIBUTED)] == of_run
-
-
-def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1234")
-    assert distributed.root_cause(closed) is closed  # of a run of one process it is an error like any other
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("RANK", "2")
-    assert str(distributed.root_cause(closed)) == "process 2 of 4 stopped because another one of the run ended"
-    other = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-    assert distributed.root_cause(other) is other
