@@ -205,7 +205,7 @@ def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], cas
     mu_logp = log_probabilities(policy, completions, range(len(pairs)), case.micro)["logp"]
     verdicts = pa.array(np.where(indices % 3 == 0, CORRECT, INCORRECT), pa.int8())
     completions = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
-    compose = ComposeConfig(pairs_per_problem=16)
+    compose = ComposeConfig()
     return build_training_set(
         completions, "pm1", compose, "examples", seed=0, iteration=1, baseline=None, effective=None
     )
@@ -213,10 +213,9 @@ def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], cas
 
 def optimizer_config(case: Case) -> OptimConfig:
     return OptimConfig(
-        name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if case.optimizer == "adamw" else None, weight_decay=0.0,
-        grad_clip=1.0, batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.recomputes,
-        score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction="sequences",
-        warmup_steps=0, schedule="constant",
+        name=case.optimizer, lr=1e-5, weight_decay=0.0, grad_clip=1.0, batch_size=case.batch,
+        micro_batch_size=case.micro, gradient_checkpointing=case.recomputes, epochs=1, skip_nonfinite=False,
+        reduction="sequences", warmup_steps=0, schedule="constant",
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ RESULTS = Path("docs/results")
 CODE = ("topr_exp", "reproduce", "conf", "pyproject.toml")  # below ROOT: what numbers depend on
 COMPARED = "COMPARED"  # in the folder of a check: it is over, and the next one computes again
 # Settings that records don't hold, and that change no number.
-OTHER_KEYS = ("output_dir", "sampler.prompts_per_shard", "optim.score_batch_size")
+OTHER_KEYS = ("output_dir", "sampler.prompts_per_shard")
 OTHER_SECTIONS = ("cluster", "tracking", "checkpoint")
 GROUPS = ("algo", "data", "model", "compose", "schedule")
 

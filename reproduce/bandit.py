@@ -40,7 +40,7 @@ def train_bandits(updates: int = UPDATES, seeds: int = SEEDS) -> dict[str, list[
     E_π[r] − β KL(π ‖ π_ref) (Theorem 2).
     """
     losses = {
-        "agro": loss("agro", beta=BETA, estimator="vanilla", length_normalize=False),
+        "agro": loss("agro", beta=BETA, length_normalize=False),
         "kl_pg": loss("kl_pg", beta=BETA, length_normalize=False),
     }
     curves = {}

@@ -38,7 +38,7 @@ SIZES = {
     "8b": Size(16.1, 62, 32, 128, 14),
     "135m": Size(0.27, 4, 32, 128, 1, ("optim=tiny",)),
     "100m": Size(0.21, 0, 12, 24, 14, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
-    "small": Size(0.01, 0, 12, 48, 1, ("optim.lr=1e-4", "sampler.cpu_cache_gib=0.25")),
+    "small": Size(0.01, 0, 12, 48, 1, ("optim.lr=1e-4",)),
 }
 CHECKED = ("8b", "100m", "small")  # by --size
 SMALL_STEPS = "small-"  # prefix of the steps at the smaller size, and of the files that they write

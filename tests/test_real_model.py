@@ -106,7 +106,7 @@ def test_every_layout_gives_the_log_probabilities_and_gradients_of_single_rows(l
 @pytest.mark.vllm
 @pytest.mark.skipif(not (ENVIRONMENT / ".installed").exists(), reason=f"no vLLM in {ENVIRONMENT}; run `make vllm`")
 def test_vllm_samples_by_the_log_probabilities_of_transformers(policy: Policy, tmp_path: Path) -> None:
-    words = ["sampler=vllm", f"sampler.python={PYTHON}", "sampler.cpu_cache_gib=0.5", "sampler.max_new_tokens=12"]
+    words = ["sampler=vllm", f"sampler.python={PYTHON}", "sampler.max_new_tokens=12"]
     sampler = VLLM(config_of(*words).sampler, tmp_path / "sampler", False)
     prompts = [question_prompt(policy, question) for question in QUESTIONS]
     try:

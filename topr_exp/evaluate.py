@@ -18,6 +18,7 @@ from topr_exp.config.compose_overrides import Composer, refuse_dashes
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import choices, load
 from topr_exp.config.model import SAMPLERS
+from topr_exp.config.retired import renew
 from topr_exp.config.settings import Config
 from topr_exp.runs.preflight import check_files, check_machine
 from topr_exp.runs.provenance import environment
@@ -37,12 +38,11 @@ READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "exp
 # Taken from the settings beside a model, with those of `data` that the package's sources have: what decides the
 # question, and where an engine computes. Whoever packed the folder wrote them, so none names code or an interpreter.
 TAKEN = {
-    "model": {"name", "dtype", "attention", "float32_head", "lora"},
+    "model": {"name", "dtype", "attention", "lora"},
     "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
         "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
     },
-    "evaluation": {"seed"},
 }  # fmt: skip
 GIVEN = ("reward", "given")
 OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
@@ -129,7 +129,7 @@ def settings_beside(weights: Path) -> dict[str, Any]:
     left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
     note = f", but not {', '.join(left)}: only the command line gives it" if left else ""
     say(f"settings of the run in {folder}{note}")
-    return run
+    return renew(run)
 
 
 def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> None:

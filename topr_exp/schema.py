@@ -22,10 +22,9 @@ LONGEST = 80  # characters of a name before the hash
 # Settings of where and how fast a run computes and what it reports; of the model, labels whose effects are settings.
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
-    "model.size", "model.learning_rates", "model.shape", "model.settings_of",
-    "sampler.python", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
-    "sampler.eager", "sampler.sleep", "sampler.timeout_min",
-    "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size", "optim.compile",
+    "model.size", "model.shape", "model.settings_of",
+    "sampler.python", "sampler.gpu_memory_utilization", "sampler.eager", "sampler.sleep",
+    "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.compile",
 })  # fmt: skip
 # Shorter words for a name.
 SHORT = {"baseline": "c", "effective_positive": "pe", "model.lora.rank": "lora"}
@@ -236,10 +235,12 @@ def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
     """The settings that decide a result, as plain values: of a run, or of its group whose keys begin with `prefix`.
 
     A neutral value, null or the field's default, is no part of it. THE RULE FOR A NEW KEY or group: its default changes
-    no result, so that runs keep their folders and go on. The package's classes go by name: their modules may move.
+    no result, so that runs keep their folders and go on. For the same reason a section's `former` has the values of
+    keys that it had in earlier releases. The package's classes go by name: their modules may move.
     """
     target = class_path(settings)
     values: dict[str, Any] = {"_target_": re.sub(r"^topr_exp\..*\.", "", target)} if target else {}
+    values |= getattr(settings, "former", {})
     for field, key, value in deciding(settings, prefix):
         values[field.name] = identity(value, f"{key}.") if dataclasses.is_dataclass(value) else plain(value)
     return values

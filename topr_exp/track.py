@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runs.finished import MARK, NOT_SAVED, changed_results, keeps_no_model
+from topr_exp.runs.finished import MARK, changed_results
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
@@ -39,10 +39,7 @@ def track(options: argparse.Namespace) -> int:
         warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
     overrides = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
-    tracking = compose(overrides).tracking
-    if tracking.model_artifact and keeps_no_model(folder):
-        raise ConfigError(f"tracking.model_artifact=true: {folder}: {NOT_SAVED}")
-    say(send_finished(tracking, folder))
+    say(send_finished(compose(overrides).tracking, folder))
     return 0
 
 

@@ -52,11 +52,9 @@ VARIANTS += [("topr", {"ratio": ratio, **LIMITS}) for ratio in ("sequence", "tok
 VARIANTS += [("topr", {"advantage": kind, **LIMITS}) for kind in ("group", "group_std", "leave_one_out")]
 VARIANTS += [("topr", {"advantage": "leave_one_out", "ratio": "token", "length_normalize": False})]
 VARIANTS += [("ppo", {"ratio": "token", "eps_low": 0.1, "eps_high": 0.3})]
-VARIANTS += [("grpo", {"off_policy_mask": 0.5, "length_normalize": True}), ("grpo", {"normalize_std": False})]
-VARIANTS += [("gspo", {"off_policy_mask": 0.5}), ("oapl", {"anchor": "ref", "beta": 0.3, "beta_value": 0.7})]
+VARIANTS += [("grpo", {"off_policy_mask": 0.5, "length_normalize": True}), ("grpo", {"advantage": "group"})]
+VARIANTS += [("gspo", {"off_policy_mask": 0.5}), ("oapl", {"anchor": "ref", "beta": 0.3})]
 VARIANTS += [("rloo", {"beta": 0.0})] + [("m2po", {"tau": tau}) for tau in (1e-9, 0.5, 2.0, 1e9)]
-VARIANTS += [("agro", {"estimator": kind, "beta": 0.3}) for kind in ("future_only", "exact_one_step")]
-VARIANTS += [("m2po", {"form": "released", "tau": tau}) for tau in (1e-9, 0.04, 0.5, 9.0)]
 VARIANTS += [("vespo", {"advantage": kind}) for kind in ("group_std", "leave_one_out")]
 VARIANTS += [("gmpo", {"eps_low": 0.1, "eps_high": 1.5}), ("luspo", {"a_neg": 0.7, "b_pos": 1.5})]
 VARIANTS += [("policy_gradient", {"ratio": ratio, **LIMITS}) for ratio in ("token", "prefix", "geometric")]
@@ -79,7 +77,6 @@ VARIANTS += [("policy_gradient", {"ratio": "token", "advantage": "group", "mask"
 VARIANTS += [("policy_gradient", {**ROW, "mask": [MASKS[0], mask_of("old_ratio", "sum", 0.3, None)]})]
 EVERYTHING = mask_of("ratio", "token", 1e8, None)
 VARIANTS += [("policy_gradient", {"ratio": ratio, "mask": [EVERYTHING]}) for ratio in ("sequence", "token")]
-VARIANTS += [("agro_on_policy", {"square_baseline": kind}) for kind in ("others_variance", "leave_one_out")]
 
 
 def with_signals(loss: Any, batch: Batch) -> Batch:

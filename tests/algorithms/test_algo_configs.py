@@ -16,12 +16,12 @@ TABLE_1 = {"sft": (1, 1, 0, 0), "naive": (1, 1, 1, 1), "is": (0, INF, 0, INF), "
 TABLE_1["topr"] = (1, 1, 0, 1)
 PAPERS = {name: dict(zip(LIMITS, limits, strict=True)) for name, limits in TABLE_1.items()} | {
     "dpo": {"beta": 0.1}, "ppo": {"eps_low": 0.2, "eps_high": 0.2}, "asymre": {"delta_v": -0.1},
-    "agro_on_policy": {"square_baseline": "none"}, "cispo": {"cap": 5.0}, "m2po": {"tau": 0.04},
+    "cispo": {"cap": 5.0}, "m2po": {"tau": 0.04},
     "gspo": {"eps_low": 3e-4, "eps_high": 4e-4, "off_policy_mask": None},
     "vespo": {"c1_pos": 2.0, "c2_pos": 3.0, "c1_neg": 3.0, "c2_neg": 2.0},
-    "sapo": {"tau_pos": 1.0, "tau_neg": 1.05}, "oapl": {"beta": 1e-3, "beta_value": 0.5, "rewards": "zero_one"},
+    "sapo": {"tau_pos": 1.0, "tau_neg": 1.05}, "oapl": {"beta": 1e-3, "rewards": "zero_one"},
 }  # fmt: skip
-OTHERS = {"agro", "rloo", "kl_pg", "grpo", "opmd", "rec", "red_drop"}
+OTHERS = {"agro", "agro_on_policy", "rloo", "kl_pg", "grpo", "opmd", "rec", "red_drop"}
 BY_LENGTH = {*TABLE_1, "ppo", "sapo"}  # losses of a completion that are divided by its length
 BY_TOKENS = {"cispo", "vespo", "m2po"}  # batches that are divided by their tokens
 

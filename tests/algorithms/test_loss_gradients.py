@@ -121,7 +121,7 @@ TRL: list[tuple[str, dict[str, Any], float | None, float]] = [
     ("dpo", {"beta": 0.1}, 0.681170700, 0.030915551),
     ("dpo", {"beta": 1.5}, 0.934283284, 0.230436326),
     ("grpo", {"length_normalize": True}, None, -0.009211416),
-    ("grpo", {"normalize_std": False}, None, 0.001274462),
+    ("grpo", {"advantage": "group"}, None, 0.001274462),
     ("rloo", {"beta": 0.0}, None, 0.001593078),
     ("rloo", {"beta": 0.05}, None, -0.001534554),
     ("rloo", {"beta": 0.7}, None, -0.042193765),

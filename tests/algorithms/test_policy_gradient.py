@@ -26,7 +26,7 @@ SAME = {  # a loss with a class of its own: the row that it is; the values are o
     "ppo": ({}, {**PPO, "length_normalize": True}),
     "ppo of tokens": ({"ratio": "token"}, {**PPO, "ratio": "token", "length_normalize": True}),
     "grpo": ({}, {**PPO, **GROUP, "ratio": "token"}),
-    "grpo without std": ({"normalize_std": False}, {**PPO, "advantage": "group", "ratio": "token"}),
+    "grpo without std": ({"advantage": "group"}, {**PPO, "advantage": "group", "ratio": "token"}),
     "grpo, masked": ({"off_policy_mask": 0.5}, {**PPO, **GROUP, "ratio": "token", **DEEPSEEK}),
     "gspo": ({}, {**PPO, **NARROW, **GROUP, "ratio": "geometric", "length_normalize": True}),
     "gspo, masked": (

@@ -21,7 +21,7 @@ PATTERNS = [np.array(bits) for bits in product([False, True], repeat=len(PROBLEM
 
 def compose(name="uniform", **changes):
     """The settings of `compose=name`, with 16 pairs a problem unless they are changed."""
-    return ComposeConfig(name=name, **{"pairs_per_problem": 16, **changes})
+    return ComposeConfig(name=name, **changes)
 
 
 SIZES = pytest.mark.parametrize("n", [None, *range(1, 9)])
@@ -254,13 +254,14 @@ MIXED_UP = np.array([0, 1, 0, 1, 2, 0, 1])
 
 @pytest.mark.parametrize("most", [1, 2, 3, 16])
 @pytest.mark.parametrize("n", [None, 1, 3, 100])
-def test_pairs_exhaustively(most, n):
+def test_pairs_exhaustively(most, n, monkeypatch):
+    monkeypatch.setattr("topr_exp.composition.selection.PAIRS_PER_PROBLEM", most)
     for positive in PATTERNS:
         right, wrong = np.flatnonzero(positive), np.flatnonzero(~positive)
         pairs = [(int(i), int(j)) for i in right for j in wrong if MIXED_UP[i] == MIXED_UP[j]]
         possible = [{(i, j) for i, j in pairs if MIXED_UP[i] == q} for q in range(3)]
         available = sum(min(most, len(pairs)) for pairs in possible)
-        candidates, config = make_graded(MIXED_UP, positive), compose(n_examples=n, pairs_per_problem=most)
+        candidates, config = make_graded(MIXED_UP, positive), compose(n_examples=n)
         if not available:
             with pytest.raises(TOPRError, match="no problem has both a correct and an incorrect completion"):
                 select_pairs(candidates, config, 0, 0)

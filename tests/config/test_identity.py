@@ -63,7 +63,7 @@ def test_every_setting_is_part_of_the_identity_but_those_of_one_list(words: tupl
         assert {key for key in NOT_IDENTITY if "." in key} <= {*keys}
     groups = {*(key.split(".")[0] for key in NOT_IDENTITY)}
     assert not groups & {"seed", "mu", "baseline", "algo", "data", "compose", "schedule", "evaluation"}
-    of_training = {"micro_batch_size", "gradient_checkpointing", "score_batch_size", "compile"}  # how fast, not what
+    of_training = {"micro_batch_size", "gradient_checkpointing", "compile"}  # how fast, not what
     assert {key for key in NOT_IDENTITY if key.startswith("optim")} == {f"optim.{name}" for name in of_training}
 
 

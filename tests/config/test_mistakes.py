@@ -20,6 +20,7 @@ from topr_exp.algorithms.clipping import PPO
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.load import build_section
+from topr_exp.config.retired import RETIRED
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import CONF
 from topr_exp.runs.plan import plan
@@ -72,14 +73,20 @@ def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", RETIRED)
+def test_a_key_of_an_earlier_release_is_one_line_that_says_what_to_use(key: str) -> None:
+    with refused(f"^{key} is gone: {re.escape(RETIRED[key])}$", ConfigError):
+        config_of(f"{key}=1")
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        "model.reference=tiny_noise", "model.float32_head=true", "data.threshold=0.5",
-        "compose.positive_share=0.5", "compose.mix=0.5", "compose.max_draws=3", "compose.max_draws=3 algo=rloo",
+        "model.reference=tiny_noise", "data.threshold=0.5",
+        "compose.positive_share=0.5", "compose.mix=0.5",
         "optim.epochs=2 algo=rloo",
         "evaluation.problems=9", "task.solver=tiny", "task.chat=true", "schedule.updates=2", "schedule.replay=0.5",
-        "tracking.project=x", "compose.pairs_per_problem=4",
+        "tracking.project=x",
     ],
 )  # fmt: skip
 def test_what_is_set_and_not_read_is_told_once(words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +98,7 @@ def test_what_some_run_of_a_sweep_reads_is_no_warning(tmp_path: Path, capsys: py
     (tmp_path / "log.jsonl").write_text('{"prompt": "?", "completion": "x", "reward": 1}')
     plan(parse_arguments([f"data.completions={tmp_path}", "data.reward=given", "data.threshold=0.5"]))
     plan(parse_arguments(["-m", "algo=topr,kl_pg", "model.reference=tiny_noise"]))
-    plan(parse_arguments(["data.threshold=1", "model.reference=null", "algo.advantage=reward", "compose.max_draws=10"]))
+    plan(parse_arguments(["data.threshold=1", "model.reference=null", "algo.advantage=reward"]))
     assert capsys.readouterr().err == ""
 
 
@@ -201,7 +208,7 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
         ("data.source=1e5", ["1e5"]),
         ("data.fewshot_file=nan", ["nan"]),
         ("data.stop=[1e5, '2_0', a\\,3_0],[nan]", [["1e5", "2_0", "a,3_0"], ["nan"]]),
-        ("tracking.group=null,1_0", [None, "1_0"]),
+        ("tracking.project=null,1_0", [None, "1_0"]),
         ("optim.lr=1e-3,2e-3", [0.001, 0.002]),
     ],
 )

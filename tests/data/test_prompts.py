@@ -29,7 +29,7 @@ def settings(name: str, **changes: Any) -> Benchmarks:
 def test_zero_shot_prompts() -> None:
     assert build_prompter(settings("gsm8k")).render("Why {x}?") == "Question: Why {x}?\nAnswer:"
     assert build_prompter(settings("math")).render("Q") == "Problem: Q\nSolution:"
-    final = build_prompter(settings("math", answer_format="final"))
+    final = build_prompter(settings("math", grader="final"))
     assert final.render("Q") == "Problem: Q\nReasoning:"
     assert final.stop == ()
 
@@ -61,7 +61,7 @@ def test_own_examples_end_as_their_format_asks() -> None:
 
 @pytest.mark.parametrize("format", ["gsm8k", "final"])
 def test_a_chat_prompt_shows_a_number_in_the_words_that_its_grader_reads(format: str) -> None:
-    prompt = build_prompter(settings("gsm8k", answer_format=format, chat=True)).template
+    prompt = build_prompter(settings("gsm8k", grader=format, chat=True)).template
     assert extract(prompt, format) == "12"
 
 

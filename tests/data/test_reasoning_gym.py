@@ -34,7 +34,7 @@ def nothing_is_kept() -> Iterator[None]:
 
 
 def settings(*more: str) -> list[str]:
-    return ["data=reasoning_gym", "data.train_problems=null", "data.test_problems=null", *more]
+    return ["data=reasoning_gym", *more]
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +91,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def source(**changes: Any) -> ReasoningGym:
-    plain: dict[str, Any] = {"train_problems": None, "test_problems": None, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
-    asked = {"name": "gym", "grader": GRADER, "task": "gcd", "options": None, "size": 30, "test_size": 10}
+    plain: dict[str, Any] = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
+    asked = {"name": "gym", "grader": GRADER, "task": "gcd", "options": None}
     return ReasoningGym(**plain | asked | changes)
 
 
@@ -108,7 +108,9 @@ def test_what_is_drawn(library: None) -> None:
     assert gold | {"metadata": None} == {"task": "gcd", "options": {}, "answer": gold["answer"], "metadata": None}
     assert one.test[0].question == f"{gold['metadata']['n']} + 1 ="
     assert gym.grade(source().solution(one.test[0]), one.test[0].answer)[0] == "correct"
-    few = load_problems(source(options={"most": 10}, test_size=3))  # a task with fewer problems gives what there are
+    few = load_problems(
+        source(options={"most": 10}, test_problems=3)
+    )  # a task with fewer problems gives what there are
     assert len(few.train) + len(few.test) == 10
     assert json.loads(few.train[0].answer)["options"] == {"most": 10}
 
@@ -141,7 +143,13 @@ def test_an_answer_stands_between_tags_and_scores_1_or_less(library: None) -> No
 def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
     """The shipped model solves at least a tenth of the problems, and more of them when it has been trained."""
     options = ", ".join(f"{name}: {value}" for name, value in tasks.TASKS[task].items())
-    own = ["model=tiny_tasks", f"data.task={task}", f"data.options={{{options}}}", "data.size=100", "data.test_size=60"]
+    own = [
+        "model=tiny_tasks",
+        f"data.task={task}",
+        f"data.options={{{options}}}",
+        "data.train_problems=100",
+        "data.test_problems=60",
+    ]
     own += ["data.n=8", "data.eval_n=4", "optim.lr=4e-4", "optim.epochs=2"]
     config = config_of(*own, f"output_dir={tmp_path}", "cluster.threads=1")
     summary = run(config)

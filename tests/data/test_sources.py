@@ -221,7 +221,7 @@ def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> 
     line = {"Q": "Why?", "A": [1, 2], "key": "a", "hard": "Level 4", "kind": "Logic", "hint": "think", "n": 3}
     write_lines(tmp_path / "train.jsonl", [line, line | {"Q": "Who?", "key": "b", "hard": "?"}])
     write_lines(tmp_path / "test.jsonl", [line | {"Q": "When?", "key": "c"}])
-    names = ["question=Q", "answer=A", "id=key", "level=hard", "subject=kind", "name=ours", "grader=final"]
+    names = ["fields={question: Q, answer: A, id: key, level: hard, subject: kind}", "name=ours", "grader=final"]
     names = [f"data.{name}" for name in names]
     sets = load(tmp_path, *names)
     assert [one.id for one in sets.train + sets.test] == ["a", "b", "c"]
@@ -251,9 +251,10 @@ def odd(**changes: Any) -> dict[str, Any]:
         ({**NINE, "test": rows(3, 50)}, "test_share=0.1", "has a test.jsonl; leave data.test_share out"),
         ({**NINE, "test": rows(9)}, "", "no problem is left; every training question is also"),
         ({**NINE, "test": [{"question": "Why?"}]}, "",
-         "test.jsonl:1: there is no answer, it has question; data.answer=NAME names the field"),
-        ({"train": rows(9, id="x"), "test": rows(1, 50, id="y")}, "id=id", "data=jsonl: 9 problems have the id x"),
-        ({"train": rows(9, id="x"), "test": rows(3, 50, id="")}, "id=id", "test.jsonl:1: the field id is empty"),
+         "test.jsonl:1: there is no answer, it has question; data.fields.answer=NAME names the field"),
+        ({"train": rows(9, id="x"), "test": rows(1, 50, id="y")}, "fields.id=id",
+         "data=jsonl: 9 problems have the id x"),
+        ({"train": rows(9, id="x"), "test": rows(3, 50, id="")}, "fields.id=id", "test.jsonl:1: the field id is empty"),
         ({"train": [*rows(9, 20), *[{"question": "Why?", "answer": " "}] * 2], "test": rows(3)}, "",
          "train.jsonl: 2 of 11 problems have no answer that can be read (at most 5 % may be left out); the first is "),
         ({"train": [*rows(9, 20), {"question": "Why?", "answer": "No. Yes."}], "test": rows(3)}, "grader=gsm8k",

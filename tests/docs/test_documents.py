@@ -72,7 +72,7 @@ def test_the_reference_is_written_anew_when_a_setting_changes_and_says_what_each
     assert len(table) > 150
     assert not [row[0] for row in table if len(row) != 4 or not row[1].strip() or row[3].strip(" |") == ""]
     names = {re.sub(r"[|` ]", "", row[0]) for row in table}
-    assert {"algo.b_neg", "data.turns", "sampler.timeout_min", "cluster.partition", "optim.lr", "baseline"} <= names
+    assert {"algo.b_neg", "data.turns", "sampler.python", "cluster.partition", "optim.lr", "baseline"} <= names
     assert all(f"\n## {key}" in reference_page() for key in ("data", "model", "sampler", "tracking"))
 
 
@@ -105,7 +105,7 @@ def test_the_filled_in_cluster_composes(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "mine.yaml").write_text(text)
     cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
-    assert (cluster.name, cluster.partition, cluster.array_parallelism, cluster.nodes) == ("slurm", "gpu", 16, 1)
+    assert (cluster.name, cluster.partition, cluster.jobs, cluster.nodes) == ("slurm", "gpu", 16, 1)
 
 
 def test_the_folders_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ def pairs(candidates, right, wrong, compose, rng):
         [(i, j) for i in right for j in wrong if candidates[i].problem == candidates[j].problem == problem]
         for problem in problems
     ]
-    wanted = [min(len(options), compose["pairs_per_problem"]) for options in there]
+    wanted = [min(len(options), 16) for options in there]
     taken: list[list[int]] = [[] for _ in problems]
     for i in range(max(wanted)):
         going = [k for k in range(len(problems)) if wanted[k] > i]

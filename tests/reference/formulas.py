@@ -42,7 +42,7 @@ class Completion:
 
 NEUTRAL = {  # values of settings that a YAML leaves out
     "advantage": "reward", "rule": "clip", "denominator": "sampler", "correction": None, "correction_level": "token",
-    "mask": None, "off_policy_mask": None, "form": "paper",
+    "mask": None, "off_policy_mask": None,
 }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def dpo(algo: Any, chosen: Completion, rejected: Completion, good: Tensor, bad: 
 
 
 def grpo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    advantage = (one.reward - one.mean) / (one.std + 1e-4 if algo["normalize_std"] else 1.0)
+    advantage = (one.reward - one.mean) / (one.std + 1e-4 if algo["advantage"] != "group" else 1.0)
     value, clipped = clipped_objective(algo, logp - one.mu, advantage)
     return masked(algo, one, logp, advantage, -value.sum(), {"advantage": advantage, "clipped": share(clipped)})
 
@@ -178,10 +178,6 @@ def vespo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record
 
 def m2po(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
     advantage = standard(one)
-    if algo["form"] == "released":
-        eps = {"eps_low": max(0.3, 1 - math.exp(-known["cap"])), "eps_high": max(0.5, math.exp(known["cap"]) - 1)}
-        value, clipped = clipped_objective(eps, logp - one.mu, advantage)
-        return -value.sum(), {"advantage": advantage, "clipped": share(clipped)}
     kept = known["kept"]
     return -advantage * (logp - one.mu).exp()[kept].sum(), {"advantage": advantage, "masked": share(~kept)}
 
@@ -204,7 +200,7 @@ def sapo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record)
 
 def oapl(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
     """(β log π/π_ref − (r − V*))²; V* is the soft maximum of all that the problem's completions got."""
-    value = algo["beta_value"] * math.log(float(np.mean(np.exp(np.array(one.rewards) / algo["beta_value"]))))
+    value = 0.5 * math.log(float(np.mean(np.exp(np.array(one.rewards) / 0.5))))
     residual = algo["beta"] * (logp - (one.mu if algo["anchor"] == "mu" else one.ref)).sum() - (one.reward - value)
     return residual**2, {"advantage": one.reward - value, "residual": float(residual)}
 
@@ -229,17 +225,9 @@ def rec(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) 
 
 
 def agro(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    """−(S_i − S̄_−i) log π; the estimators other than vanilla stand in for Δ_i ∇log π within it."""
+    """−(S_i − S̄_−i) log π."""
     delta, advantage, beta = logp.detach() - one.ref, known["advantage"], algo["beta"]
-    if algo["estimator"] == "vanilla":
-        loss = -advantage * logp.sum()
-    else:
-        loss = -(advantage + beta * delta.sum()) * logp.sum()
-        for t in range(len(logp)):
-            if algo["estimator"] == "future_only":
-                loss = loss + beta * delta[t:].sum() * logp[t]
-            else:
-                loss = loss + beta * (known["kl"][t + 1 :].detach().sum() * logp[t] + known["kl"][t])
+    loss = -advantage * logp.sum()
     metrics = {"advantage": advantage, "ref_log_ratio": float(delta.sum())}
     if "square" in known:  # on-policy: π also decides what is sampled
         loss, metrics["square"] = loss + known["square"] / (2 * beta) * logp.sum(), known["square"]
@@ -301,12 +289,6 @@ def of_batch(algo: Any, batch: list[Completion], logps: list[Tensor]) -> list[Re
     if algo["name"] != "m2po":
         return [{} for _ in batch]
     squares = [(p - one.mu) ** 2 for one, p in zip(batch, logps, strict=True)]
-    if algo["form"] == "released":
-        pairs = [(standard(one), float(d)) for one, p in zip(batch, logps, strict=True) for d in p - one.mu]
-        harmful = [d * d for a, d in pairs if a * d > 0]
-        fits = [c for c in harmful if np.minimum(harmful, c).mean() < algo["tau"]]
-        need = bool(harmful) and np.mean(harmful) > algo["tau"]
-        return [{"cap": math.sqrt(max(fits, default=0.0)) if need else 100.0} for _ in batch]
     left = sorted(float(square) for each in squares for square in each)
     while left and np.mean(left) >= algo["tau"]:
         left = [square for square in left if square < left[-1]]  # equal ones go together
@@ -323,9 +305,7 @@ def of_group(algo: Any, group: list[Completion], logps: list[Tensor]) -> list[Re
         known = [{"advantage": value} for value in apart]
         if algo["name"] == "agro_on_policy":
             for i, value in enumerate(apart):
-                known[i]["square"] = value**2 - square_baseline(
-                    algo["square_baseline"], without(s, i), without(apart, i)
-                )
+                known[i]["square"] = value**2
         return known
     if algo.get("drop"):  # the first negatives, as many as there are positives
         right = [one for one in group if one.correct]
@@ -334,13 +314,6 @@ def of_group(algo: Any, group: list[Completion], logps: list[Tensor]) -> list[Re
         kept = [one in right + wrong for one in group]
         return [{"kept": float(k), "advantage": k * (one.reward - mean)} for one, k in zip(group, kept, strict=True)]
     return [{"advantage": against_others(one)} for one in group]
-
-
-def square_baseline(kind: str, others: list[float], others_apart: list[float]) -> float:
-    n = len(others) + 1
-    if kind == "others_variance":
-        return n / (n - 1) * float(np.var(others, ddof=1))
-    return float(np.mean(np.square(others_apart))) if kind == "leave_one_out" else 0.0
 
 
 def without(values: list[float], place: int) -> list[float]:

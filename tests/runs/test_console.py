@@ -63,8 +63,8 @@ def test_every_row_of_a_plain_run() -> None:
         "model": "tiny, 0.60 M parameters, cpu, float32",
         "sampling": "hf (seed=0, temperature=1.0, top_p=0.9, top_k=5, max_new_tokens=64, prompts_per_shard=32); "
         "n=16 to train, eval_n=8 to evaluate",
-        "examples": "uniform (pairs_per_problem=16)",
-        "training": "adamw (lr=0.0001, betas=[0.9, 0.999], weight_decay=0.0, grad_clip=1.0, batch_size=32, epochs=1)",
+        "examples": "uniform",
+        "training": "adamw (lr=0.0001, weight_decay=0.0, grad_clip=1.0, batch_size=32, epochs=1)",
         "seed": "0",
     }
 
@@ -89,7 +89,7 @@ def test_a_large_model_that_vllm_does_not_sample_says_why(reason, text, monkeypa
         (["iterations=3"], "iterations", "3"),
         (["mu=sampler"], "log μ", "what the sampler drew with"),
         (["compose.n_examples=10", "compose.drop_truncated=true"], "examples",
-         "uniform (n_examples=10, pairs_per_problem=16, drop_truncated=True)"),
+         "uniform (n_examples=10, drop_truncated=True)"),
         (VERIFIER, "task", "verifier (solver=tiny, solutions=16, test_solutions=32, template="),
         (VERIFIER, "tested on", "3 solutions to problems generated in the form of gsm8k"),
         (["data.test_split=validation"], "tested on", "3 problems generated in the form of gsm8k of the train"),

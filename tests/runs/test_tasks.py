@@ -15,7 +15,7 @@ from topr_exp.runs import tasks
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.tasks import load_task
 
-TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "data.train_problems=4",
+TOLD = ["sampler.seed=3", "data.n=2", "data.eval_n=6", "data.train_problems=4",
         "data.test_problems=3"]  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch
     sampler.without_mismatch = lambda: sampler
     made = load_task(config_of(*overrides(tmp_path, *TOLD)))
     found = made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
-    of_sampler = {"seed": 5, "store": store, "label": "evaluation"}
+    of_sampler = {"seed": 0, "store": store, "label": "evaluation"}
     assert asked == [(sampler, policy, questions, 6, of_sampler), ("sampled", Grading("gsm8k"), store)]
     assert found == "graded"
 
@@ -58,7 +58,7 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_pa
     made = load_task(config_of(*overrides(tmp_path, *TOLD, *more)))
     train, test = ([problem.id for problem in part] for part in (made.sets.train, made.sets.test))
     assert made.sample_solutions(SimpleNamespace(without_mismatch=dict), SimpleNamespace()) == len(train) + len(test)  # type: ignore
-    assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 5)])
+    assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 0)])
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import config_of, overrides, refused
 from tests.run_folders import make_sweep_of_two
-from topr_exp import evaluate, track
+from topr_exp import evaluate
 from topr_exp.pipeline import run
 from topr_exp.runs.finished import bytes_of_models
 from topr_exp.runs.folder import RunFolder
@@ -62,8 +62,6 @@ def test_what_needs_the_model_of_such_a_run_is_one_line(unsaved, tmp_path, capsy
     assert capsys.readouterr().err == f"error: model={folder}: {LINE}\n"
     with refused(rf"model={folder}: its model was not saved", ConfigError):
         config_of(f"model={folder}")
-    assert track.main([str(folder), "wandb", "tracking.project=x", "tracking.model_artifact=true"]) == 2
-    assert capsys.readouterr().err == f"error: tracking.model_artifact=true: {folder}: {LINE}\n"
 
 
 def test_verify_finds_nothing_damaged(unsaved, capsys):
@@ -80,16 +78,9 @@ def test_weights_that_a_kill_at_the_end_left_are_removed_by_the_same_command(uns
     assert not (unsaved.folder / "model").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["tracking=wandb", "tracking.model_artifact=true"], "tracking.model_artifact must be false where"),
-        (["checkpoint.keep_iterations=[1]"], r"checkpoint.keep_iterations must be null or \[\] where save_model is"),
-    ],
-)
-def test_settings_that_need_the_weights_are_refused(words: list[str], line: str) -> None:
-    with refused(line, ConfigError):
-        config_of(UNSAVED, *words)
+def test_settings_that_need_the_weights_are_refused() -> None:
+    with refused(r"checkpoint.keep_iterations must be null or \[\] where save_model is", ConfigError):
+        config_of(UNSAVED, "checkpoint.keep_iterations=[1]")
 
 
 def test_a_run_that_is_not_finished_keeps_its_weights(tmp_path: Path) -> None:

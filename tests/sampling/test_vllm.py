@@ -41,7 +41,7 @@ pytestmark = [
 
 
 def settings(*overrides: str) -> list[str]:
-    return ["sampler=vllm", f"sampler.python={PYTHON}", "sampler.cpu_cache_gib=0.25", *overrides]
+    return ["sampler=vllm", f"sampler.python={PYTHON}", *overrides]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ import vllm_worker
 sys.path.pop(0)  # another `vllm` lies there
 worker = vllm_worker.Worker(None)
 worker.start({"model": sys.argv[2], "dtype": "float32", "trust_remote_code": False, "length": 128, "eager": True,
-              "sleep": False, "float32_head": False, "cpu_cache_gib": 0.25})
+              "sleep": False, "float32_head": False})
 from vllm.v1.engine import logprobs
 kind, calls = type(worker.llm.get_tokenizer()), []
 def counted(owner, name):

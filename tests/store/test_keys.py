@@ -35,7 +35,7 @@ def rollouts(**changes: Any) -> Any:
 
 
 def vllm(**changes: Any) -> VLLMConfig:
-    more = {"name": "vllm", "cpu_cache_gib": 1.0, "eager": False, "sleep": False, "timeout_min": 5.0}
+    more = {"name": "vllm", "eager": False, "sleep": False}
     return VLLMConfig(**{**dataclasses.asdict(CONFIG), "mismatch": Mismatch(), **more, **changes})
 
 
@@ -96,8 +96,7 @@ OTHER_VALUES: dict[str, Any] = {
     "mismatch": Mismatch("int8"),
 }  # fmt: skip
 NO_PART_OF_A_COMPLETION = {
-    "seed": 7, "python": "other", "gpu_memory_utilization": 0.5, "cpu_cache_gib": 2.0, "eager": True, "sleep": True,
-    "timeout_min": 9.0,
+    "seed": 7, "python": "other", "gpu_memory_utilization": 0.5, "eager": True, "sleep": True,
 }  # fmt: skip
 
 

@@ -10,19 +10,17 @@ from topr_exp.runs import attempt
 from topr_exp.runtime.json_files import write_json
 from topr_exp.sweeps import requeue
 from topr_exp.sweeps.jobs import JobState
-from topr_exp.sweeps.requeue import requeue_stopped_run
+from topr_exp.sweeps.requeue import MAX_TIME_LIMITS, requeue_stopped_run
 from topr_exp.sweeps.sweep import SCRIPTS, Run
 from topr_exp.types import TOPRError
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A run in a job that may reach its time limit once."""
+    """A run in a job."""
     (tmp_path / SCRIPTS).mkdir()
     (tmp_path / "run").mkdir()
-    run = bare_run(tmp_path / "run", job="array_0")
-    run.settings = {"cluster": {"max_num_timeout": 1}}
-    return run
+    return bare_run(tmp_path / "run", job="array_0")
 
 
 @pytest.fixture
@@ -33,12 +31,12 @@ def running(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
 
 
 def test_preemptions_are_no_time_limits_which_are_counted(run: Run, running: FakeScheduler) -> None:
-    for reason in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+    for reason in (*[signal.SIGUSR1] * 30, *[signal.SIGUSR2] * MAX_TIME_LIMITS, signal.SIGTERM):
         requeue_stopped_run(running, run, reason)
-    assert running.requeues == 4
+    assert running.requeues == 31 + MAX_TIME_LIMITS
     with pytest.raises(TOPRError, match="out of time"):
         requeue_stopped_run(running, run, signal.SIGUSR2)
-    assert running.requeues == 4
+    assert running.requeues == 31 + MAX_TIME_LIMITS
     assert attempt.last_error(run.folder).startswith("out of time")
 
 

@@ -76,8 +76,8 @@ def test_a_device_that_is_not_here_is_refused(sweep: Path, capsys: pytest.Captur
 
 
 def test_resuming_changes_the_cluster_and_nothing_else(tmp_path: Path) -> None:
-    cluster = plain(recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.qos=high"]))
-    assert (cluster["partition"], cluster["qos"]) == ("a", "high")
+    cluster = plain(recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.account=high"]))
+    assert (cluster["partition"], cluster["account"]) == ("a", "high")
     assert plain(recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]))["name"] == "local"
     with refused("only cluster settings can change", ConfigError):
         recompose(["-m", "seed=0,1"], ["optim.lr=1"])
@@ -107,7 +107,7 @@ def test_further_options_of_a_cluster_are_names_and_values() -> None:
             recompose(["cluster=slurm"], [f"cluster.additional_parameters={value}"])
 
 
-@pytest.mark.parametrize("key", ["partition", "account", "qos", "constraint", "additional_parameters"])
+@pytest.mark.parametrize("key", ["partition", "account", "additional_parameters"])
 def test_no_option_of_a_job_is_two_lines_of_its_script(key: str) -> None:
     text = "main\ntouch ran"
     value = {"comment": text} if key == "additional_parameters" else text

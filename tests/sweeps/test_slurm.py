@@ -125,7 +125,7 @@ def resume(sweep: Path, *settings: str) -> None:
 
 def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other(tmp_path: Path) -> None:
     arguments = ["optim.lr=1e-4,1e30"]
-    where = ["cluster.array_parallelism=1", 'cluster.additional_parameters={comment: "was tried"}']
+    where = ["cluster.jobs=1", 'cluster.additional_parameters={comment: "was tried"}']
     sweep, job, _ = submit(tmp_path, *where, f"cluster.setup=['touch {tmp_path}/prepared']", *arguments)
     for line in ("--array=0-1%1", "--requeue", "--time=240", "--signal=USR2@120"):
         assert f"#SBATCH {line}\n" in script_of(sweep)
@@ -182,22 +182,8 @@ def test_preemption(tmp_path: Path, undisturbed: dict[str, Any], partition: str)
 
 
 @extended
-def test_the_time_limit_too_often_is_an_error_that_resume_mends(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    sweep, job, folder = submit(tmp_path, *SLOWLY, "cluster.max_num_timeout=1", "cluster.timeout_min=5")
-    for number in (1, 2):
-        reach(folder, 4 * number)
-        ask("scancel", "--signal=USR2", job)  # what Slurm sends before the time limit
-        if number == 1:
-            wait_for(lambda: jobs() and attempts(sweep)[folder.name] == 2)
-    finish()
-    assert "out of time, more often than cluster.max_num_timeout allows" in status(sweep)
-    resume(sweep, "cluster.timeout_min=60")
-    assert result(folder) == undisturbed
-
-
-@extended
 def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
+    sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.jobs=1")
     reach(folder, 1)
     assert "1 running, 1 queued" in status(sweep)
     outcome = answer("topr_exp.sweeps", "cancel", sweep)

@@ -92,7 +92,7 @@ def test_a_preview_names_the_arrays_where_one_is_not_enough(programs: SlurmProgr
 
 
 def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs, tmp_path):
-    SlurmScheduler().submit(five_runs(tmp_path), cluster("cluster.array_parallelism=1"))
+    SlurmScheduler().submit(five_runs(tmp_path), cluster("cluster.jobs=1"))
     options = programs.options()
     assert [script.get("array") for script in options] == ["0-1%1", "0-1%1", None]
     assert [script.get("dependency") for script in options] == [None, "afterany:100", "afterany:101"]

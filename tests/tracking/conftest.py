@@ -41,7 +41,7 @@ def main() -> int:
     return topr_exp()
 
 
-CHOSEN = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
+CHOSEN = ["name=sweep", "tracking=wandb", "baseline=-0.3"]
 # 12 updates, no checkpoint
 LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]
 

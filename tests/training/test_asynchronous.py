@@ -148,7 +148,7 @@ class Clock(AsyncRounds):
     def __init__(self, lengths: list[int], schedule: ScheduleConfig) -> None:
         sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
         collector: Any = SimpleNamespace(trainer=None, n=1, iteration=1, sampler=sampler)
-        selection: Any = SimpleNamespace(max_draws=10, pass_rate=[0.1, 0.9])
+        selection: Any = SimpleNamespace(pass_rate=[0.1, 0.9])
         compose: Any = None
         super().__init__(collector, compose, schedule, selection, seed=0, mu_is_samplers=False)
         self.lengths, self.idle = lengths, {"trainer_idle": 0.0, "sampler_idle": 0.0}
@@ -268,7 +268,6 @@ def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags() -> None:
         drawn.extend((due, index) for index in indices)
         return pa.table({"problem": indices})
 
-    clock.selection.max_draws = 3
     clock.collector.questions = SimpleNamespace(prompts=range(40))
     clock.collector.collect = collect
     clock.solved_often_enough = lambda table: []  # type: ignore[method-assign]

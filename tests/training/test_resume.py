@@ -176,9 +176,9 @@ SOME = ["algo=grpo", "schedule=on_policy", "schedule.rounds=4", "schedule.prompt
 
 
 def test_a_round_that_keeps_nothing(tmp_path: Path) -> None:
-    none = ["compose.pass_rate=[0.9,0.95]", "compose.max_draws=2"]
+    none = ["compose.pass_rate=[0.9,0.95]"]
     with pytest.raises(TOPRError) as caught:
         run(config_of(*overrides(tmp_path, *SOME, *none)))
     assert str(caught.value) == (
-        "compose.pass_rate=[0.9, 0.95]: of 8 problems that round 0 drew (compose.max_draws=2) none is solved so often"
+        "compose.pass_rate=[0.9, 0.95]: of 8 problems that round 0 drew (10 times) none is solved so often"
     )

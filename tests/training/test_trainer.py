@@ -28,7 +28,7 @@ N = 4  # completions a problem
 TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
 PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, "sequence", False, "group")  # reduction=tokens
 PART, LIST = "part-00001-of-00001.safetensors", "checksums.json"
-AGRO_LOSS = AGRO("agro", 0.5, "vanilla", False)
+AGRO_LOSS = AGRO("agro", 0.5, False)
 DPO_LOSS = DPO("dpo", 0.1)
 
 
@@ -36,9 +36,7 @@ def optim(**changes: Any) -> OptimConfig:
     values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": "adamw"}
     values |= {"gradient_checkpointing": False, **changes}
     return OptimConfig(
-        betas=[0.9, 0.999] if values["name"] == "adamw" else None,
         weight_decay=0.0,
-        score_batch_size=5,
         epochs=1,
         skip_nonfinite=False,
         **{"reduction": "sequences", "warmup_steps": 0, "schedule": "constant", **values},
@@ -53,7 +51,7 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
     is_correct = np.arange(rows) % 3 == 0 if correct is None else correct
     completions = make_graded(np.repeat(np.arange(problems), N), is_correct, prompts=prompts, tokens=tokens)
-    config = ComposeConfig(pairs_per_problem=16)
+    config = ComposeConfig()
     whole = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
     mu_logp = log_probabilities(policy, completions, range(rows), 7)["logp"]
     completions = completions.with_columns({"mu_logp": mu_logp, "ref_logp": mu_logp})
@@ -245,7 +243,7 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(made, micro, 
     hook = layer.register_forward_hook(lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
     with pytest.raises(TOPRError, match=LINE.format(micro, str(recompute).lower(), advice)):
         trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
-    with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.score_batch_size; what"):
+    with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.micro_batch_size; what"):
         log_probabilities(trainer.policy, examples.completions, range(8), 5)
     hook.remove()
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)

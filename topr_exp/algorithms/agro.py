@@ -6,7 +6,7 @@ is divided by length by default: E_π[∇logπ / T] is not 0, so dividing by T b
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from topr_exp.algorithms.base import (
     NotNegative,
@@ -16,7 +16,6 @@ from topr_exp.algorithms.base import (
     advantage_of,
     check_batch,
     check_complete_groups,
-    group_sums,
     leave_one_out,
     log_prob,
     masked,
@@ -25,18 +24,9 @@ from topr_exp.algorithms.base import (
     signal,
     token_ref_log_ratio,
 )
-from topr_exp.types import Batch, LossOutput, Tensor, TOPRError
+from topr_exp.types import Batch, LossOutput, Tensor
 
 ARXIV = "2503.19612"
-
-# Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ. vanilla: Σ_t Σ_t' δ_t' ∇logπ_t;
-# future_only: only t' ≥ t; exact_one_step: for t' > t the token KL of step t' in place of δ_t', for t' = t the gradient
-# of the token KL. All three agree in expectation on-policy; off-policy the last two are biased.
-Estimator = Literal["vanilla", "future_only", "exact_one_step"]
-
-# Baseline of (S_i − S̄_−i)² in on-policy AGRO. others_variance: n/(n−1) times the others' unbiased variance, n ≥ 3: the
-# gradient stays unbiased; leave_one_out: the others' mean square, biased: the term times 1 − 1/(n−1)² (n = 2: 0).
-SquareBaseline = Literal["none", "others_variance", "leave_one_out"]
 
 
 @dataclass(frozen=True)
@@ -46,26 +36,17 @@ class AGRO(ZeroOneLoss):
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
 
     AGRO (arXiv 2503.19612), Equation 4: −1/β times the gradient of the pairwise unbiased estimate of ½ Var(S).
-    `estimator` replaces Δ_i ∇logπ(y_i) inside g; other than vanilla it needs on-policy samples.
 
     Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is KL(π‖π_ref)).
     """
 
     beta: Positive  # weight of the divergence from the reference; ours, the paper has no default
-    estimator: Estimator  # of the penalty's gradient; other than vanilla on-policy alone
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
+    needs: ClassVar[frozenset[str]] = frozenset({"groups", "group_rewards", "ref_logp"})
     signal_names: ClassVar[frozenset[str]] = frozenset({"advantage"})
-
-    @property
-    def needs(self) -> frozenset[str]:
-        needs = {"groups", "group_rewards", "ref_logp"}
-        if self.estimator != "vanilla":
-            needs.add("on_policy")
-        if self.estimator == "exact_one_step":
-            needs.add("vocab_kl")
-        return frozenset(needs)
+    former: ClassVar[dict[str, str]] = {"estimator": "vanilla"}
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         check_complete_groups(batch, self.name)
@@ -76,45 +57,30 @@ class AGRO(ZeroOneLoss):
         check_batch(batch, "ref_logp")
         advantage = signal(batch, "advantage")
         delta = token_ref_log_ratio(batch).sum(1).detach()
-        if self.estimator == "vanilla":
-            direction = advantage * log_prob(batch)
-        else:
-            advantage_without_penalty = advantage + self.beta * delta
-            penalty = self.beta * half_square(batch, self.estimator)
-            direction = advantage_without_penalty * log_prob(batch) - penalty
         metrics = {"advantage": advantage, "ref_log_ratio": delta}
-        return LossOutput(reduce_tokens(-direction, batch, self.length_normalize), metrics)
+        return LossOutput(reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
 class AGROOnPolicy(AGRO):
     """On-policy AGRO: the gradient of the variance of S under π itself, with the term for π's effect on sampling.
 
-    g − (1/(2βn)) Σ_i [(S_i − S̄_−i)² − b_i] ∇logπ(y_i)
+    g − (1/(2βn)) Σ_i (S_i − S̄_−i)² ∇logπ(y_i)
 
-    AGRO (arXiv 2503.19612), Equation 6, b_i = 0. Its expectation over n samples of π is exactly −(1/β) ∇½ Var_π(S)
-    (Proposition 4), also with `square_baseline=others_variance` (ours), not with leave_one_out (the paper's).
+    AGRO (arXiv 2503.19612), Equation 6. Its expectation over n samples of π is exactly −(1/β) ∇½ Var_π(S)
+    (Proposition 4).
 
-    Signals: advantage, square (S_i − S̄_−i)² − b_i.
+    Signals: advantage, square (S_i − S̄_−i)².
     """
 
-    square_baseline: SquareBaseline  # b; others_variance: n >= 3, unbiased; leave_one_out: the paper's, biased
-
     papers: ClassVar = {"agro_on_policy": Paper("AGRO on-policy", ARXIV, "Equation 6")}
+    needs: ClassVar[frozenset[str]] = AGRO.needs | {"on_policy"}
     signal_names: ClassVar[frozenset[str]] = frozenset({"advantage", "square"})
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return super().needs | {"on_policy"}
+    former: ClassVar[dict[str, str]] = {"estimator": "vanilla", "square_baseline": "none"}
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         advantage = super().signals(batch)["advantage"]
-        square = advantage.square()
-        if self.square_baseline == "leave_one_out":
-            square = leave_one_out(batch, square)
-        elif self.square_baseline == "others_variance":
-            square = square - self._others_variance(batch, advantage)
-        return {"advantage": advantage, "square": square}
+        return {"advantage": advantage, "square": advantage.square()}
 
     def __call__(self, batch: Batch) -> LossOutput:
         output = super().__call__(batch)
@@ -122,16 +88,6 @@ class AGROOnPolicy(AGRO):
         term = square / (2 * self.beta) * log_prob(batch)
         loss = output.loss + reduce_tokens(term, batch, self.length_normalize)
         return LossOutput(loss, {**output.metrics, "square": square})
-
-    def _others_variance(self, batch: Batch, advantage: Tensor) -> Tensor:
-        """n/(n−1) times the unbiased variance of the others' S, from S_i − S̄_−i = n/(n−1) (S_i − S̄)."""
-        n, _ = group_sums(batch, advantage)
-        if bool((n < 3).any()):
-            raise TOPRError(f"algo={self.name}: square_baseline=others_variance needs at least 3 responses to a prompt")
-        centered = advantage * (n - 1) / n  # S_i − S̄: it sums to 0 over the group
-        _, total = group_sums(batch, centered.square())
-        others_squares = total - centered.square() - centered.square() / (n - 1)  # Σ_j≠i (S_j − S̄_−i)²
-        return n / (n - 1) * others_squares / (n - 2)
 
 
 @dataclass(frozen=True)
@@ -203,21 +159,3 @@ class KLPG(ZeroOneLoss):
         kl = masked(needed(batch, "vocab_kl"), batch).sum(1)
         loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
-
-
-def half_square(batch: Batch, estimator: Estimator) -> Tensor:
-    """A function [B] whose gradient is the estimate of ∇½Δ² (AGRO, Section 6); its value means nothing."""
-    delta = token_ref_log_ratio(batch).detach()
-    if estimator == "vanilla":
-        return delta.sum(1) * log_prob(batch)
-    token_logp = masked(batch.logp, batch)
-    if estimator == "future_only":
-        return (sum_from_here(delta) * token_logp).sum(1)
-    kl = masked(needed(batch, "vocab_kl"), batch)
-    future_kl = sum_from_here(kl.detach()) - kl.detach()
-    return (future_kl * token_logp + kl).sum(1)
-
-
-def sum_from_here(values: Tensor) -> Tensor:
-    """Σ_t'≥t of `values` [B, T]."""
-    return values.flip(1).cumsum(1).flip(1)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from topr_exp.algorithms.base import (
-    Advantage,
     GroupLoss,
     Loss,
     Paper,
@@ -105,25 +104,28 @@ class GRPO(GroupClipped):
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
 
     Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1. Dr. GRPO (arXiv 2503.20783) does not divide by
-    std (`normalize_std=false`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves out
+    std (`advantage=group`) or by |y| (`length_normalize=false`, as in the YAML). `off_policy_mask=0.5` leaves out
     responses with A < 0 whose mean of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
     Metrics: advantage, clipped; with a mask also masked.
     """
 
-    normalize_std: bool  # divide the advantage by the group's standard deviation
     length_normalize: bool  # divide an answer's loss by its number of tokens
+    advantage: Literal["group_std", "group"] = "group_std"  # group: not divided by the standard deviation (Dr. GRPO)
     off_policy_mask: PositiveOrNull = None  # 0.5 (DeepSeek-V3.2) drops wrong answers that have become unlikely
 
     papers: ClassVar = {"grpo": Paper("GRPO", "2402.03300")}
+
+    @property
+    def former(self) -> dict[str, bool]:
+        return {"normalize_std": self.advantage == "group_std"}
 
     @property
     def drops_tokens(self) -> bool:
         return self.off_policy_mask is not None
 
     def __call__(self, batch: Batch) -> LossOutput:
-        kind: Advantage = "group_std" if self.normalize_std else "group"
-        advantage = advantage_of(batch, kind, self.name)
+        advantage = advantage_of(batch, self.advantage, self.name)
         delta = token_log_ratio(batch)
         loss, metrics = self.loss_and_metrics(delta, advantage, batch, off_policy_mask=self.off_policy_mask)
         return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)

@@ -7,7 +7,7 @@ the response, δ_t of a token, r_t = e^δ_t. At π = μ each gradient is REINFOR
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from topr_exp.algorithms.base import (
     Advantage,
@@ -18,7 +18,6 @@ from topr_exp.algorithms.base import (
     Positive,
     PositiveOrInf,
     advantage_of,
-    clipped_objective,
     log_prob,
     log_ratio,
     masked,
@@ -31,7 +30,6 @@ from topr_exp.schema import Rule
 from topr_exp.types import Batch, LossOutput, Tensor
 
 SAPO_HIGHEST = 20.0  # of δ_t: from there on the gate's gradient is 0 in any precision, and e^δ_t may overflow
-M2PO_LEAST_EPS = 0.3, 0.5  # of the released code's clip, below and above 1
 
 
 @dataclass(frozen=True)
@@ -144,31 +142,21 @@ class M2PO(GroupLoss):
     Zheng et al. (arXiv 2510.01161). M = 0 for the tokens of the global batch with the largest δ_t², as few as leave the
     others a mean of δ_t² below τ; equal ones go together. Divided by the tokens of the batch, dropped ones included.
 
-    `form=released` (Infini-AI-Lab/M2PO, 2025-10) is PPO's rule for token ratios with limits e^±l, at least [0.7, 1.5]:
-    l is the largest |δ| at which capping the harmful tokens (A δ > 0) leaves them a mean of δ² below τ.
-
-    Signals: limit of δ_t² (or l²), the same for all responses. Metrics: advantage, masked or clipped.
+    Signals: limit of δ_t², the same for all responses. Metrics: advantage, masked.
     Gradient: −A Σ_t M_t r_t ∇logπ_t.
     """
 
     tau: PositiveOrInf  # largest mean square of the kept tokens' log-ratios
     length_normalize: bool  # divide an answer's loss by its number of tokens
-    form: Literal["paper", "released"] = "paper"  # released: PPO's clip, limits by the harmful tokens' second moment
 
     papers: ClassVar = {"m2po": Paper("M2PO", "2510.01161")}
     signal_names: ClassVar[frozenset[str]] = frozenset({"limit"})
 
-    @property
-    def drops_tokens(self) -> bool:
-        return self.form == "paper"
+    drops_tokens: ClassVar[bool] = True
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        delta = token_log_ratio(batch).detach()
-        if self.form == "released":
-            is_harmful = delta * advantage_of(batch, "group_std", self.name)[:, None] > 0
-            limit = self._largest_cap(delta.square()[batch.mask & is_harmful].sort().values)
-        else:
-            limit = self._least_dropped(delta.square()[batch.mask].sort().values)
+        squares = token_log_ratio(batch).detach().square()[batch.mask]
+        limit = self._least_dropped(squares.sort().values)
         return {"limit": limit.expand(len(batch.reward))}
 
     def _least_dropped(self, squares: Tensor) -> Tensor:
@@ -181,34 +169,13 @@ class M2PO(GroupLoss):
         # Halfway, so that rounding in another batch doesn't move a token across.
         return (squares[kept_count] + largest_kept) / 2
 
-    def _largest_cap(self, squares: Tensor) -> Tensor:
-        """The largest of `squares`, sorted, at which a cap on all gives them a mean below τ; 0: none, ∞: no need."""
-        count = len(squares)
-        if count == 0 or float(squares.mean()) <= self.tau:
-            return squares.new_tensor(math.inf)
-        larger_count = count - squares.new_ones(count).cumsum(0)
-        capped_sums = squares.cumsum(0) + larger_count * squares
-        fitting_count = int((capped_sums < self.tau * count).sum())
-        if fitting_count == 0:
-            return squares.new_tensor(0.0)
-        return squares[fitting_count - 1]
-
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
         delta, limit = token_log_ratio(batch), signal(batch, "limit")
-        metrics = {"advantage": advantage}
-        if self.form == "released":
-            log_cap, (least_low, least_high) = limit[:1].sqrt(), M2PO_LEAST_EPS
-            eps_low = max(least_low, float(-(-log_cap).expm1()))
-            eps_high = max(least_high, float(log_cap.expm1()))
-            objective, is_clipped = clipped_objective(delta, advantage[:, None], eps_low, eps_high)
-            loss = -masked(objective, batch).sum(1)
-            metrics["clipped"] = mean_over_tokens(is_clipped, batch)
-        else:
-            is_dropped = delta.detach().square() >= limit[:, None]
-            ratio = delta.masked_fill(is_dropped, 0.0).exp().masked_fill(is_dropped, 0.0)
-            loss = -advantage * masked(ratio, batch).sum(1)
-            metrics["masked"] = mean_over_tokens(is_dropped, batch)
+        is_dropped = delta.detach().square() >= limit[:, None]
+        ratio = delta.masked_fill(is_dropped, 0.0).exp().masked_fill(is_dropped, 0.0)
+        loss = -advantage * masked(ratio, batch).sum(1)
+        metrics = {"advantage": advantage, "masked": mean_over_tokens(is_dropped, batch)}
         return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
 
 

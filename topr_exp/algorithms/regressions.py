@@ -51,6 +51,9 @@ class DPO(Loss):
         return LossOutput(-logsigmoid(margin), metrics)
 
 
+VALUE_TEMPERATURE = 0.5  # β_value, as in TRL's a2po
+
+
 @dataclass(frozen=True)
 class OAPL(ZeroOneLoss):
     """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
@@ -64,10 +67,10 @@ class OAPL(ZeroOneLoss):
     """
 
     beta: Positive  # as in TRL's a2po; steps are small with it, so search optim.lr
-    beta_value: Positive  # temperature of the optimal value V*
     anchor: Literal["mu", "ref"]  # under π in the ratio: the policy that sampled, or model.reference (A*-PO)
 
     papers: ClassVar = {"oapl": Paper("OAPL", "2602.19362")}
+    former: ClassVar[dict[str, float]] = {"beta_value": VALUE_TEMPERATURE}
 
     @property
     def needs(self) -> frozenset[str]:
@@ -80,8 +83,8 @@ class OAPL(ZeroOneLoss):
         rewards, size = needed(batch, "group_rewards"), needed(batch, "group_size")
         check_group_size(size, self.name)
         best = rewards.max(1).values
-        total = ((rewards - best[:, None]) / self.beta_value).exp().sum(1)
-        value = best + self.beta_value * (total / size).log()  # exactly r where all n rewards are r
+        total = ((rewards - best[:, None]) / VALUE_TEMPERATURE).exp().sum(1)
+        value = best + VALUE_TEMPERATURE * (total / size).log()  # exactly r where all n rewards are r
         advantage = batch.reward - value
         delta = log_ratio(batch) if self.anchor == "mu" else token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage

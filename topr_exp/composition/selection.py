@@ -11,7 +11,7 @@ import numpy as np
 
 from topr_exp.composition.draws import Rows, random_generator, sample_distinct, sample_rows
 from topr_exp.composition.problem_groups import is_repetition, is_solved_between
-from topr_exp.config.groups import ComposeConfig, Unit
+from topr_exp.config.groups import PAIRS_PER_PROBLEM, ComposeConfig, Unit
 from topr_exp.sampling.completions import Completions
 from topr_exp.types import TOPRError
 
@@ -167,7 +167,7 @@ def select_groups(
 def select_pairs(
     completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
 ) -> Selection:
-    """Select min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
+    """Select min(PAIRS_PER_PROBLEM, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
     Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. TOPRError without any pair.
     """
@@ -180,7 +180,7 @@ def select_pairs(
     n_correct = np.bincount(group[is_correct], minlength=len(index))
     n_wrong = np.bincount(group[~is_correct], minlength=len(index))
     rng = random_generator(seed, iteration, f"compose pairs{suffix}")
-    owner, code = sample_distinct(rng, n_correct * n_wrong, config.pairs_per_problem)
+    owner, code = sample_distinct(rng, n_correct * n_wrong, PAIRS_PER_PROBLEM)
     available = len(owner)
     if not available:
         raise TOPRError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
+from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -94,11 +94,14 @@ class ScheduleConfig(Section):
         return self.lag if isinstance(self.lag, list) else [*[0.0] * (self.lag or 0), 1.0]
 
 
+EVALUATION_SEED = 0  # of the samples of every evaluation
+
+
 @dataclass(frozen=True)
 class EvaluationConfig(Section):
-    """Evaluation samples with the sampler's settings and this seed, the same for every run that is compared."""
+    """Evaluations during training; all sample with the sampler's settings and one seed, so that runs are compared."""
 
-    seed: Seed
+    former: ClassVar[dict[str, Any]] = {"seed": EVALUATION_SEED}
     every: OptionalCount = None  # updates between evaluations in training; None: only before and after
     problems: OptionalCount = None  # number of test problems for these (the first ones); None: all
 
@@ -123,16 +126,13 @@ class TrackingConfig(Section):
     """Files are always written; `wandb` sends the same to Weights & Biases, `tensorboard` writes it for TensorBoard."""
 
     name: Annotated[str, Range("none, wandb or tensorboard", ("none", "wandb", "tensorboard").__contains__)]
-    project: str | None = None  # of W&B, as all below
-    entity: str | None = None
-    group: str | None = None  # of W&B's runs
-    job_type: str | None = None
-    model_artifact: bool = False  # also upload the trained weights
+    project: str | None = None  # of W&B
 
     def check(self) -> Iterator[Rule]:
         yield "project", self.name != "wandb" or bool(self.project), "set for wandb"
 
 
+ADAMW_BETAS = (0.9, 0.999)
 RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
 
 
@@ -140,16 +140,14 @@ RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
 class OptimConfig(Section):
     """One update: which optimizer, how many examples, how far."""
 
-    name: Literal["adamw", "adafactor"]  # adamw needs betas too, as in optim.betas=[0.9,0.999]
+    name: Literal["adamw", "adafactor"]
     lr: Annotated[float, RATE]
-    betas: list[float] | None
     weight_decay: Annotated[float, at_least(0)]
     grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # maximum norm of the whole gradient
     batch_size: Count  # examples per update, over all devices
     micro_batch_size: Count  # examples per device and forward pass with gradients
     # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
     gradient_checkpointing: bool | None = None
-    score_batch_size: Count  # the same without gradients
     compile: bool = False  # torch.compile of the layers: the first updates take a minute longer, later ones less
     epochs: Count
     skip_nonfinite: bool = False  # skip updates with a non-finite loss or gradient instead of stopping
@@ -158,14 +156,18 @@ class OptimConfig(Section):
     warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration until the rate is lr
     schedule: Literal["constant", "linear", "cosine"] = "constant"
 
-    def check(self) -> Iterator[Rule]:
-        betas = self.betas or []
-        right = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
-        yield "betas", self.name == "adamw" or self.betas is None, "null for adafactor"
-        yield "betas", self.name == "adafactor" or right, "two numbers in [0, 1) for adamw"
+    @property
+    def former(self) -> dict[str, Any]:
+        return {"betas": [*ADAMW_BETAS]} if self.name == "adamw" else {}
+
+    @property
+    def score_batch_size(self) -> int:
+        """Examples per device and forward pass without gradients."""
+        return 4 * self.micro_batch_size
 
 
-MAX_DRAWS, PAIRS = 10, 16  # as in the YAMLs
+PAIRS_PER_PROBLEM = 16  # at most
+MAX_DRAWS = 10  # of schedule.prompts problems, to fill a round by pass_rate
 Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
 
 
@@ -176,16 +178,15 @@ LOW_HIGH = Range("[low, high] with 0 <= low <= high <= 1", lambda ends: len(ends
 class ComposeConfig(Section):
     """Which of the sampled completions are trained on."""
 
+    former: ClassVar[dict[str, Any]] = {"pairs_per_problem": PAIRS_PER_PROBLEM}
     name: Literal["uniform", "positives", "proportion", "anna_karenina"] = "uniform"
     n_examples: CountOrAll = None  # N: completions (pairs for DPO) of the set; null: all
     positive_share: Annotated[float | None, within("(0, 1)")] = None  # exact p, for proportion only
-    pairs_per_problem: Count  # for DPO: maximum pairs per problem
     drop_truncated: bool = False  # drop completions cut off at the token limit
     # Problems of which such a share of all completions is correct.
     pass_rate: Annotated[list[float] | None, LOW_HIGH] = None
     duplicates: Literal["keep", "drop"] = "keep"
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions; the rest is sampled
-    max_draws: Count = MAX_DRAWS  # with pass_rate: maximum draws of schedule.prompts problems to fill a round
 
     def check(self) -> Iterator[Rule]:
         mixes = self.name in ("uniform", "positives")
@@ -231,6 +232,7 @@ class ClusterConfig(Section, ABC):
     device: Literal["auto", "cpu", "cuda"]
     threads: OptionalCount
     parallel: Literal["ddp", "fsdp", "hsdp"] | None  # None: by the model's size
+    jobs: Count  # runs of a sweep at once
 
     @property
     @abstractmethod

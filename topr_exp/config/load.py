@@ -21,6 +21,7 @@ from topr_exp.algorithms.policy_gradient import PolicyGradient
 from topr_exp.algorithms.topr import Tapered
 from topr_exp.config.data import SOURCES, DataConfig
 from topr_exp.config.model import SAMPLERS, SamplerConfig
+from topr_exp.config.retired import refuse_retired
 from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
 from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
@@ -167,6 +168,7 @@ def choices(group: str) -> dict[str, Any]:
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the nearest of all keys; known: those that stand beside it."""
+    refuse_retired(key)
     readers = {f"{group}.{name}": f"{group}={choice}" for group in ("data", *CHOICES)
                for choice, schema in choices(group).items() for name in hints_of(schema)}  # fmt: skip
     if key in readers:
@@ -209,4 +211,3 @@ OmegaConf.register_new_resolver("sampler_here", sampler_here, replace=True)
 OmegaConf.register_new_resolver("by_sampler", by_sampler, replace=True)
 OmegaConf.register_new_resolver("quotient", quotient, replace=True)
 OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
-OmegaConf.register_new_resolver("below_float32", lambda precision: precision != "float32", replace=True)

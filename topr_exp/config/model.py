@@ -37,9 +37,8 @@ class LoRA(Section):
 class ModelConfig(Section):
     """The model that samples and is trained."""
 
-    name: Annotated[str, Range("a text", bool)]  # a label: nothing follows from it
+    name: Annotated[str, Range("a text", bool)]  # a label, and the entry in conf/learning_rates.yaml
     size: Literal["tiny", "large"]  # selects the value of ${size:TINY,LARGE} in YAMLs
-    learning_rates: str | None = None  # the entry in conf/learning_rates.yaml for `experiment=...`; None: no entry
     path: Annotated[str, MODEL]
     # hidden_size, num_hidden_layers, vocab_size of its config.json: a folder of that shape takes the YAML's settings.
     shape: Annotated[list[int] | None, SHAPE] = None
@@ -49,8 +48,16 @@ class ModelConfig(Section):
     attention: Literal["sdpa", "eager", "flash_attention_2"]
     reference: str | None = None  # path of π_ref, for losses with a reference; None: `path`
     trust_remote_code: bool = False  # True: run the model folder's own code
-    float32_head: bool  # compute the output layer in float32 even if dtype is less precise
     lora: LoRA | None = None  # train an adapter; the weights are frozen, in `dtype`
+
+    @property
+    def float32_head(self) -> bool:
+        """True where the output layer computes in float32 beside layers that are less precise."""
+        return self.dtype != "float32"
+
+    @property
+    def former(self) -> dict[str, Any]:
+        return {"float32_head": self.float32_head}
 
 
 Share = Annotated[float, within("(0, 1]")]
@@ -103,10 +110,8 @@ class VLLMConfig(SamplerConfig):
 
     python: str | None = None  # Python of an environment with vLLM; None: the current one
     gpu_memory_utilization: OptionalShare = None  # fraction for an engine with its weights; None: all that is free
-    cpu_cache_gib: Annotated[float, above(0)]  # an engine's KV cache on the CPU
     eager: bool  # no CUDA graphs: faster start, slower sampling
     sleep: bool  # on-policy: the engine frees its GPU memory during training
-    timeout_min: Annotated[float, above(0)]  # minutes for a shard or a start after which an engine counts as hanging
 
 
 SAMPLERS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

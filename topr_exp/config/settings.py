@@ -71,12 +71,6 @@ class Config(Section):
     def check(self) -> Iterator[Rule]:
         no_home = self.output_dir.startswith("~")
         yield "output_dir", not no_home, "a folder (`~` stands for a home folder that there is; else write ./~)"
-        uploads = self.tracking.model_artifact
-        yield (
-            "tracking.model_artifact",
-            self.checkpoint.save_model or not uploads,
-            "false where checkpoint.save_model is",
-        )
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             yield from rules(self)
         processes, size = self.cluster.world_size, self.optim.batch_size
@@ -287,7 +281,6 @@ def unread(config: Config) -> list[str]:
     samples = config.data.completions is None or config.compose.mix is not None
     reads = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
-        "model.float32_head": config.model.dtype != "float32",
         "data.fewshot_file": config.data.shots > 0,
         "data.chat_options": config.data.chat or bool(config.task.chat) or config.data.completions is not None,
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
@@ -297,16 +290,13 @@ def unread(config: Config) -> list[str]:
         },
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": config.data.completions is not None,
-        "compose.max_draws": rounds and config.compose.pass_rate is not None and config.schedule.concurrency is None,
-        "compose.pairs_per_problem": groups.unit_of(config.algo.needs) == "pairs",
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not rounds,
-        **{f"tracking.{key}": config.tracking.name == "wandb" for key in ("project", "entity", "group", "job_type")},
+        "tracking.project": config.tracking.name == "wandb",
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
-    usual = UNCHANGED | {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
-    usual |= {"compose.pairs_per_problem": groups.PAIRS}
+    usual = UNCHANGED | {"data.threshold": Grading.threshold, "optim.epochs": 1}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, usual.get(key, False))]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
+from topr_exp.config.data import ENDINGS, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import Task, draw_problems
 from topr_exp.data.problems import level_of, refuse_no_number, text_of
@@ -63,9 +63,8 @@ ORIGINS = {
 class Benchmarks(DataConfig):
     """The problems of one of the two benchmarks, or ones of its form."""
 
-    format: Literal["gsm8k", "math"]
+    name: Literal["gsm8k", "math"]
     source: str  # embedded, hub or a folder
-    answer_format: AnswerFormat  # the grader too, unless `grader` names another
 
     def check(self) -> Iterator[Rule]:
         yield "source", bool(self.source), "embedded, hub or a folder"
@@ -83,15 +82,19 @@ class Benchmarks(DataConfig):
         return self.source
 
     def hub_name(self, split: str) -> str | None:
-        return ORIGINS[self.format, split].path if self.source == "hub" else None
+        return ORIGINS[self.name, split].path if self.source == "hub" else None
 
     @property
     def grader_name(self) -> str:
-        return self.grader or self.answer_format
+        return self.grader or self.name
 
     @property
-    def asked_as(self) -> AnswerFormat:
-        return self.answer_format
+    def asked_as(self) -> str:
+        return self.grader if self.grader in ENDINGS else self.name
+
+    @property
+    def former(self) -> dict[str, Any]:
+        return {"format": self.name, "answer_format": self.asked_as}
 
     def solution(self, problem: Problem) -> None:
         """None: what the benchmarks mark as right is no completion of the kind that is asked for."""
@@ -106,13 +109,13 @@ class Benchmarks(DataConfig):
     def paths(self, split: str) -> list[Path]:
         """The split's files in the folder; none where it has none."""
         folder = Path(self.source).expanduser()
-        for pattern in ORIGINS[self.format, split].files:
+        for pattern in ORIGINS[self.name, split].files:
             if paths := sorted(folder.glob(pattern)):
                 return paths
         return []
 
     def origin(self, split: str) -> str:
-        origin = ORIGINS[self.format, split]
+        origin = ORIGINS[self.name, split]
         if self.source == "embedded":
             return "embedded generator"
         if self.source == "hub":
@@ -122,22 +125,22 @@ class Benchmarks(DataConfig):
         if paths := self.paths(split):
             return ", ".join(map(str, paths))
         files = " or ".join(origin.files)
-        raise TOPRError(f"data.source={self.source}: no {files} there, the {split} problems of {self.format}")
+        raise TOPRError(f"data.source={self.source}: no {files} there, the {split} problems of {self.name}")
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
-        form = FORMS[self.format]
+        form = FORMS[self.name]
         if self.source == "embedded":
             count = self.wanted(split)
-            yield from draw_problems(form.draw, self.format, split=split, count=count, seed=self.seed)
+            yield from draw_problems(form.draw, self.name, split=split, count=count, seed=self.seed)
             return
         for index, (where, row) in enumerate(self.rows(split)):
-            problem = form.read(f"{self.format}/{split}/{index:06d}", where, row)
-            yield problem or NoAnswer(where, f"{self.format} answer")
+            problem = form.read(f"{self.name}/{split}/{index:06d}", where, row)
+            yield problem or NoAnswer(where, f"{self.name} answer")
 
     def rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """The rows of a split, each with its file and line, or its data set and number."""
         if self.source == "hub":
-            origin = ORIGINS[self.format, split]
+            origin = ORIGINS[self.name, split]
             index = 0
             for config in origin.configs:
                 for row in load(origin, config, split):

@@ -4,28 +4,36 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.data.problems import as_text, full_question, level_of, refuse_no_number, text_of
 from topr_exp.data.user_lines import read_json_lines
 from topr_exp.runtime.terminal import plural
-from topr_exp.schema import Rule, within
+from topr_exp.schema import Rule, Section, within
 from topr_exp.types import Problem, TOPRError
 
 
 @dataclass(frozen=True)
-class JsonLines(DataConfig):
-    """One problem a line; the settings name the fields with question, answer, ..., the others are further fields."""
+class FieldNames(Section):
+    """Fields of a line that hold a problem."""
 
+    question: str = "question"
+    answer: str = "answer"
+    id: str | None = None  # None: the number of the line
+    level: str | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True)
+class JsonLines(DataConfig):
+    """One problem a line, in the fields that the settings name; the others are further fields."""
+
+    former: ClassVar[dict[str, str]] = {"question": "question", "answer": "answer"}
     path: str | None  # FILE.jsonl, or a folder with train.jsonl and test.jsonl
     test_share: Annotated[float | None, within("(0, 1)")]  # of the problems, where there are none to test on
-    question: str  # the field's name
-    answer: str
-    id: str | None  # None: the number of the line
-    level: str | None
-    subject: str | None
-    correct: str | None  # a completion with {answer} that is right; None: as the grader's format ends
+    fields: FieldNames = FieldNames()  # names of the fields with question, answer, id, level (1 to 5) and subject
+    correct: str | None = None  # a completion with {answer} that is right; None: as the grader's format ends
 
     def check(self) -> Iterator[Rule]:
         yield "path", bool(self.path), "FILE.jsonl or a folder with train.jsonl and test.jsonl"
@@ -102,19 +110,21 @@ class JsonLines(DataConfig):
     def read(self, line_id: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
         """The problem of a line; TOPRError for a line without a question, or with a gold that no answer can equal."""
 
+        names = self.fields
+
         def read_text(setting: str) -> str:
-            field = getattr(self, setting)
-            return text_of(where, row, field, hint=f"; data.{setting}=NAME names the field")
+            field = getattr(names, setting)
+            return text_of(where, row, field, hint=f"; data.fields.{setting}=NAME names the field")
 
         question = read_text("question")
-        if not str(row.get(self.answer)).strip():
+        if not str(row.get(names.answer)).strip():
             return NoAnswer(where)
         answer = read_text("answer")
         refuse_no_number(where, answer)
-        problem_id = read_text("id") if self.id is not None else line_id
-        subject = row.get(self.subject) if self.subject is not None else None
-        level = row.get(self.level) if self.level is not None else None
-        named_fields = {self.question, self.answer, self.id, self.level, self.subject}
+        problem_id = read_text("id") if names.id is not None else line_id
+        subject = row.get(names.subject) if names.subject is not None else None
+        level = row.get(names.level) if names.level is not None else None
+        named_fields = {names.question, names.answer, names.id, names.level, names.subject}
         return Problem(
             problem_id,
             question,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig
-from topr_exp.schema import Count, Named
+from topr_exp.schema import Named
 from topr_exp.types import Problem, TOPRError
 
 # scripts/try_gym_tasks.py checks the list.
@@ -23,15 +23,13 @@ MOST_DRAWS = 10  # a question that is asked for; a task may have fewer different
 
 @dataclass(frozen=True)
 class ReasoningGym(DataConfig):
-    """Problems of one task, `size` to train on and `test_size` to test on, no question twice in either.
+    """Problems of one task, no question twice in a split.
 
     A gold is the problem's entry as JSON, which the task's scorer reads.
     """
 
     task: str
     options: Named  # of the task, such as {max_terms: 3}; the others keep the task's defaults
-    size: Count
-    test_size: Count
 
     def check(self) -> None:
         if self.task in EXCLUDED:
@@ -40,6 +38,14 @@ class ReasoningGym(DataConfig):
             raise ValueError(
                 f"task must be one of {len(TASKS)} tasks of reasoning-gym (docs/generated_problems.md); got {self.task}"
             )
+
+    @property
+    def generated(self) -> bool:
+        return True
+
+    @property
+    def described(self) -> str:
+        return f"problems of {self.name} from {self.place}"
 
     @property
     def place(self) -> str:
@@ -54,7 +60,7 @@ class ReasoningGym(DataConfig):
 
     def problems(self, split: str) -> Iterator[Problem]:
         """Different questions, as many as are asked for or as there are; TOPRError where the task refuses `options`."""
-        count = self.test_size if split == "test" else self.size
+        count = self.wanted(split)
         entries = self.open_task(split, MOST_DRAWS * count)
         golds: dict[str, str] = {}  # question -> gold
         for index in range(MOST_DRAWS * count):

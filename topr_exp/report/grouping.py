@@ -8,13 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from topr_exp.config.retired import RETIRED
 from topr_exp.report.reader import Run
 from topr_exp.report.repetitions import gold_answers
 from topr_exp.runtime.terminal import printable
 from topr_exp.schema import NOT_IDENTITY, flatten
 from topr_exp.types import TOPRError
 
-IGNORED_KEYS = (*NOT_IDENTITY, "evaluation.every")  # do not change a result
+IGNORED_KEYS = (*NOT_IDENTITY, *RETIRED, "evaluation.every")  # do not change a result
 SEED_KEYS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
 TEST_KEY = "data.test"  # no setting: numbers the test problems, where those of some runs are known to differ
 FIRST_KEYS = (

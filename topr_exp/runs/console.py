@@ -121,8 +121,9 @@ def describe_group(group: Any, prefix: str) -> str:
 
 
 def list_settings(group: Any, prefix: str = "") -> str:
+    hidden_keys = ("name", "_target_", *getattr(group, "former", ()))
     settings = identity(group, prefix)
-    return ", ".join(f"{key}={value}" for key, value in settings.items() if key not in ("name", "_target_"))
+    return ", ".join(f"{key}={value}" for key, value in settings.items() if key not in hidden_keys)
 
 
 def count_left_out(report: SplitReport, questions: TokenizedProblems) -> str:

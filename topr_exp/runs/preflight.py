@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.groups import unit_of
+from topr_exp.config.groups import PAIRS_PER_PROBLEM, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
@@ -204,7 +204,7 @@ def possible_updates(config: Config, problem_count: int | None) -> list[int]:
         trains_on_pairs = unit_of(config.algo.needs) == "pairs"
         examples_per_problem = data.n
         if trains_on_pairs:
-            examples_per_problem = compose.pairs_per_problem
+            examples_per_problem = PAIRS_PER_PROBLEM
         example_limits.append(problem_count * examples_per_problem * (config.task.solutions or 1))
     return [optim.epochs * -(-examples // optim.batch_size) for examples in example_limits]
 

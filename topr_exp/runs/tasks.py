@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import Grading
+from topr_exp.config.groups import EVALUATION_SEED
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import full_question, load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
@@ -48,7 +49,7 @@ class Task:
         Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
         """
         config = self.config
-        n, seed = config.data.eval_n, config.evaluation.seed
+        n, seed = config.data.eval_n, EVALUATION_SEED
         answers = sample_completions(
             sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="evaluation"
         )
@@ -87,7 +88,7 @@ class VerificationTask(Task):
             solve,
             self.sets,
             seed=config.sampler.seed,
-            test_seed=config.evaluation.seed,
+            test_seed=EVALUATION_SEED,
             chat_options=config.data.chat_options,
         )
         self.sets, self.prompter = self.verification.sets, self.verification.prompter

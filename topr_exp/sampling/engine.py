@@ -65,9 +65,8 @@ class Engine:
             self.connection.send({"request": request, **values})
             if not self.connection.poll(60 * self.timeout_minutes):
                 raise TOPRError(
-                    f"the vLLM engine gave no answer to {request} within {self.timeout_minutes:g} minutes "
-                    f"(sampler.timeout_min){self.logged_error()}; look at its log {self.log}, then lower "
-                    "sampler.prompts_per_shard or raise sampler.timeout_min"
+                    f"the vLLM engine gave no answer to {request} within {self.timeout_minutes:g} minutes"
+                    f"{self.logged_error()}; look at its log {self.log}, then lower sampler.prompts_per_shard"
                 )
             answer: dict[str, Any] = self.connection.recv()
         except (EOFError, OSError):

@@ -25,6 +25,7 @@ from topr_exp.sampling.sampler import Sample, Sampler, seed_of
 from topr_exp.types import TOPRError
 
 RETRY_SECONDS = 15.0
+ENGINE_MINUTES = 120.0  # without an answer (a shard, its start) after which an engine counts as hanging
 # How vLLM and torch say that a GPU's memory is taken.
 NO_MEMORY = ("Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed")
 MIN_ENGINE_LENGTH = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
@@ -68,7 +69,7 @@ class VLLM(Sampler):
             self.log,
             threads=torch.get_num_threads(),
             gpu=self.gpu,
-            timeout_minutes=self.config.timeout_min,
+            timeout_minutes=ENGINE_MINUTES,
         )
 
     def prepare(self, policy: Policy, max_length: int) -> None:
@@ -136,8 +137,8 @@ class VLLM(Sampler):
             self.close_engine()
 
     def start_beside_other_runs(self, policy: Policy) -> Engine:
-        """Start an engine; while other runs on the GPU hold its memory, try again until `sampler.timeout_min`."""
-        deadline = time.monotonic() + 60 * self.config.timeout_min
+        """Start an engine; while other runs on the GPU hold its memory, try again for ENGINE_MINUTES."""
+        deadline = time.monotonic() + 60 * ENGINE_MINUTES
         is_waiting = False
         while True:
             is_shared = distributed.runs_per_gpu() > 1 and others_hold_memory()
@@ -170,7 +171,6 @@ class VLLM(Sampler):
             trust_remote_code=self.trust_remote_code,
             length=self.max_length,
             gpu_memory_utilization=config.gpu_memory_utilization or free_share(stays=self.stays_in_training),
-            cpu_cache_gib=config.cpu_cache_gib,
             eager=config.eager,
             sleep=config.sleep,
             float32_head=policy.float32_head and not policy.full_precision,

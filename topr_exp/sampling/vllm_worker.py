@@ -163,7 +163,7 @@ def engine_options(request: Message, on_cpu: bool) -> dict[str, Any]:
     if on_cpu:
         # A prompt that is read in two parts breaks seeds on the CPU (its generators have no offset to set back).
         options["enable_chunked_prefill"] = False
-        options["kv_cache_memory_bytes"] = int(request["cpu_cache_gib"] * 2**30)
+        options["kv_cache_memory_bytes"] = int(float(os.environ.get("VLLM_CPU_KVCACHE_SPACE", 1)) * 2**30)
     else:
         options["gpu_memory_utilization"] = request["gpu_memory_utilization"]
         options["enable_sleep_mode"] = request["sleep"]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.schema import Count, Named, OptionalCount, Rule, at_least
+from topr_exp.schema import Count, Named, OptionalCount, Rule
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,6 @@ class LocalCluster(ClusterConfig):
     """This machine."""
 
     processes: Count  # per run, each on its own GPU if there are any
-    jobs: Count  # runs of a sweep at once
 
     @property
     def world_size(self) -> int:
@@ -28,23 +27,19 @@ class SlurmCluster(ClusterConfig):
     submits_jobs: ClassVar[bool] = True
     partition: str | None
     account: str | None
-    qos: str | None
-    constraint: str | None
     timeout_min: Count  # minutes until a job is stopped with a checkpoint and requeued
-    max_num_timeout: Annotated[int, at_least(0)]  # maximum number of these
     signal_delay_s: Count  # seconds before the time limit at which it gets its stop signal
     nodes: Count
     gpus_per_node: OptionalCount
     cpus_per_task: OptionalCount
     mem_gb: OptionalCount  # per node
-    array_parallelism: Count  # runs of a sweep at once
     setup: list[str] | None  # shell commands before a run
     additional_parameters: Named  # other sbatch options, by their long names
 
     def check(self) -> Iterator[Rule]:
         below = self.signal_delay_s < 60 * self.timeout_min
         yield "signal_delay_s", below, f"below {self.timeout_min} minutes"
-        for key in ("partition", "account", "qos", "constraint"):  # each becomes a line of a script
+        for key in ("partition", "account"):  # each becomes a line of a script
             yield key, "\n" not in (getattr(self, key) or ""), "a single line"
         options = [f"{name}{value}" for name, value in (self.additional_parameters or {}).items()]
         yield "additional_parameters", "\n" not in "".join(options), "options of a single line"

@@ -13,6 +13,7 @@ from topr_exp.sweeps.sweep import SCRIPTS, Run
 from topr_exp.types import TOPRError
 
 PAUSES_SECONDS = (2.0, 5.0, 10.0, 10.0, 0.0)  # after attempts that fail: many jobs of an array ask at once
+MAX_TIME_LIMITS = 20  # of a run; preemptions do not count
 MAX_STOPS_AT_ONE_PLACE = 5  # SIGTERMs in a row
 
 
@@ -45,12 +46,12 @@ def job_is_running(scheduler: Scheduler, run: Run) -> bool:
 
 
 def count_time_limit(run: Run) -> None:
-    """Add a stroke to the job's time limits; give up after `cluster.max_num_timeout`."""
+    """Add a stroke to the job's time limits; give up after MAX_TIME_LIMITS."""
     with open(run.folder.parent / SCRIPTS / f"{run.job}.limits", "a", opener=open_own_file) as limits:
         limits.write("|")
         limit_count = limits.tell()
-    if limit_count > run.settings["cluster"]["max_num_timeout"]:
-        give_up(run, "out of time, more often than cluster.max_num_timeout allows")
+    if limit_count > MAX_TIME_LIMITS:
+        give_up(run, f"out of time more than {MAX_TIME_LIMITS} times; raise cluster.timeout_min")
 
 
 def refuse_standstill(run: Run) -> None:

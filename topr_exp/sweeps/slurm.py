@@ -36,7 +36,7 @@ ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  #
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in all others a job waits
 SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")  # in Submitit
-SLURM_NAMES = ("partition", "account", "qos", "constraint", "signal_delay_s")  # in Submitit with `slurm_`
+SLURM_NAMES = ("partition", "account", "signal_delay_s")  # in Submitit with `slurm_`
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SlurmScheduler:
         max_size = max_array_size()
         if run_count <= max_size:
             return ""
-        arrays = plan_arrays(run_count, max_size, cluster.array_parallelism)
+        arrays = plan_arrays(run_count, max_size, cluster.jobs)
         sizes = ", ".join(str(len(array)) for array in arrays)
         return f"{len(arrays)} arrays of {sizes} runs: an array of this Slurm has at most {max_size} (MaxArraySize)"
 
@@ -82,7 +82,7 @@ class SlurmScheduler:
         """Submit runs as arrays and say so; ConfigError with Slurm's own words."""
         assert isinstance(cluster, SlurmCluster)
         folder = runs[0].folder.parent
-        arrays = plan_arrays(len(runs), max_array_size(), cluster.array_parallelism)
+        arrays = plan_arrays(len(runs), max_array_size(), cluster.jobs)
         names = name_arrays(folder, len(arrays))
         for array, name in zip(arrays, names, strict=True):
             for index, run in enumerate(runs[array.first : array.end]):

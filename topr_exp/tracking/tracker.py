@@ -20,7 +20,7 @@ from topr_exp.runtime.json_files import read_lines
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.tracking.tensorboard_writer import TensorBoardWriter
-from topr_exp.tracking.wandb_writer import MODEL_SECONDS, WandbWriter
+from topr_exp.tracking.wandb_writer import WandbWriter
 from topr_exp.tracking.writer import Writer
 from topr_exp.types import TOPRError
 
@@ -91,14 +91,9 @@ class Tracker:
         self._exit_code = int(error is not None)
         self._preempted = isinstance(error, (Interrupted, KeyboardInterrupt))
         self._queue.put(None)
-        self._wait(STOP_SECONDS if error is not None else self._finish_seconds(self._writer))
+        self._wait(STOP_SECONDS if error is not None else FINISH_SECONDS)
         if self._writer.location:
             say(self._writer.location)
-
-    def _finish_seconds(self, writer: Writer) -> float:
-        """Return the longest wait for the end; with time to upload a model to a client that did answer."""
-        uploads_model = self._tracking.model_artifact and writer.location
-        return FINISH_SECONDS + MODEL_SECONDS if uploads_model else FINISH_SECONDS
 
     def _wait(self, seconds: float) -> None:
         """Wait for the thread, but not for long once a stop signal came; end it after so many seconds."""

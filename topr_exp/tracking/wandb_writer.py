@@ -17,11 +17,9 @@ from topr_exp.schema import flatten
 from topr_exp.tracking.writer import Point, Writer, chart_values, tracker_name
 
 UPLOAD_SECONDS = 25.0  # for the client to upload the remaining records at the end
-MODEL_SECONDS = 3600.0  # more if the trained model is uploaded, 32 GB of an 8B model
 MAX_ERROR_LENGTH = 200
 MAX_NAME_LENGTH = 48  # of the folder, in a run's id
 SECTIONS = ("train", "eval", "rest")
-SETTINGS = ("project", "entity", "group", "job_type")  # of W&B's run, by the names of `tracking`
 SAMPLE_COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
 
 
@@ -71,11 +69,10 @@ class WandbWriter(Writer):
 
         config, _ = read_run_file(self.folder / "config.json")
         environment, _ = read_run_file(self.folder / "environment.json")
-        upload_seconds = UPLOAD_SECONDS
-        if self.tracking.model_artifact:
-            upload_seconds += MODEL_SECONDS
         return wandb.init(
-            **{name: getattr(self.tracking, name) for name in SETTINGS},
+            project=self.tracking.project,
+            group=self.folder.parent.name,
+            job_type="train",
             name=self.folder.name,
             id=run_id(self.folder),
             resume="allow",
@@ -88,7 +85,7 @@ class WandbWriter(Writer):
                 console="off",
                 disable_git=True,
                 disable_code=True,
-                finish_timeout=upload_seconds,
+                finish_timeout=UPLOAD_SECONDS,
                 finish_timeout_raises=True,
             ),
         )
@@ -110,8 +107,6 @@ class WandbWriter(Writer):
             for name, value in flatten(summary):
                 if not isinstance(value, (dict, list)):
                     self._run.summary[tracker_name(name.replace(".", "/"))] = value
-            if self.tracking.model_artifact:
-                self._run.log_model(str(self.folder / "model"), name=f"model-{self._run.id}")
         if preempted:
             self._run.mark_preempting()
         self._run.finish(exit_code=exit_code)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.draws import random_generator
+from topr_exp.config.groups import MAX_DRAWS
 from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
@@ -91,7 +92,7 @@ class AsyncRounds(Rounds):
         """Draw all groups that start with the current weights, for this update and later ones; returns the due ones."""
         assert self.schedule.prompts is not None
         assert self.schedule.rounds is not None
-        shards = self.schedule.prompts * self.selection.max_draws  # of one draw at most
+        shards = self.schedule.prompts * MAX_DRAWS  # of one draw at most
         shares = self.schedule.lags
         for due in range(number, min(number + len(shares), self.schedule.rounds)):
             rng = random_generator(self.seed, self.iteration, f"lags {due}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from topr_exp.config.groups import OptimConfig
+from topr_exp.config.groups import ADAMW_BETAS, OptimConfig
 from topr_exp.types import TOPRError
 
 
@@ -20,12 +20,10 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     weights = list(parameters)
     if config.name == "adafactor":
         return Adafactor(weights, config.lr, config.weight_decay)
-    assert config.betas is not None
-    first, second = config.betas
     # One kernel for many weights, in place. foreach, torch's default on a GPU, would hold 4 more bytes a weight while
     # it steps. On a CPU results stay those of single operations, bit for bit.
     kernels = {"fused": True} if takes_fused_kernel(weights) else {"foreach": False}
-    return torch.optim.AdamW(weights, config.lr, (first, second), weight_decay=config.weight_decay, **kernels)
+    return torch.optim.AdamW(weights, config.lr, ADAMW_BETAS, weight_decay=config.weight_decay, **kernels)
 
 
 def takes_fused_kernel(weights: list[torch.nn.Parameter]) -> bool:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from topr_exp.composition.draws import random_generator
 from topr_exp.composition.problem_groups import is_solved_between
 from topr_exp.composition.training_set import Examples, TrainingSet
-from topr_exp.config.groups import ComposeConfig, ScheduleConfig
+from topr_exp.config.groups import MAX_DRAWS, ComposeConfig, ScheduleConfig
 from topr_exp.grading.verdicts import grader_timeouts
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import say
@@ -145,8 +145,7 @@ class Rounds:
         problems = self.problems_drawn()
         drawn = f"{problems} problems that round {number} drew" if problems else f"what was drawn for round {number}"
         raise TOPRError(
-            f"compose.pass_rate={self.selection.pass_rate}: of {drawn} "
-            f"(compose.max_draws={self.selection.max_draws}) none is solved so often"
+            f"compose.pass_rate={self.selection.pass_rate}: of {drawn} ({MAX_DRAWS} times) none is solved so often"
         )
 
     def training_set(self, number: int) -> TrainingSet:
@@ -174,19 +173,18 @@ class Rounds:
         number: int,
         first_shard: int = 0,
         *,
-        max_draws: int | None = None,
+        max_draws: int = MAX_DRAWS,
         other_indices: Indices | None = None,
     ) -> list[pa.Table]:
         """Completions of some problems, one table each; first_shard: shards of the round that were sampled before.
 
-        With `compose.pass_rate`, other problems (default: all) are drawn until enough pass, at most `max_draws` times
-        (default: `compose.max_draws`).
+        With `compose.pass_rate`, other problems (default: all) are drawn until enough pass, at most `max_draws` times.
         """
         wanted, drawn = len(indices), indices[:0]
         if other_indices is None:
             other_indices = np.arange(len(self.collector.questions.prompts))
         groups: list[pa.Table] = []
-        for draw in range(max_draws or self.selection.max_draws):
+        for draw in range(max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
                 indices = rng.permutation(np.setdiff1d(other_indices, drawn))[: self.schedule.prompts]

@@ -1,0 +1,66 @@
+"""Settings of earlier releases, each with the setting or the value in its place."""
+
+from typing import Any
+
+from topr_exp.types import ConfigError
+
+OF_WANDB = "set W&B's environment variable {}"
+JSON_FIELDS = ("question", "answer", "id", "level", "subject")
+RETIRED = {
+    "algo.estimator": "AGRO has the estimator `vanilla`, which is right off-policy too",
+    "algo.square_baseline": "on-policy AGRO has no baseline of the square",
+    "algo.beta_value": "the temperature of V* is 0.5",
+    "algo.form": "M2PO is the paper's",
+    "algo.normalize_std": "algo.advantage=group is without the division by the standard deviation",
+    "cluster.array_parallelism": "set cluster.jobs",
+    "cluster.constraint": "set cluster.additional_parameters={constraint: NAME}",
+    "cluster.max_num_timeout": "a run is requeued 20 times at most; raise cluster.timeout_min",
+    "cluster.qos": "set cluster.additional_parameters={qos: NAME}",
+    "compose.max_draws": "a round draws 10 times at most",
+    "compose.pairs_per_problem": "a problem gives 16 pairs at most; compose.n_examples limits them all",
+    "data.answer": "set data.fields.answer",
+    "data.answer_format": "set data.grader",
+    "data.format": "data=gsm8k and data=math say it",
+    "data.id": "set data.fields.id",
+    "data.level": "set data.fields.level",
+    "data.question": "set data.fields.question",
+    "data.size": "set data.train_problems",
+    "data.subject": "set data.fields.subject",
+    "data.test_size": "set data.test_problems",
+    "evaluation.seed": "evaluations have the seed 0",
+    "model.float32_head": "the output layer always computes in float32",
+    "model.learning_rates": "conf/learning_rates.yaml goes by model.name",
+    "optim.betas": "AdamW has the betas 0.9 and 0.999",
+    "optim.score_batch_size": "scoring takes four times optim.micro_batch_size at once",
+    "sampler.cpu_cache_gib": "set the environment variable VLLM_CPU_KVCACHE_SPACE",
+    "sampler.timeout_min": "an engine may take two hours for a request",
+    "tracking.entity": OF_WANDB.format("WANDB_ENTITY"),
+    "tracking.group": "runs are grouped by `name`",
+    "tracking.job_type": "the type is `train`",
+    "tracking.model_artifact": "upload the weights with `wandb artifact put`",
+}
+
+
+def refuse_retired(key: str) -> None:
+    """Raise ConfigError for a key of an earlier release; its line says what to use instead."""
+    if key in RETIRED:
+        raise ConfigError(f"{key} is gone: {RETIRED[key]}")
+
+
+def renew(stored: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run of an earlier release under the keys of this one; values that are gone are left out.
+
+    stored: the groups by name, as in a run's config.json. A source of the user's own keeps all its settings.
+    """
+    settings = {group: dict(values) if isinstance(values, dict) else values for group, values in stored.items()}
+    data = settings["data"]
+    is_ours = str(data.get("_target_")).startswith("topr_exp.")
+    if is_ours and "question" in data:
+        data["fields"] = {name: data.get(name) for name in JSON_FIELDS}
+    if is_ours and data.get("grader") is None and data.get("answer_format") != data.get("name"):
+        data["grader"] = data.get("answer_format")
+    for key in RETIRED:
+        group, name = key.split(".")
+        if isinstance(settings.get(group), dict) and (is_ours or group != "data"):
+            settings[group].pop(name, None)
+    return settings
