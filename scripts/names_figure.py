@@ -51,7 +51,7 @@ class LossCurve:
 
 def curve(name: str, tokens: int = 10, unit: float = 1.0, against_sampler: bool = False, **settings: Any) -> LossCurve:
     """Make the curve of one of our losses."""
-    return LossCurve(named_loss(name, **settings), tokens, unit, against_sampler)
+    return LossCurve(named_loss(name, **settings).function, tokens, unit, against_sampler)
 
 
 def sign_of(is_correct: bool) -> int:
