@@ -81,25 +81,25 @@ def summarise(counted: Tally, resamples: int = RESAMPLES) -> dict[str, Any]:
     names = list(counted.values)
     columns = np.stack([counted.values[name] for name in names], axis=1)
     means = dict(zip(names, columns.mean(axis=0, keepdims=True).T, strict=True))
-    drawn = None
+    resampled_means = None
     if len(counted) > 1:
         resampled = bootstrap_means(columns, resamples, np.random.default_rng([0, 2]))
-        drawn = dict(zip(names, resampled.T, strict=True))
+        resampled_means = dict(zip(names, resampled.T, strict=True))
     figures = (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved")
-    found: dict[str, Any] = {name: interval(name, means, drawn, len(counted)) for name in figures}
-    found["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"])
-    return {**found, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
+    summary: dict[str, Any] = {name: interval(name, means, resampled_means, len(counted)) for name in figures}
+    summary["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"])
+    return {**summary, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
 
 
-def interval(name: str, means: Means, drawn: Means | None, problems: int) -> dict[str, float | None]:
-    """A figure of the means and its percentiles over the drawn means; of 0 or 1 by `clopper_pearson` over problems."""
+def interval(name: str, means: Means, resampled_means: Means | None, problems: int) -> dict[str, float | None]:
+    """A figure of the means and its percentiles over resampled means; of 0 or 1 by `clopper_pearson` over problems."""
     value = figure(name, means)[0]
-    if drawn is None or np.isnan(value):
+    if resampled_means is None or np.isnan(value):
         return Interval(float(value)).as_dict()
     if value in (0, 1):
         return clopper_pearson(int(value) * problems, problems).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
-    low, high = np.nanpercentile(figure(name, drawn), [2.5, 97.5])
+    low, high = np.nanpercentile(figure(name, resampled_means), [2.5, 97.5])
     return Interval(float(value), float(low), float(high)).as_dict()
 
 
@@ -125,9 +125,9 @@ def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[n
     has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
     """
     candidate, worth = voting
-    said = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] who answers what
-    total = (said * approvals[:, :, None].astype(np.int64)).sum(axis=1)
-    return majority_score(np.where(said.any(axis=1), total + 1, 0), worth)
+    gives_answer = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] by solution and answer
+    total = (gives_answer * approvals[:, :, None].astype(np.int64)).sum(axis=1)
+    return majority_score(np.where(gives_answer.any(axis=1), total + 1, 0), worth)
 
 
 # ---- the table at the end of a run or an evaluation
