@@ -41,9 +41,9 @@ def test_every_line_of_the_losses_composes(paper: str, settings: str) -> None:
     assert re.fullmatch(r"(\[(\d{4}\.\d{5})\]\(https://arxiv\.org/abs/\2\))?", paper)
 
 
-def test_every_loss_has_a_line() -> None:
+def test_methods_are_named_once_and_by_losses_that_are_there() -> None:
     named = {settings.split()[0] for _, _, settings in LOSSES}
-    assert named == {f"algo={path.stem}" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+    assert named <= {f"algo={path.stem}" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
     assert len({name for name, _, _ in LOSSES}) == len(LOSSES)
 
 
