@@ -48,14 +48,6 @@ MODULES = {  # of public names; all others are in `api`
     "training.own_loop": ("batch_from_logits", "completion_logprobs"),
 }
 
-# torch.cuda.is_available() then counts GPUs without taking one, so that each process of a run can still choose its own.
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-
-# OpenMP's threads wait for each other by spinning, for milliseconds: on cores that others use too that takes five times
-# the time of the computation. After a few turns they sleep instead; the results are the same. (Read when torch loads.)
-if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-
 __version__ = "0.1.0"
 
 
@@ -68,15 +60,22 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
-def leave_out_current_folder() -> None:
-    """Have no file of the current folder stand in for a library, here and in the processes that this one starts.
+def prepare_command() -> None:
+    """Set what a command and the processes that it starts need before torch loads; `import topr_exp` sets nothing.
 
-    Being last on `sys.path` is not enough: plugins (hydra_plugins, entry points) are taken from all of it.
+    No file of the current folder may stand in for a library. Being last on `sys.path` is not enough: plugins
+    (hydra_plugins, entry points) are taken from all of it.
     """
-    here = os.getcwd()
-    if here != os.path.dirname(__path__[0]):  # the package's home, where it may be found in no other way
-        sys.path[:] = [path for path in sys.path if path not in ("", here)]
+    current_folder = os.getcwd()
+    if current_folder != os.path.dirname(__path__[0]):  # the package's home, where it may be found in no other way
+        sys.path[:] = [path for path in sys.path if path not in ("", current_folder)]
         os.environ["PYTHONSAFEPATH"] = "1"
+    # torch.cuda.is_available() then counts GPUs without taking one, so that each process can still choose its own.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # OpenMP's threads wait for each other by spinning, for milliseconds: on cores that others use too that takes five
+    # times the time of the computation. After a few turns they sleep instead; the results are the same.
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 
 def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
@@ -84,17 +83,17 @@ def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
 
     runs_here: raise ImportError where its file changed since: the old code would run under the new file's hash.
     """
-    own = not module.startswith(f"{__name__}.")
-    if own and not {"", os.getcwd()} & {*sys.path}:
+    is_users = not module.startswith(f"{__name__}.")
+    if is_users and not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
-    found = importlib.import_module(module)
-    if own and runs_here and found.__file__ is not None:
-        with open(found.__file__, "rb") as file:
+    imported = importlib.import_module(module)
+    if is_users and runs_here and imported.__file__ is not None:
+        with open(imported.__file__, "rb") as file:
             content = file.read()
-        if vars(found.__spec__).setdefault("content", content) != content:  # a reloaded module has another spec
-            raise ImportError(f"{found.__file__} has changed since this process imported it; start a new one")
-    return found
+        if vars(imported.__spec__).setdefault("content", content) != content:  # a reloaded module has another spec
+            raise ImportError(f"{imported.__file__} has changed since this process imported it; start a new one")
+    return imported
 
 
 if sys.argv[:1] == ["-m"]:  # python -m looks for a command of ours, and nothing heavy is imported yet
-    leave_out_current_folder()
+    prepare_command()

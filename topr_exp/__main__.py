@@ -3,7 +3,7 @@
 import sys
 from argparse import Namespace
 
-from topr_exp import leave_out_current_folder
+from topr_exp import prepare_command
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.terminal import print_error
 from topr_exp.types import ConfigError
@@ -11,7 +11,7 @@ from topr_exp.types import ConfigError
 
 def main() -> int:
     """The command line; returns the exit status."""
-    leave_out_current_folder()
+    prepare_command()
     try:
         from topr_exp.config.compose_overrides import parse_arguments
     except ModuleNotFoundError as error:
@@ -59,9 +59,8 @@ def start(args: Namespace) -> int:
 
 def show(args: Namespace) -> int:
     """Help, or the composed settings."""
-    from hydra._internal.hydra import Hydra
-
     from topr_exp.config.compose_overrides import Composer
+    from topr_exp.config.hydra_internals import Hydra
 
     if args.cfg and args.multirun:
         raise ConfigError("--cfg shows the settings of one run; leave -m out")

@@ -1,6 +1,8 @@
-"""Settings as dataclasses: built from plain values, which are checked, made plain again, and the identity of a run.
+"""Settings as dataclasses: checked and built from plain values, made plain again, and the identity of a run.
 
-The identity is the settings that decide a run's result; its folder is named by them.
+The identity is the settings that decide a run's result; its folder is named by them. pydantic would not do: of a user's
+own dataclass it ignores unknown keys and takes "1" and true for numbers (`TypeAdapter(Mine).validate_python`), or it
+makes another class of it; and its import and 14 schemas add 0.24 s to the 0.65 s of processor time of `--help`.
 """
 
 import dataclasses
@@ -38,8 +40,8 @@ class Range:
     holds: Callable[[Any], bool]
 
 
-def at_least(least: float, allowed: str = "") -> Range:
-    return Range(allowed or f"{least} or more", lambda value: bool(value >= least))
+def at_least(minimum: float, allowed: str = "") -> Range:
+    return Range(allowed or f"{minimum} or more", lambda value: bool(value >= minimum))
 
 
 def above(limit: float, allowed: str = "") -> Range:
@@ -62,7 +64,7 @@ Count = Annotated[int, at_least(1)]
 OptionalCount = Annotated[int | None, at_least(1, "null or 1 or more")]
 CountOrAll = Annotated[int | None, at_least(1, "null (all) or 1 or more")]
 Seed = Annotated[int, at_least(0)]
-Named = Annotated[Any, Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))]
+Named = Annotated[Any, Range("null or {NAME: VALUE}", lambda value: isinstance(value, Mapping))]
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 
 
@@ -214,13 +216,15 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
 def class_path(value: Any) -> str | None:
     """The `_target_` of a loss or a source of problems; None for any other settings."""
     kind = type(value)
-    chosen = hasattr(kind, "needs") or callable(getattr(kind, "problems", None))
-    return f"{kind.__module__}.{kind.__qualname__}" if chosen else None
+    is_target = hasattr(kind, "needs") or callable(getattr(kind, "problems", None))
+    return f"{kind.__module__}.{kind.__qualname__}" if is_target else None
 
 
 def show(value: Any) -> str:
     """A value as it is written on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(plain(value))
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(plain(value))
 
 
 def first_line(error: BaseException) -> str:

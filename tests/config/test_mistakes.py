@@ -171,7 +171,7 @@ def composed(*words: str) -> tuple[Composer, list[tuple[list[str], Any]]]:
     ],
 )
 def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper(words: list[str]) -> None:
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from topr_exp.config.hydra_internals import BasicSweeper
 
     composer, jobs = composed("-m", *words)
     (expected,) = BasicSweeper.split_arguments(composer.overrides, max_batch_size=None)

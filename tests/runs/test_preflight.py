@@ -279,14 +279,18 @@ def test_a_model_that_looks_as_it_did_is_read_once(tmp_path, own_model, monkeypa
 
 
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
-def test_the_package_says_so_before_torch_is_loaded_unless_the_user_did(given: dict[str, str]) -> None:
+def test_commands_alone_say_so_before_torch_is_loaded_unless_the_user_did(
+    given: dict[str, str],
+) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    code = f"import os, sys, topr_exp; print('torch' in sys.modules, [os.environ.get(name) for name in {names}])"
+    code = "import os, sys; before = dict(os.environ), [*sys.path]; import topr_exp; "
+    code += "print(before == (dict(os.environ), sys.path)); topr_exp.prepare_command(); "
+    code += f"print('torch' in sys.modules, [os.environ.get(name) for name in {names}])"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=kept | given, check=True)
     expected = [given.get(name) for name in names] if given else ["PASSIVE", "1000"]
-    assert done.stdout.strip() == f"False {expected}"
+    assert done.stdout.splitlines() == ["True", f"False {expected}"]
 
 
 @pytest.fixture

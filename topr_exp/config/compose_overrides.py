@@ -11,8 +11,6 @@ from string import Template
 from typing import Any
 
 from hydra import initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
@@ -27,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from topr_exp import __version__
+from topr_exp.config.hydra_internals import BasicSweeper, get_args_parser
 from topr_exp.config.load import SETTINGS, is_text, unknown_key
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
 from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
@@ -134,22 +133,23 @@ class Composer:
             if key == "model" and is_other_model(choice, allowed):
                 return override
             if single and choice not in allowed:
-                other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
                 near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
-                hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}{other}"
+                hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}"
+                if key == "model":
+                    hint += f"; for another one {OTHER_MODEL}"
                 raise ConfigError(f"{key}={show(choice)}: no such choice; {hint}")
         return override
 
     def refuse_repeated_keys(self) -> None:
         """Raise ConfigError for a key that is given twice: one of its values would be ignored."""
-        first: dict[str, Override] = {}
+        override_by_key: dict[str, Override] = {}
         for override in self.overrides:
             key = str(override.key_or_group)
-            if key in first:
-                both = f"{first[key].input_line} and {override.input_line}"
-                listed = ", its values separated by commas" if override.is_sweep_override() else ""
-                raise ConfigError(f"{both}: {key} is given twice; give it once{listed}")
-            first[key] = override
+            if key in override_by_key:
+                hint = ", its values separated by commas" if override.is_sweep_override() else ""
+                pair = f"{override_by_key[key].input_line} and {override.input_line}"
+                raise ConfigError(f"{pair}: {key} is given twice; give it once{hint}")
+            override_by_key[key] = override
 
     def base(self) -> DictConfig:
         """The config of the overrides that are not swept, with the `hydra` node."""
@@ -183,13 +183,15 @@ class Composer:
                 if override.is_sweep_override():
                     raise ConfigError(f"{override.input_line}: several values are a sweep; add -m")
             return [self.fixed()]
-        given = {override.key_or_group for override in self.overrides}
-        params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
-        swept = [self.parse(f"{key}={value}") for key, value in params.items()]
-        swept += self.overrides
-        words = " ".join(str(each.input_line) for each in swept if each.is_sweep_override())
+        user_keys = {override.key_or_group for override in self.overrides}
+        overrides = []
+        for key, value in (base.hydra.sweeper.params or {}).items():
+            if key not in user_keys:
+                overrides.append(self.parse(f"{key}={value}"))
+        overrides += self.overrides
+        words = " ".join(str(override.input_line) for override in overrides if override.is_sweep_override())
         try:
-            (jobs,) = BasicSweeper.split_arguments(swept, None)
+            (jobs,) = BasicSweeper.split_arguments(overrides, None)
         except (HydraException, TypeError, ValueError, ArithmeticError) as error:
             raise ConfigError(f"{words}: no list of values ({first_line(error)})") from None
         if not jobs:
@@ -204,17 +206,14 @@ class Composer:
         """
         model = self.other_model(overrides)
         if model is not None:
-            others = [each for each in overrides if each.key_or_group not in ("model", "model.path")]
-            overrides = [self.parse(f"model={model.choice}"), *others]
-        values = [each for each in overrides if self.is_value(str(each.key_or_group))]
-        choices = [each for each in overrides if each not in values and not is_no_experiment(each)]
-        chosen = tuple(str(each.input_line).lstrip("+") for each in choices)
-        if chosen not in self.compositions:  # reading the YAMLs takes 0.1 s
-            step = partial(self.loader.load_configuration, "config", overrides=[*chosen], run_mode=RunMode.RUN)
-            found = self.call(step)
-            without = OmegaConf.masked_copy(found, [key for key in found if key != "hydra"])
-            self.compositions[chosen] = without, found
-        composed = copy.deepcopy(self.compositions[chosen][with_hydra])
+            overrides = [self.parse(f"model={model.choice}"), *without_model(overrides)]
+        values, choices = [], []
+        for override in overrides:
+            if self.is_value(str(override.key_or_group)):
+                values.append(override)
+            elif not is_no_experiment(override):
+                choices.append(str(override.input_line).lstrip("+"))
+        composed = copy.deepcopy(self.compose_choices(tuple(choices))[with_hydra])
         for override in values:
             key = str(override.key_or_group)
             if key.startswith("learning_rates.") and OmegaConf.select(composed, key) is None:
@@ -222,18 +221,27 @@ class Composer:
             self.call(partial(OmegaConf.update, composed, key, override.value(), force_add=True))
         if model is not None:
             settings = {"path": model.path, "shape": None, "settings_of": model.described}
-            if not any(each.key_or_group == "model.name" for each in overrides):
+            if "model.name" not in [override.key_or_group for override in overrides]:
                 settings["name"] = model.name
             for key, value in settings.items():
                 self.call(partial(OmegaConf.update, composed, f"model.{key}", literal(value), force_add=True))
         return composed
+
+    def compose_choices(self, choices: tuple[str, ...]) -> tuple[DictConfig, DictConfig]:
+        """The composed settings of choices of groups, without and with the `hydra` node."""
+        if choices not in self.compositions:  # reading the YAMLs takes 0.1 s
+            load = partial(self.loader.load_configuration, "config", overrides=[*choices], run_mode=RunMode.RUN)
+            with_hydra = self.call(load)
+            without_hydra = OmegaConf.masked_copy(with_hydra, [key for key in with_hydra if key != "hydra"])
+            self.compositions[choices] = without_hydra, with_hydra
+        return self.compositions[choices]
 
     def other_model(self, overrides: list[Override]) -> ModelChoice | None:
         """The model that is named by a folder or on the hub, with its settings; None for a choice of the group.
 
         ConfigError where a shipped model's settings are chosen for a larger one.
         """
-        words = {str(each.key_or_group): self.plain_value(each) for each in overrides}
+        words = {str(override.key_or_group): self.plain_value(override) for override in overrides}
         choices, choice, path = self.loader.get_group_options("model"), words.get("model"), words.get("model.path")
         if "model" in words and not is_other_model(choice, choices):
             if isinstance(path, str):
@@ -241,10 +249,10 @@ class Composer:
             return None
         if "model" in words and path is not None:
             raise ConfigError(f"model={choice} model.path={path}: both name the model; give one")
-        key, given = ("model", choice) if "model" in words else ("model.path", path)
-        if not isinstance(given, str) or not given:
+        key, model = ("model", choice) if "model" in words else ("model.path", path)
+        if not isinstance(model, str) or not model:
             return None
-        return choose_settings(key, given, choices)
+        return choose_settings(key, model, choices)
 
     def plain_value(self, override: Override) -> Any:
         """The value of an override, with `${oc.env:NAME}` in the name of a model computed."""
@@ -256,14 +264,14 @@ class Composer:
     def words(self) -> list[str]:
         """The command line as Hydra takes it: a model that is no choice of its group as the choice and values."""
         model = self.other_model(self.fixed())
-        read = [each for each in self.overrides if not is_no_experiment(each)]
+        overrides = [override for override in self.overrides if not is_no_experiment(override)]
         if model is None:
-            return [str(each.input_line) for each in read]
-        others = [str(each.input_line) for each in read if each.key_or_group not in ("model", "model.path")]
-        named = [] if any(each.key_or_group == "model.name" for each in read) else [f"model.name={quoted(model.name)}"]
-        values = [f"model.path={quoted(model.path)}", "model.shape=null", *named]
-        values.append(f"++model.settings_of={quoted(model.described)}")
-        return [f"model={model.choice}", *values, *others]
+            return [str(override.input_line) for override in overrides]
+        words = [f"model={model.choice}", f"model.path={quoted(model.path)}", "model.shape=null"]
+        if "model.name" not in [override.key_or_group for override in overrides]:
+            words.append(f"model.name={quoted(model.name)}")
+        words.append(f"++model.settings_of={quoted(model.described)}")
+        return words + [str(override.input_line) for override in without_model(overrides)]
 
     def is_value(self, key: str) -> bool:
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
@@ -278,6 +286,10 @@ class Composer:
             raise ConfigError(" ".join(str(error.__cause__ or error).split())) from None
         except (OmegaConfBaseException, ValueError) as error:
             raise ConfigError(first_line(error)) from None
+
+
+def without_model(overrides: Sequence[Override]) -> list[Override]:
+    return [override for override in overrides if override.key_or_group not in ("model", "model.path")]
 
 
 def is_no_experiment(override: Override) -> bool:
@@ -302,4 +314,4 @@ def quoted(text: str) -> str:
 def quote_numbers(override: str) -> str:
     """An override with quotes around each element that Hydra reads as a number, true or false."""
     key, equals, value = override.partition("=")
-    return key + equals + ELEMENT.sub(lambda found: found[1] or f"{found[2]}'{found[3]}'", value)
+    return key + equals + ELEMENT.sub(lambda match: match[1] or f"{match[2]}'{match[3]}'", value)

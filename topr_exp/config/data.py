@@ -74,7 +74,7 @@ NO_EMPTY = Range("texts, none of them empty", all)
 OWN_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template, which are set here
 CHAT_OPTIONS = Range(
     f"null or {{NAME: VALUE}}, no NAME of {', '.join(OWN_OPTIONS)}",
-    lambda given: isinstance(given, Mapping) and not {*given} & {*OWN_OPTIONS},
+    lambda options: isinstance(options, Mapping) and not {*options} & {*OWN_OPTIONS},
 )
 
 
@@ -186,8 +186,11 @@ class DataConfig(Section, ABC):
         """Number of problems of a split to ask of a source without end."""
         assert self.train_problems is not None
         assert self.test_problems is not None
-        more = self.test_problems if self.test_split == "validation" else 0
-        return self.train_problems + more if split == "train" else self.test_problems
+        if split == "test":
+            return self.test_problems
+        if self.test_split == "validation":
+            return self.train_problems + self.test_problems
+        return self.train_problems
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,8 +40,8 @@ class TaskConfig(Section):
         return "solutions to " if self.verifies else ""
 
 
-def is_lag(given: int | list[float]) -> bool:
-    shares = given if isinstance(given, list) else [float(given >= 0)]
+def is_lag(lag: int | list[float]) -> bool:
+    shares = lag if isinstance(lag, list) else [float(lag >= 0)]
     return math.isclose(sum(shares), 1) and min(shares) >= 0
 
 
@@ -106,7 +106,7 @@ class EvaluationConfig(Section):
     problems: OptionalCount = None  # number of test problems for these (the first ones); None: all
 
 
-FROM_1 = Range("numbers from 1, null for all", lambda given: all(number >= 1 for number in given))
+FROM_1 = Range("numbers from 1, null for all", lambda numbers: all(number >= 1 for number in numbers))
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,9 @@ class ComposeConfig(Section):
 
 def unit_of(needs: frozenset[str]) -> Unit:
     """Unit that an algorithm with these needs trains on."""
-    return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"
+    if "pairs" in needs:
+        return "pairs"
+    return "groups" if "groups" in needs else "examples"
 
 
 def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
@@ -213,8 +215,8 @@ def mu_rules(loss: Any, mu: str) -> Iterator[Rule]:
     """A loss that compares two scores of μ's weights, or that reads μ at all, has what it reads."""
     two = f"sampler for algo={loss.name}, which compares μ with the same weights in training"
     yield "mu", mu == "sampler" or "old_logp" not in loss.needs, two
-    drawn = f"sampler for algo={loss.name}, which renormalises over what could be drawn"
-    yield "mu", mu == "sampler" or "kept" not in loss.needs, drawn
+    over_kept = f"sampler for algo={loss.name}, which renormalises over what could be drawn"
+    yield "mu", mu == "sampler" or "kept" not in loss.needs, over_kept
     needs_mu = loss.needs_mu and unit_of(loss.needs) != "pairs"
     yield "mu", not needs_mu or mu != "none", f"scored or sampler for algo={loss.name}, which reads μ"
 

@@ -61,10 +61,10 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
         while inner is not None and not isinstance(inner, ConfigError):
             inner = inner.__context__
         # A resolver has named the key itself.
-        told = f"{error.full_key}: {first_line(error)}"
-        if error.full_key == "optim.lr" and (missing := re.search(r"'learning_rates\.(\S+)\.(\S+)'", told)):
-            told = f"optim.lr: no learning rate was chosen for {missing[2]} on {missing[1]}; set optim.lr"
-        raise ConfigError(inner or told) from None
+        message = f"{error.full_key}: {first_line(error)}"
+        if error.full_key == "optim.lr" and (missing := re.search(r"'learning_rates\.(\S+)\.(\S+)'", message)):
+            message = f"optim.lr: no learning rate was chosen for {missing[2]} on {missing[1]}; set optim.lr"
+        raise ConfigError(inner or message) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key not in ("hydra", "learning_rates")}
 
@@ -74,13 +74,14 @@ def build_section(group: str, values: Any) -> Any:
     schema = schema_of(group, values)
     if group in TARGETS:
         target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
-    known = [field.name for field in dataclasses.fields(schema) if field.init]
-    if wrong := [key for key in values if key not in known] if isinstance(values, dict) else []:
-        raise unknown_key(f"{group}.{wrong[0]}", [f"{group}.{name}" for name in known])
-    built = build(schema, values, f"{group}.")
-    if group == "algo" and (problem := broken_contract(built)):
+    names = [field.name for field in dataclasses.fields(schema) if field.init]
+    for key in values if isinstance(values, dict) else ():
+        if key not in names:
+            raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
+    section = build(schema, values, f"{group}.")
+    if group == "algo" and (problem := broken_contract(section)):
         raise ConfigError(f"algo._target_={target}: {problem}")
-    return built
+    return section
 
 
 def loss_of_yaml(path: Path) -> Any:
@@ -92,9 +93,9 @@ def loss_of_yaml(path: Path) -> Any:
 
 def schema_of(group: str, values: Any) -> Any:
     """The dataclass of a group's settings; ConfigError where they name none that there is."""
-    given = values if isinstance(values, Mapping) else {}
+    settings = values if isinstance(values, Mapping) else {}
     if group in CHOICES:
-        name = str(given.get("name", values))
+        name = str(settings.get("name", values))
         if group == "sampler" and ":" in name:
             if not hasattr(class_of("sampler.name", name), "sample"):
                 raise ConfigError(f"sampler.name={name}: not a sampler (a class with `sample`)")
@@ -105,7 +106,7 @@ def schema_of(group: str, values: Any) -> Any:
         return schemas[name]
     if group not in TARGETS:
         return hints_of(Config).get(group)
-    schema = class_of(f"{group}._target_", target := given.get("_target_"))
+    schema = class_of(f"{group}._target_", target := settings.get("_target_"))
     if group == "algo":
         base: type = Loss
         description = "a loss (a dataclass below topr_exp.algorithms.base.Loss with `__call__`)"
@@ -114,7 +115,7 @@ def schema_of(group: str, values: Any) -> Any:
         description = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
     if not isinstance(schema, type) or not issubclass(schema, base) or inspect.isabstract(schema):
         raise ConfigError(f"{group}._target_={target}: not {description}")
-    if schema is Tapered and not given.keys() <= {"_target_", *hints_of(Tapered)}:
+    if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
         return PolicyGradient  # with a mask, a correction or PPO's rule, one of TOPR's family is of the grammar
     return schema
 
@@ -152,8 +153,8 @@ def is_text(key: str) -> bool:
         schemas: Iterable[Any] = [DataConfig] if name in hints_of(DataConfig) else choices(group).values()
     else:
         schemas = [hints.get(group)] if group in SECTIONS - {"algo"} else []
-    found = [hints_of(schema).get(name) for schema in schemas] if name else [hints.get(group)]
-    return any({str, list[str]} & {*options_of(hint)} for hint in found)
+    key_hints = [hints_of(schema).get(name) for schema in schemas] if name else [hints.get(group)]
+    return any({str, list[str]} & {*options_of(hint)} for hint in key_hints)
 
 
 def choices(group: str) -> dict[str, Any]:
@@ -166,38 +167,51 @@ def choices(group: str) -> dict[str, Any]:
     return SAMPLERS
 
 
-def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
-    """The error for a key that nothing reads, with the nearest of all keys; known: those that stand beside it."""
+def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
+    """The error for a key that nothing reads, with the nearest of all keys; siblings: the keys of its group."""
     refuse_retired(key)
-    readers = {f"{group}.{name}": f"{group}={choice}" for group in ("data", *CHOICES)
-               for choice, schema in choices(group).items() for name in hints_of(schema)}  # fmt: skip
+    readers = {}
+    for group in ("data", *CHOICES):
+        for choice, schema in choices(group).items():
+            readers |= dict.fromkeys((f"{group}.{name}" for name in hints_of(schema)), f"{group}={choice}")
     if key in readers:
         return ConfigError(f"nothing reads {key} here; {readers[key]} does")
     hints = hints_of(Config)
-    names = [f"{group}.{name}" for group in SECTIONS - {"algo", "data", *CHOICES} for name in hints_of(hints[group])]
-    names = sorted({*names, *known, *hints, *readers})
-    last = key.rpartition(".")[2].replace("learning_rate", "lr")
-    # Keys of the same depth: "algorithm" is nearer to "algo" than to "algo.ratio".
-    level = [name for name in names if name.count(".") == key.count(".")]
-    same = [name for name in names if name.rpartition(".")[2] == last]
-    near = difflib.get_close_matches(key.lower(), same or level, cutoff=0 if same else 0.75 if "." in key else 0.6)
-    hint = f"; did you mean {near[0]}?" if near else f" here; allowed: {', '.join(known)}" if known else ""
+    keys = {*siblings, *hints, *readers}
+    for group in SECTIONS - {"algo", "data", *CHOICES}:
+        keys |= {f"{group}.{name}" for name in hints_of(hints[group])}
+    if near := nearest_key(key, sorted(keys)):
+        return ConfigError(f"nothing reads {key}; did you mean {near}?")
+    hint = f" here; allowed: {', '.join(siblings)}" if siblings else ""
     return ConfigError(f"nothing reads {key}{hint}")
+
+
+def nearest_key(key: str, keys: list[str]) -> str | None:
+    """The key that is most like a mistyped one: of the same name in any group, else of the same depth."""
+    name = key.rpartition(".")[2].replace("learning_rate", "lr")
+    cutoff = 0.75 if "." in key else 0.6
+    candidates = [candidate for candidate in keys if candidate.rpartition(".")[2] == name]
+    if candidates:
+        cutoff = 0.0
+    else:  # "algorithm" is nearer to "algo" than to "algo.ratio"
+        candidates = [candidate for candidate in keys if candidate.count(".") == key.count(".")]
+    matches = difflib.get_close_matches(key.lower(), candidates, n=1, cutoff=cutoff)
+    return matches[0] if matches else None
 
 
 def size(tiny: Any, large: Any, *, _root_: Any) -> Any:
     """`${size:TINY,LARGE}` in a YAML: as the model's YAML says."""
-    by_size, given = {"tiny": tiny, "large": large}, OmegaConf.select(_root_, "model.size")
-    if given not in by_size:
-        raise ConfigError(f"model.size={show(given)}: expected {' or '.join(by_size)}, in the model's YAML")
-    return by_size[given]
+    by_size, model_size = {"tiny": tiny, "large": large}, OmegaConf.select(_root_, "model.size")
+    if model_size not in by_size:
+        raise ConfigError(f"model.size={show(model_size)}: expected {' or '.join(by_size)}, in the model's YAML")
+    return by_size[model_size]
 
 
-def quotient(whole: int, part: int) -> int:
-    """`${quotient:WHOLE,PART}` in a YAML."""
-    if whole % part:
-        raise ConfigError(f"{part}: expected a divisor of {whole}")
-    return whole // part
+def quotient(dividend: int, divisor: int) -> int:
+    """`${quotient:DIVIDEND,DIVISOR}` in a YAML."""
+    if dividend % divisor:
+        raise ConfigError(f"{divisor}: expected a divisor of {dividend}")
+    return dividend // divisor
 
 
 def pinned(name: str, revision: str, *, _root_: Any) -> str | None:

@@ -55,17 +55,17 @@ class ModelChoice:
         return f"model={self.choice}, {self.reason}"
 
 
-def choose_settings(key: str, given: str, choices: Sequence[str]) -> ModelChoice:
-    """The settings for the model that `key`=`given` names; ConfigError for a folder that is not there or has none."""
-    folder = find_weights(key, given)
+def choose_settings(key: str, word: str, choices: Sequence[str]) -> ModelChoice:
+    """The settings for the model that `key`=`word` names; ConfigError for a folder that is not there or has none."""
+    folder = find_weights(key, word)
     presets = read_presets(choices)
-    name, path = name_of(given, folder), given
-    named = [preset for preset in presets if preset.path == given]
+    name, path = name_of(word, folder), word
+    named = [preset for preset in presets if preset.path == word]
     if named:
         return ModelChoice(named[0].name, "which is for it", path, name, folder)
     if folder is None:
         return ModelChoice(GENERAL, "since no YAML of conf/model names it", path, name, None)
-    if folder != Path(given).expanduser() and not is_shipped(given):
+    if folder != Path(word).expanduser() and not is_shipped(word):
         path = str(folder)
     shape = shape_of(folder)
     choice, reason = settings_of_folder(folder, shape, presets)
@@ -77,30 +77,30 @@ def settings_of_folder(folder: Path, shape: Shape | None, presets: Sequence[Pres
     fitting = [preset for preset in presets if not preset.toy or is_toy(shape, presets)]
     run = preset_of_run(folder)
     parts = {part.lower() for part in folder.resolve().parts}
-    same = [preset for preset in fitting if shape is not None and preset.shape == shape]
+    same_shape = [preset for preset in fitting if shape is not None and preset.shape == shape]
     for preset in fitting:
         if preset.name == run:
             return preset.name, "of the run that wrote it"
     for preset in fitting:
         if preset.shape in (shape, None) and parts & folder_names(preset.path):
             return preset.name, "whose model its folder names"
-    if same:
-        return same[0].name, "whose model has its shape"
+    if same_shape:
+        return same_shape[0].name, "whose model has its shape"
     if is_toy(shape, presets):
         return TOY, "since it is as small as a shipped model"
     return GENERAL, "since no YAML of conf/model has its name or shape"
 
 
-def refuse_toy_settings(choice: str, given: str, choices: Sequence[str]) -> None:
+def refuse_toy_settings(choice: str, word: str, choices: Sequence[str]) -> None:
     """Raise ConfigError where `model`=`choice` has settings of a shipped model and `model.path` is a larger one."""
     presets = read_presets(choices)
     toys = [preset for preset in presets if preset.toy and preset.name == choice]
-    if not toys or is_shipped(given):
+    if not toys or is_shipped(word):
         return
-    folder = find_weights("model.path", given)
+    folder = find_weights("model.path", word)
     if folder is None or not is_toy(shape_of(folder), presets):
         raise ConfigError(
-            f"model={choice} model.path={given}: settings of a shipped model of 0.6 M parameters, for a larger one; "
+            f"model={choice} model.path={word}: settings of a shipped model of 0.6 M parameters, for a larger one; "
             f"leave model={choice} out, or give model={GENERAL}"
         )
 
@@ -108,40 +108,40 @@ def refuse_toy_settings(choice: str, given: str, choices: Sequence[str]) -> None
 # ---- what a word on the command line means
 
 
-def is_other_model(given: Any, choices: Iterable[str]) -> bool:
+def is_other_model(word: Any, choices: Iterable[str]) -> bool:
     """True for a folder or a name on the hub in place of a choice."""
-    if not isinstance(given, str) or given in choices:
+    if not isinstance(word, str) or word in choices:
         return False
-    return "/" in given or given.startswith("~") or Path(given).is_dir()
+    return "/" in word or word.startswith("~") or Path(word).is_dir()
 
 
-def is_shipped(given: str) -> bool:
-    return "/" not in given and (SHIPPED / given / "config.json").is_file()
+def is_shipped(word: str) -> bool:
+    return "/" not in word and (SHIPPED / word / "config.json").is_file()
 
 
-def find_weights(key: str, given: str) -> Path | None:
+def find_weights(key: str, word: str) -> Path | None:
     """The folder of weights that is meant: itself, or a run's model/; None for a name on the hub."""
-    if is_shipped(given):
-        return SHIPPED / given
-    folder = Path(given).expanduser()
+    if is_shipped(word):
+        return SHIPPED / word
+    folder = Path(word).expanduser()
     if not folder.is_dir():
-        if given.count("/") == 1 and not given.startswith((".", "/", "~")):
+        if word.count("/") == 1 and not word.startswith((".", "/", "~")):
             return None
         shipped = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
-        raise ConfigError(f"{key}={given}: no such folder; shipped models are {shipped}")
+        raise ConfigError(f"{key}={word}: no such folder; shipped models are {shipped}")
     is_run = (folder / "state.json").exists() or "resolved" in read_config(folder)
     if is_run or (folder / "model").is_dir() or not (folder / "config.json").exists():
         folder = folder / "model"
         if not (folder / "config.json").exists():
             if read_config(folder.parent, "summary.json").get("model_saved") is False:
-                raise ConfigError(f"{key}={given}: its model was not saved (checkpoint.save_model=false)")
-            raise ConfigError(f"{key}={given}: there is no model in it, nor in its model/ (no config.json)")
+                raise ConfigError(f"{key}={word}: its model was not saved (checkpoint.save_model=false)")
+            raise ConfigError(f"{key}={word}: there is no model in it, nor in its model/ (no config.json)")
     return folder
 
 
-def name_of(given: str, folder: Path | None) -> str:
+def name_of(word: str, folder: Path | None) -> str:
     """The name of a model: the last part of its path, and the run's for the model of a run."""
-    parts = list(Path(given).parts if folder is None or is_shipped(given) else folder.resolve().parts)
+    parts = list(Path(word).parts if folder is None or is_shipped(word) else folder.resolve().parts)
     while parts[-1] == "model" or parts[-1].startswith("iteration-"):
         parts.pop()
     return parts[-1]

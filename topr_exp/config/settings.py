@@ -22,9 +22,9 @@ from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity,
 from topr_exp.types import TOPRError
 
 
-def is_name(given: str) -> bool:
-    safe = given[:1].isalnum() and all(character.isalnum() or character in "._-" for character in given)
-    return safe and len(given.encode()) <= 100 and given not in TAKEN
+def is_name(name: str) -> bool:
+    is_safe = name[:1].isalnum() and all(character.isalnum() or character in "._-" for character in name)
+    return is_safe and len(name.encode()) <= 100 and name not in TAKEN
 
 
 SOLVE = groups.TaskConfig()
@@ -75,9 +75,9 @@ class Config(Section):
             yield from rules(self)
         processes, size = self.cluster.world_size, self.optim.batch_size
         if size % processes:
-            parts = ", ".join(str(count) for count in range(1, size + 1) if size % count == 0)
-            whole = f"optim.batch_size={size}, of which every process takes an equal part ({parts})"
-            raise ValueError(f"{self.cluster.processes_are} must divide {whole}; got {processes}")
+            divisors = ", ".join(str(count) for count in range(1, size + 1) if size % count == 0)
+            batch = f"optim.batch_size={size}, of which every process takes an equal part ({divisors})"
+            raise ValueError(f"{self.cluster.processes_are} must divide {batch}; got {processes}")
 
     @property
     def reward(self) -> Reward:
@@ -167,12 +167,14 @@ def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]
 
 def rewards(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
-    graded, own = config.reward == "graded", config.data.grader_name not in ANSWER_GRADERS
-    numbers, logged = config.reward in NUMBERS, config.data.completions is not None and config.compose.mix is None
-    yield "data.reward", not (numbers and config.task.verifies), "pm1 or zero_one for task=verifier"
-    alone = "pm1, zero_one or graded, unless data.completions alone is trained on"
-    yield "data.reward", logged or config.reward != "given", alone
-    yield "data.reward", own or not graded, "pm1 or zero_one, unless data.grader=package.module:function gives numbers"
+    reward = config.reward
+    has_log_alone = config.data.completions is not None and config.compose.mix is None
+    yield "data.reward", reward not in NUMBERS or not config.task.verifies, "pm1 or zero_one for task=verifier"
+    allowed = "pm1, zero_one or graded, unless data.completions alone is trained on"
+    yield "data.reward", has_log_alone or reward != "given", allowed
+    gives_numbers = config.data.grader_name not in ANSWER_GRADERS
+    allowed = "pm1 or zero_one, unless data.grader=package.module:function gives numbers"
+    yield "data.reward", gives_numbers or reward != "graded", allowed
 
 
 def weighting(config: Config) -> Iterator[Rule]:
@@ -180,8 +182,8 @@ def weighting(config: Config) -> Iterator[Rule]:
     baseline, effective, algo = config.baseline, config.effective_positive, config.algo
     in_range = baseline is None or config.reward in NUMBERS or -1 <= baseline <= 1
     yield "baseline", in_range, "in [-1, 1]"
-    other = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
-    yield "effective_positive", None in (baseline, effective), other
+    allowed = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
+    yield "effective_positive", None in (baseline, effective), allowed
     kind: Any = getattr(algo, "advantage", None)
     by_group = kind in get_args(Advantage) and kind != "reward"
     named = f"algo={algo.name}" + (f" with algo.advantage={kind}" if by_group else "")
@@ -202,32 +204,33 @@ def units(config: Config) -> Iterator[Rule]:
     algo, n = config.algo, config.data.n
     unit = groups.unit_of(algo.needs)
     why = f"for algo={algo.name}, which trains on {unit}"
-    whole = unit == "groups"
+    needs_groups = unit == "groups"
     if unit != "examples":
         yield from fixed(config, {"compose.name": "uniform", "compose.mix": None}, why)
-    if whole:
+    if needs_groups:
         yield from fixed(config, WHOLE, why)
     compares = bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
-    asked = config.optim.whole_groups
-    multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
-    yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
-    yield "optim.whole_groups", not asked or unit != "pairs", f"false {why}"
-    if asked and not whole:
-        some = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
-        yield from fixed(config, some, "where optim.whole_groups is true")
+    by_user = config.optim.whole_groups
+    reason = "where optim.whole_groups is true" if by_user else why
+    divides = config.optim.batch_size % n == 0
+    yield "optim.batch_size", divides or not (needs_groups or by_user), f"a multiple of data.n={n} {reason}"
+    yield "optim.whole_groups", not by_user or unit != "pairs", f"false {why}"
+    if by_user and not needs_groups:
+        all_completions = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
+        yield from fixed(config, all_completions, reason)
     yield from groups.reduction_rules(algo, config.optim.reduction)
 
 
 def imported(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
-    given, in_rounds = config.data.completions is not None, config.schedule.in_rounds
+    has_log, in_rounds = config.data.completions is not None, config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     yield from groups.mu_rules(config.algo, config.mu)
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
-    yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
-    if given:
+    yield "mu_model", config.mu_model is None or (has_log and config.mu == "scored"), unused
+    if has_log:
         yield from fixed(config, {"iterations": 1, "schedule.prompts": None}, here)
         yield "data.completions", not config.task.verifies, "null for task=verifier, which writes what it trains on"
 
@@ -246,11 +249,9 @@ def rounds(config: Config) -> Iterator[Rule]:
     yield from fixed(config, {"compose.name": "uniform", **WHOLE}, why)
     sampled = schedule.prompts * data.n
     trained = min(sampled, compose.n_examples or sampled)
-    least = -(-trained // schedule.updates)
-    enough = (
-        f"{least} or more, so that schedule.updates={schedule.updates} train on the {trained} completions of a round"
-    )
-    yield "optim.batch_size", optim.batch_size >= least, enough
+    smallest = -(-trained // schedule.updates)
+    purpose = f"so that schedule.updates={schedule.updates} train on the {trained} completions of a round"
+    yield "optim.batch_size", optim.batch_size >= smallest, f"{smallest} or more, {purpose}"
     if schedule.in_flight:
         why = "where schedule.in_flight is true: one process draws the rest of each completion"
         yield from fixed(config, {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}, why)
