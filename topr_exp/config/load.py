@@ -170,7 +170,7 @@ def choices(group: str) -> dict[str, Any]:
 def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the nearest of all keys; siblings: the keys of its group."""
     refuse_retired(key)
-    readers = {}
+    readers = dict[str, str]()
     for group in ("data", *CHOICES):
         for choice, schema in choices(group).items():
             readers |= dict.fromkeys((f"{group}.{name}" for name in hints_of(schema)), f"{group}={choice}")
