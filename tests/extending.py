@@ -14,7 +14,7 @@ from topr_exp.runs import preflight
 LOSS = (ROOT / "docs" / "own_loss.md").read_text()
 SOURCE = (ROOT / "docs" / "own_problems.md").read_text().partition("\n## A source of problems\n")[2]
 REWARD = (ROOT / "docs" / "own_grader.md").read_text().partition("\n## A graded reward\n")[2]
-MODULES = ("soft_topr", "coins", "closeness")
+MODULES = ("soft_topr", "coins", "closeness", "first_words")
 
 
 @contextmanager

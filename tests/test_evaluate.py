@@ -127,8 +127,18 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
     [
         ("model", {"trust_remote_code": True}, 1, "contains custom code"),
         ("sampler", {"name": "vllm", "python": "brought"}, 2, "no vLLM in that environment"),
-        ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run that wrote"),
-        ("sampler", {"name": "brought:Sampler"}, 2, "sampler.name=brought:Sampler of the run that wrote"),
+        (
+            "data",
+            {"grader": {"_target_": "brought.grade"}},
+            2,
+            "data.grader._target_=brought.grade of the run that wrote",
+        ),
+        (
+            "sampler",
+            {"_target_": "brought.Own", "name": "own"},
+            2,
+            "sampler._target_=brought.Own of the run that wrote",
+        ),
         ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
         ("data", {"name": "brought"}, 0, ""),
         ("data", {"stop": ["${oc.env:HOME}"]}, 0, ""),

@@ -191,7 +191,7 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
 
         topr_exp.grade_answers([r"so \\boxed{1/2}"], ["0.5"])  # ["correct"]
 
-    grader: gsm8k, lenient, math, final, or package.module:function.
+    grader: gsm8k, lenient, math, final, or package.module.name.
     """
     with Grader(grader) as open_grader:
         return [outcome.verdict for outcome in open_grader.grade(zip(completions, golds, strict=True))]

@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from topr_exp.config.compose_overrides import Composer, refuse_dashes
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import choices, load
-from topr_exp.config.model import SAMPLERS
 from topr_exp.config.retired import renew
 from topr_exp.config.settings import Config
 from topr_exp.runs.preflight import check_files, check_machine
@@ -47,7 +46,7 @@ TAKEN = {
 GIVEN = ("reward", "given")
 OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
 # What the package has; others are a user's code.
-PACKAGE = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler.name": tuple(SAMPLERS)}
+PACKAGE = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler._target_": ()}
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 
 
@@ -147,13 +146,17 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
             keys = keys - ENGINE - {"name"} if group == "sampler" else set()
         else:
             now = {key: value for key, value in now.items() if key in stored or f"{group}.{key}" in given}
+            if group == "sampler" and "_target_" in now and now["_target_"] == stored.get("_target_"):
+                keys = stored.keys() - {"_target_"}  # the settings of a user's sampler
         for key, value in stored.items():
             name, decides = f"{group}.{key}", group == "data" and key not in OF_LOG
-            if name in given:
+            if name in given or any(key.startswith(f"{name}.") for key in given):
                 continue
             if key in keys and value in PACKAGE.get(name, [value]):
                 now[key] = literal(value)
             elif not other and (decides or name in PACKAGE) and composed[group].get(key) != value:
+                if isinstance(value, dict) and "_target_" in value:
+                    name, value = f"{name}._target_", value["_target_"]
                 raise ConfigError(
                     f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
                     f"its folder: give {name}=... on the command line, the same if you trust it"

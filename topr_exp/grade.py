@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = CommandParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for your own grader"
+        "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module.name of your own grader"
     )
     parser.add_argument(
         "--threshold", type=float, default=1.0, help="smallest number of your own grader that is correct (default: 1)"

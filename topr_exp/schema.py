@@ -173,6 +173,8 @@ def describe(option: Any) -> str:
         return "one of " + ", ".join(choices)
     if dataclasses.is_dataclass(option):
         return "{" + ", ".join(f"{field.name}: ..." for field in dataclasses.fields(option)) + "}"
+    if typing.get_origin(option) is dict:
+        return "{_target_: package.module.name}"
     if typing.get_origin(option) is list:
         return "a list of texts, as in [a, b]" if typing.get_args(option) == (str,) else "a list, as in [1, 2]"
     return words.get(option, str(option))
@@ -214,9 +216,10 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
 
 
 def class_path(value: Any) -> str | None:
-    """The `_target_` of a loss or a source of problems; None for any other settings."""
+    """The `_target_` of a loss, a source of problems or a user's sampler; None for any other settings."""
     kind = type(value)
-    is_target = hasattr(kind, "needs") or callable(getattr(kind, "problems", None))
+    has_method = any(callable(getattr(kind, name, None)) for name in ("problems", "build_sampler"))
+    is_target = has_method or hasattr(kind, "needs")
     return f"{kind.__module__}.{kind.__qualname__}" if is_target else None
 
 

@@ -10,18 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.extending import commands, project
 from topr_exp import pipeline
+from topr_exp.store import Store
 
+SAMPLER = (ROOT / "docs" / "plugins.md").read_text().partition("\n## A sampler\n")[2]
 DOC = (ROOT / "docs" / "own_loss.md").read_text() + (ROOT / "docs" / "plugins.md").read_text()
-SAMPLER = """
-from topr_exp.sampling.hf import HFSampler
-class Backwards(HFSampler):
-    def sample(self, *given):
-        found = super().sample(*given)
-        for one in sum(found, []):
-            one.tokens, one.logprobs = one.tokens[-1:], one.logprobs[-1:]
-        return found
-"""
 
 
 def run(*arguments: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -61,12 +55,17 @@ def test_an_installed_package_adds_a_loss(tmp_path: Path) -> None:
     assert (again.returncode, "algo._target_ has changed" in again.stderr) == (1, True), again.stderr
 
 
-def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "backwards.py").write_text(SAMPLER)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    summary = pipeline.run(config_of(*overrides(Path("out"), "sampler.name=backwards:Backwards")))
-    assert summary["base"]["invalid"] == 1
-    assert list(inputs(tmp_path)["files"]) == ["sampler.name (backwards.py)"]
+def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path) -> None:
+    """With its setting, from the command line too, as the page prints it."""
+    with project(tmp_path, SAMPLER):
+        words = ["--config-dir", "conf", *commands(SAMPLER)[-1][2:]]
+        config = config_of(*overrides(Path("out")), *words)
+        pipeline.run(config)
+    assert list(inputs(tmp_path)["files"]) == ["sampler._target_ (first_words.py)"]
     keys = [json.loads(path.read_text())["key"] for path in tmp_path.glob("out/**/rollouts/*/key.json")]
-    assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("backwards:Backwards", 64)}
+    settings = {(key["sampler"]["_target_"], key["sampler"]["most_tokens"], len(key["code"])) for key in keys}
+    assert settings == {("first_words.FirstWords", 4, 64)}
+    lengths = []
+    for path in tmp_path.glob("out/store/rollouts/*"):
+        lengths += Store(tmp_path / "out" / "store").open(path).read()["tokens"].to_pylist()
+    assert max(map(len, lengths)) == 4

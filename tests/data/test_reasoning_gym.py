@@ -23,7 +23,7 @@ from topr_exp.pipeline import run
 from topr_exp.runs import preflight
 from topr_exp.types import ConfigError
 
-GRADER = "topr_exp.grading.gym:grade"
+GRADER = "topr_exp.grading.gym.grade"
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def source(**changes: Any) -> ReasoningGym:
     plain: dict[str, Any] = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
-    asked = {"name": "gym", "grader": GRADER, "task": "gcd", "options": None}
+    asked = {"name": "gym", "grader": {"_target_": GRADER}, "task": "gcd", "options": None}
     return ReasoningGym(**plain | asked | changes)
 
 

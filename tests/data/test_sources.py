@@ -268,8 +268,8 @@ def odd(**changes: Any) -> dict[str, Any]:
         (odd(answer="[2, NaN]"), "", "test.jsonl:1: the gold answer [2, NaN] is no finite number"),
         (odd(answer="1e999"), "", "test.jsonl:1: the gold answer 1e999 is no finite number"),
         (odd(answer=math.inf), "grader=math", "test.jsonl:1: the gold answer Infinity is no finite number"),
-        (odd(), "grader=nomodule:grade", "grader nomodule:grade cannot be loaded"),
-        (odd(), "grader=maths", "grader must be one of gsm8k, lenient, math, final"),
+        (odd(), "grader._target_=nomodule.grade", "grader nomodule.grade cannot be loaded"),
+        (odd(), "grader=maths", "data.grader must be gsm8k, lenient, math, final or your own"),
     ],
 )  # fmt: skip
 def test_mistakes(files: dict[str, Any], settings: str, message: str, tmp_path: Path) -> None:
@@ -296,12 +296,12 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
     path = write_lines(tmp_path / "mine.jsonl", rows(20))
     with pytest.raises(ConfigError, match=r"it is one file, with nothing to test on; data\.test_share=0\.1 tests on"):
         config_of("data=jsonl", f"data.path={path}")
-    settings = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader=tags_grader:grade"]
+    settings = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader._target_=tags_grader.grade"]
     with pytest.raises(ConfigError, match=r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to"):
         config_of(*settings)
     config = config_of(*settings, "data.correct='<a>{answer}</a>'")
     assert build_prompter(config.data).render("Q") == "Question: Q\nAnswer:"
-    with pytest.raises(ConfigError, match=r"data\.shots=1: the data\.grader=tags_grader:grade examples hold 0"):
+    with pytest.raises(ConfigError, match=r"data\.shots=1: the data\.grader=tags_grader.grade examples hold 0"):
         config_of(*settings, "data.shots=1", "data.correct='<a>{answer}</a>'")
 
 
@@ -351,8 +351,8 @@ def settings(*more: str) -> list[str]:
         ("answer=str(first + more)", "answer=str(1 / (first - 5))",
          "problems('test') raised ZeroDivisionError: division by zero (coins.py, line "),
         ("== gold", "== gold + '.'",
-         "data=coins: the grader coins:grade refuses the gold of 24 of 24 problems; the first is coins/"),
-        ("numbers = re", "1 / 0; numbers = re", "grader coins:grade raised ZeroDivisionError: division by zero"),
+         "data=coins: the grader coins.grade refuses the gold of 24 of 24 problems; the first is coins/"),
+        ("numbers = re", "1 / 0; numbers = re", "grader coins.grade raised ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
 def test_what_a_source_must_not_do_is_one_line(coins: Path, old: str, new: str, message: str) -> None:
@@ -364,7 +364,7 @@ def test_what_a_source_must_not_do_is_one_line(coins: Path, old: str, new: str, 
 def test_few_refused_golds_are_counted(coins: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(coins, "== gold else", "== gold != '5' else")
     config_of(*settings("data.train_problems=null", "data.test_problems=null"))
-    told = "warning: data=coins: the grader coins:grade refuses the gold of 2 of 1444 problems; the first is coins/"
+    told = "warning: data=coins: the grader coins.grade refuses the gold of 2 of 1444 problems; the first is coins/"
     assert f"\n{told}" in f"\n{capsys.readouterr().err}"
     change(coins, "def grade(", "Coins.solution = lambda self, problem: None\n\n\ndef grade(")
     config_of(*settings("data.train_problems=null", "data.test_problems=null"))

@@ -23,7 +23,7 @@ def grader() -> Iterator[Grader]:
 
 @pytest.fixture(scope="session")
 def obedient(own_graders_are_importable: None) -> Iterator[Grader]:
-    with Grader("own_graders:obedient", workers=1, deadline=60.0) as grader:
+    with Grader("own_graders.obedient", workers=1, deadline=60.0) as grader:
         yield grader
 
 

@@ -103,8 +103,8 @@ def test_a_result_does_not_wait_for_further_input_nor_ctrl_c() -> None:
 
 
 def test_a_grader_of_ones_own() -> None:
-    done = run("--format", "own_graders:obedient", "--threshold", "0.5", text=lines({"completion": "0.5", "gold": "5"}))
+    done = run("--format", "own_graders.obedient", "--threshold", "0.5", text=lines({"completion": "0.5", "gold": "5"}))
     assert {"verdict": "correct", "reward": 0.5}.items() <= json.loads(done.stdout).items()
-    done = run("--format", "own_graders:obedient", text=lines({"completion": "raise", "gold": "5"}))
+    done = run("--format", "own_graders.obedient", text=lines({"completion": "raise", "gold": "5"}))
     assert done.returncode == 1
-    assert done.stderr.decode() == "error: grader own_graders:obedient raised ValueError: no idea (completion 1)\n"
+    assert done.stderr.decode() == "error: grader own_graders.obedient raised ValueError: no idea (completion 1)\n"

@@ -114,7 +114,7 @@ def test_closing_ends_the_workers_and_grading_goes_on() -> None:
 
 
 def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.grading.grader.SYMBOLIC", "math:sqrt")  # of a text: it raises
+    monkeypatch.setattr("topr_exp.grading.grader.SYMBOLIC", "math.sqrt")  # of a text: it raises
     with Grader("math") as grader:
         texts = (r"\frac{1}{\sqrt{2}}", r"\frac12\sqrt{2}", HALF)
         found = [(one.verdict, one.path) for one in grader.grade(boxed(*((text, HALF) for text in texts)))]

@@ -32,7 +32,7 @@ def graded_completions(grader: Grader, texts: list[str], problem: list[int]) -> 
 
 
 def test_a_function_by_name() -> None:
-    with Grader("own_graders:contains", workers=2, deadline=60) as grader:
+    with Grader("own_graders.contains", workers=2, deadline=60) as grader:
         pairs = [("a 5", "5"), ("a 6", "5"), ("", "5")] * 400
         found = [(one.verdict, one.path) for one in grader.grade(pairs)]
         assert found == [("correct", "user"), ("incorrect", "user"), ("incorrect", "user")] * 400
@@ -43,14 +43,14 @@ def test_a_function_by_name() -> None:
 
 def test_a_correct_answer_without_its_text_is_no_vote_for_a_wrong_one() -> None:
     """A grader that names wrong answers alone: 2 of 5 are correct, 2 say 7, 1 says 8."""
-    with Grader("own_graders:naming_mistakes", workers=1, deadline=60) as grader:
+    with Grader("own_graders.naming_mistakes", workers=1, deadline=60) as grader:
         graded = graded_completions(grader, ["7", "5", "8", "7", "5"], [0] * 5)
     assert votes_are_known(graded)
     assert graded.answer_classes.tolist() == [0, 2, 1, 0, 2]
 
 
 def test_a_function_may_tell_the_answer() -> None:
-    with Grader("own_graders:with_answer", workers=1, deadline=60) as grader:
+    with Grader("own_graders.with_answer", workers=1, deadline=60) as grader:
         assert votes_are_known(graded_completions(grader, ["c", "6"], [0, 1]))
         outcomes = list(grader.grade([("a 5", "5"), ("", "5")]))
         assert outcomes == [Outcome("correct", "5", "user"), Outcome("invalid", None, "user")]
@@ -59,7 +59,7 @@ def test_a_function_may_tell_the_answer() -> None:
 
 def test_a_mistake_names_the_completion_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topr_exp.grading.grader.CHUNK", 2)
-    with Grader("own_graders:obedient", workers=1, deadline=60) as grader, refused(r"no idea \(completion 5\)"):
+    with Grader("own_graders.obedient", workers=1, deadline=60) as grader, refused(r"no idea \(completion 5\)"):
         list(grader.grade([("1", "")] * 4 + [("raise", "")]))
 
 
@@ -67,13 +67,13 @@ def test_workers_hash_alike_since_sympy_orders_terms_by_hashes(monkeypatch: pyte
     answers = set()
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        with Grader("own_graders:hashing", workers=1, deadline=60) as grader:
+        with Grader("own_graders.hashing", workers=1, deadline=60) as grader:
             answers |= {one.answer for one in grader.grade([("x", "")])}
     assert len(answers) == 1
 
 
 def test_a_worker_that_ends_or_takes_too_long_is_replaced() -> None:
-    with Grader("own_graders:obedient", workers=2, deadline=5.0) as grader:
+    with Grader("own_graders.obedient", workers=2, deadline=5.0) as grader:
         cut = [("die", "died"), ("hoard", "died"), ("hang", "timeout"), ("1", "user"), ("die", "died"), ("0", "user")]
         outcomes = list(grader.grade((act, "") for act, _ in cut))
     assert [one.path for one in outcomes] == [path for _, path in cut]
@@ -88,7 +88,7 @@ def test_a_worker_that_has_grown_costs_the_next_completion_nothing(obedient: Gra
 @pytest.mark.parametrize("graded", [False, True])
 def test_it_may_give_numbers(graded: bool) -> None:
     said = ["0.5", "1", "library", '[2.5, "5"]', '["invalid", null, -3]', "die"]
-    with Grader("own_graders:obedient", 1, 60, graded, threshold=0.5) as grader:
+    with Grader("own_graders.obedient", 1, 60, graded, threshold=0.5) as grader:
         assert list(grader.grade([(each, "5") for each in said])) == [
             Outcome("correct", None, "user", 0.5),
             Outcome("correct", None, "user", 1.0),
@@ -135,7 +135,7 @@ PRINTING = f"""
 import sys
 sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(ROOT)!r}]
 from topr_exp.grading import Grader
-with Grader("own_graders:obedient", workers=1, deadline=60.0) as grader:
+with Grader("own_graders.obedient", workers=1, deadline=60.0) as grader:
     answers = [one.verdict for one in grader.grade([(f"print {{i}} " + i % 2 * 100_000 * "x", "") for i in range(8)])]
 print(*answers, grader._pool._server.pid)
 """
@@ -175,14 +175,14 @@ def test_it_may_read_literals_and_import_late(obedient: Grader) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mmlu", "", "own_graders", "own_graders:", ":contains", "own_graders:absent", "absent_module:f", "a b:c", "json:",
-     "own_graders:NOT_CALLABLE", "..:f", "own_graders:contains:x"],
+    ["mmlu", "", "own_graders", "own_graders.", ".contains", "own_graders.absent", "absent_module.f", "a b.c", "json.",
+     "own_graders.NOT_CALLABLE", "...f", "own_graders.contains.x", "own_graders:contains"],
 )  # fmt: skip
 def test_bad_names_are_refused_in_one_line(name: str) -> None:
     with pytest.raises(ConfigError) as error:
         Grader(name)
     assert "\n" not in str(error.value)
-    assert "gsm8k, lenient, math, final, verdict or package.module:function" in str(error.value)
+    assert "gsm8k, lenient, math, final, verdict or package.module.name" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -200,14 +200,15 @@ def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(source,
     name = f"failing_{abs(hash(source))}"
     (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    with refused(rf"^grader {name}:grade cannot be loaded: {name}\.py, {re.escape(message)}", ConfigError):
-        Grader(f"{name}:grade")
+    with refused(rf"^grader {name}.grade cannot be loaded: {name}\.py, {re.escape(message)}", ConfigError):
+        Grader(f"{name}.grade")
 
 
 # ---- the documents: a run with their loss, source and graded reward
 
 
-OWN = ["--config-dir", "conf", "algo=soft_topr", "data=coins", "data.grader=closeness:grade", "data.reward=graded"]
+CLOSENESS = ["data.grader={_target_: closeness.Closeness, word_cost: 0.001}", "data.reward=graded"]
+OWN = ["--config-dir", "conf", "algo=soft_topr", "data=coins", *CLOSENESS]
 PLACE = ["output_dir=out", "cluster.threads=1"]
 
 
@@ -229,7 +230,7 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder: Path, capsys:
     assert config.folder.name.startswith("soft-topr_coins")
     noted = json.loads((config.folder / "inputs.json").read_text())["files"]
     assert noted.keys() == {
-        "algo._target_ (soft_topr.py)", "data._target_ (coins.py)", "data.grader (closeness.py)"
+        "algo._target_ (soft_topr.py)", "data._target_ (coins.py)", "data.grader._target_ (closeness.py)"
     }  # fmt: skip
     stored = json.loads((config.folder / "config.json").read_text())
     assert stored["identity"]["data"]["_target_"] == stored["resolved"]["data"]["_target_"] == "coins.Coins"
@@ -262,8 +263,8 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder: Path, capsys:
     assert evaluate(words) == 2
     assert "data._target_=coins.Coins of the run that wrote the model decides" in capsys.readouterr().err
     assert evaluate([*OWN[:2], *words]) == 2
-    assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
-    assert evaluate([*OWN[:2], *words, "data.grader=closeness:grade"]) == 0
+    assert "data.grader._target_=closeness.Closeness of the run that wrote the model" in capsys.readouterr().err
+    assert evaluate([*OWN[:2], *words, CLOSENESS[0]]) == 0
     assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
 
     source = folder / "coins.py"

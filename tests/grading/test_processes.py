@@ -173,7 +173,7 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict() -> None:
 
 @pytest.mark.parametrize(("what", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 4.0)])
 def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(what, deadline):
-    with Grader("own_graders:dying_without_file", workers=1, deadline=deadline) as grader:
+    with Grader("own_graders.dying_without_file", workers=1, deadline=deadline) as grader:
         grader.start()
         _, worker = worker_pids(grader)
         timer = threading.Timer(0.3, os.kill, (worker, what))
@@ -191,7 +191,7 @@ def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
         replace(own, place)
 
     monkeypatch.setattr(pool.WorkerPool, "_replace", replace_and_mend)
-    with Grader("own_graders:dying_without_file", workers=3, deadline=60.0) as grader:
+    with Grader("own_graders.dying_without_file", workers=3, deadline=60.0) as grader:
         pairs = [("0.2", ""), ("0.2", str(tmp_path / "there")), *[("0.2", "")] * 6]
         found = list(grader.grade(pairs))
     assert [one.verdict for one in found] == ["correct"] * 8
@@ -333,7 +333,7 @@ def test_workers_inherit_no_descriptors() -> None:
 
 @pytest.fixture(scope="module")
 def misbehaving() -> Iterator[pool.WorkerPool]:
-    workers = pool.WorkerPool("own_graders:misbehaving", 1, 1.0)
+    workers = pool.WorkerPool("own_graders.misbehaving", 1, 1.0)
     yield workers
     workers.close()
 

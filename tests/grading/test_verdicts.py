@@ -68,7 +68,7 @@ def test_classes_count_from_0_within_each_problem(tmp_path: Path) -> None:
 
 def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_asked_for(tmp_path: Path) -> None:
     said, store = ["0.5", "1", "die", '["invalid", null, -3]', "library"], Store(tmp_path)
-    asked, name = rollouts(said, [0, 0, 0, 1, 1], [0, 3, 5]), "own_graders:obedient"
+    asked, name = rollouts(said, [0, 0, 0, 1, 1], [0, 3, 5]), "own_graders.obedient"
     ways = [Grading(name), Grading(name, graded=True), Grading(name, graded=True, threshold=0.5)]
     two_valued, graded, low = (grade_completions(asked, each, store) for each in ways)
     assert two_valued.reward is None

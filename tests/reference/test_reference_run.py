@@ -46,7 +46,7 @@ N = 6  # completions a problem
 ANOTHER = "model.reference={outputs}/another"
 IMPORTED = "data.completions={outputs}/completions.jsonl"
 BARE = "data.completions={outputs}/bare.jsonl"
-GRADED = ["data.grader=tests.reference.closeness:grade", "data.reward=graded", "data.threshold=2.5"]
+GRADED = ["data.grader._target_=tests.reference.closeness.grade", "data.reward=graded", "data.threshold=2.5"]
 DISTINCT = "compose.duplicates=drop"
 RECOMPUTED = "optim.gradient_checkpointing=true"
 WARM_UP = ["optim.warmup_steps=2", "optim.schedule=cosine", "optim.epochs=2"]

@@ -18,7 +18,7 @@ from topr_exp import pipeline
 from topr_exp.__main__ import main
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.data.problems import load_problems
-from topr_exp.grading import check_name
+from topr_exp.grading import check_grader
 from topr_exp.models import model_folder
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
@@ -122,7 +122,7 @@ def test_each_file_of_a_saved_log_is_an_input(tmp_path: Path) -> None:
 
 
 def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeypatch):
-    text = "from topr_exp.algorithms.topr import Tapered\n\n\nclass Mine(Tapered):\n    pass\n"
+    text = "from topr_exp.algorithms.topr import Tapered\n\n\nclass Mine(Tapered):\n    pass\n\n\ndef grade(*_): ...\n"
     (tmp_path / "own_notebook.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     words = overrides(tmp_path, "algo._target_=own_notebook.Mine")
@@ -130,7 +130,7 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeyp
     (tmp_path / "own_notebook.py").write_text(f"{text}\n# another\n")
     with refused(r"own_notebook.py has changed since this process imported it; start a new one", ConfigError):
         config_of(*words)
-    check_name("own_notebook:Mine")  # workers import anew
+    check_grader("own_notebook.grade", {})  # workers import anew
     importlib.reload(sys.modules["own_notebook"])
     assert config_of(*words)
 
@@ -209,7 +209,7 @@ def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "our_grader", raising=False)
     grader = "def grade(completion, gold):\n    return {}\n"
     (tmp_path / "our_grader.py").write_text(grader.format('"correct"'))
-    settings = overrides(tmp_path, "data.grader=our_grader:grade")
+    settings = overrides(tmp_path, "data.grader._target_=our_grader.grade")
     assert run(config_of(*settings))["base"]["correct"] == 1.0
     (tmp_path / "our_grader.py").write_text(grader.format('"correct" if "7" in completion else "incorrect"'))
     with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; overwrite=true "):

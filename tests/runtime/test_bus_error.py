@@ -88,11 +88,19 @@ def test_who_started_a_process_gets_the_line_of_its_bus_error(has_log: bool, fol
 
 CUTTING = """
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from topr_exp.config.model import SamplerConfig
 from topr_exp.sampling.hf import HFSampler
 
 
-class Cutting(HFSampler):
+@dataclass(frozen=True, kw_only=True)
+class Cutting(SamplerConfig):
+    def build_sampler(self):
+        return CuttingSampler(self)
+
+
+class CuttingSampler(HFSampler):
     def release(self):
         for path in Path(os.environ["CUT"]).glob("rollouts/*/*.arrow"):
             os.truncate(path, 0)
@@ -102,7 +110,7 @@ class Cutting(HFSampler):
 @pytest.mark.extended
 def test_a_run_whose_completions_are_cut_short_fails_with_their_file(tmp_path: Path) -> None:
     (tmp_path / "cutting.py").write_text(CUTTING)
-    words = overrides(Path("out"), "sampler.name=cutting:Cutting")
+    words = overrides(Path("out"), "sampler._target_=cutting.Cutting", "sampler.name=cutting")
     cut = {"CUT": "out/store", "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-m", "topr_exp", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(cut))

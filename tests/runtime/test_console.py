@@ -71,7 +71,7 @@ def fill(folder: Path) -> None:
 def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path: Path) -> None:
     """Its files take no library's place, neither in the command nor in the processes that it starts."""
     fill(tmp_path)
-    words = ["experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"]
+    words = ["experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader._target_=own.grade"]
     command = [sys.executable, "-m", "topr_exp", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment(), **pipes)
@@ -86,8 +86,15 @@ def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path
 @pytest.mark.parametrize(
     "words",
     [
-        ["topr_exp", "-m", "experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"],
-        ["topr_exp.evaluate", "model=tiny", "data.grader=own:grade", "data.test_problems=4", "data.eval_n=2"],
+        [
+            "topr_exp",
+            "-m",
+            "experiment=smoke",
+            "output_dir=out",
+            "algo._target_=own.Loss",
+            "data.grader._target_=own.grade",
+        ],
+        ["topr_exp.evaluate", "model=tiny", "data.grader._target_=own.grade", "data.test_problems=4", "data.eval_n=2"],
         ["topr_exp.report", "sweep", "--out", "report"],
     ],
     ids=lambda words: words[0],

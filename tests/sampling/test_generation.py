@@ -123,12 +123,12 @@ def test_every_tuple_of_numbers_is_a_seed_of_its_own() -> None:
 )
 def test_what_a_samplers_own_class_returns_is_checked(sample: Sample, line: str) -> None:
     right = Sample([3, 1], [-0.5, 0.0], "stop")
-    check_samples([[right, right]], 1, 2, "own:Mine")
-    with refused(f"^sampler.name=own:Mine.*{line}"):
-        check_samples([[right, sample]], 1, 2, "own:Mine")
+    check_samples([[right, right]], 1, 2, "mine")
+    with refused(f"^sampler=mine.*{line}"):
+        check_samples([[right, sample]], 1, 2, "mine")
     for groups in ([[right]], [[right, right], [right]], []):
-        with refused(r"^sampler.name=own:Mine must return 2 completions for each of 1 prompts; got \["):
-            check_samples(groups, 1, 2, "own:Mine")
+        with refused(r"^sampler=mine must return 2 completions for each of 1 prompts; got \["):
+            check_samples(groups, 1, 2, "mine")
 
 
 def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_each_input_of_scores_is_in_their_key(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_each_input_of_verdicts_is_in_their_key() -> None:
-    own = "tests.grading.own_graders:contains"
+    own = "tests.grading.own_graders.contains"
     settings = {"graded": True, "threshold": 0.9}
     assert {field.name for field in dataclasses.fields(Grading)} == {"grader", *settings}
     assert_each_differs(
@@ -181,7 +181,7 @@ def test_a_users_grader_is_in_the_key_by_its_code(tmp_path: Path, monkeypatch: p
     keys = []
     for number in (1, 22):
         (tmp_path / "own_grader_of_keys.py").write_text(f"def grade(completion, gold):\n    return {number}\n")
-        keys.append(key_of_verdicts(grading=Grading("own_grader_of_keys:grade")))
+        keys.append(key_of_verdicts(grading=Grading("own_grader_of_keys.grade")))
     assert keys[0] != keys[1]
 
 

@@ -21,9 +21,9 @@ from topr_exp.schema import plain
 from topr_exp.sweeps import resume
 from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.named_code import (
-    CLASS_KEYS,
     CLUSTER_KEYS,
     KEYS,
+    TARGET_KEYS,
     cluster_code_settings,
     code_settings,
     is_installed,
@@ -174,7 +174,7 @@ Path(__file__).with_name("ran").touch()
 """
 CODE_BY_KEY = {
     "algo._target_": "nice_sweep.payload.Evil", "data._target_": "nice_sweep.payload.Evil",
-    "data.grader": "nice_sweep.payload:grade", "sampler.name": "nice_sweep.payload:Sampler",
+    "data.grader._target_": "nice_sweep.payload.grade", "sampler._target_": "nice_sweep.payload.Sampler",
     "sampler.python": "nice_sweep/python", "model.trust_remote_code": True,
 }  # fmt: skip
 
@@ -195,9 +195,11 @@ class PackedSweep:
         for path in self.folder.glob("*/launch.json"):
             stored = json.loads(path.read_text())
             for key, value in changes.items():
-                group, _, name = key.partition("__")
-                if name:
-                    stored["settings"][group][name] = value
+                *groups, name = key.split("__")
+                if groups == ["data", "grader"]:
+                    stored["settings"]["data"]["grader"] = {name: value}
+                elif groups:
+                    stored["settings"][groups[0]][name] = value
                 else:
                     stored[key] = value
             path.write_text(json.dumps(stored))
@@ -229,7 +231,7 @@ def test_a_setting_that_names_code_needs_confirmation(key: str, packed: PackedSw
     assert not packed.module_ran
     status = main(["resume", "nice_sweep", confirmation])
     printed = capsys.readouterr()
-    is_imported = key in CLASS_KEYS or key == "sampler.name"  # the others are needed once runs begin
+    is_imported = key in TARGET_KEYS and not key.startswith("data.grader")  # the others are needed once runs begin
     assert packed.module_ran == is_imported, printed
     if status == 0:
         assert f"code beyond topr_exp: {confirmation}\n" in printed.out
@@ -244,7 +246,7 @@ def test_the_list_of_settings_that_name_code_is_complete() -> None:
     for path in package.rglob("*.py"):
         if "topr_exp.import_own(" in path.read_text():
             callers.add(str(path.relative_to(package)))
-    # class_of: algo._target_, data._target_, sampler.name; grader: data.grader; generation: sampler.name
+    # class_of: algo._target_, data._target_, sampler._target_; grader: data.grader._target_
     assert callers == {"config/load.py", "grading/grader.py", "sampling/generation.py"}
     assert CODE_BY_KEY.keys() == {*KEYS}
 

@@ -24,7 +24,12 @@ from topr_exp.types import CORRECT, INCORRECT
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
 DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
-GRADED = ["data.grader=tests.reference.closeness:grade", "data.reward=graded", "data.threshold=2.5", "baseline=1"]
+GRADED = [
+    "data.grader._target_=tests.reference.closeness.grade",
+    "data.reward=graded",
+    "data.threshold=2.5",
+    "baseline=1",
+]
 LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
 

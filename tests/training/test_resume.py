@@ -140,7 +140,7 @@ def test_rounds_without_positives_are_told_at_the_end(smoke, tmp_path, monkeypat
     (tmp_path / "strict.py").write_text('def grade(completion, gold):\n    return "incorrect"\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    rounds = ["schedule=on_policy", "schedule.rounds=1", "schedule.prompts=4", "data.grader=strict:grade"]
+    rounds = ["schedule=on_policy", "schedule.rounds=1", "schedule.prompts=4", "data.grader._target_=strict.grade"]
     summary = run(config_of(*overrides(tmp_path), *rounds))
     assert summary["note"].startswith("0 % of the ")
     assert smoke[1]["note"] is None

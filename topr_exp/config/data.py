@@ -1,5 +1,6 @@
 """Settings of the problems and their prompts (the `data` group), and what a source of problems says of itself."""
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
+from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least, show
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
@@ -33,7 +34,7 @@ ENDINGS: dict[str, str] = {
 ASKED_AS = {"lenient": "gsm8k"}
 ANSWER_GRADERS = ("gsm8k", *ASKED_AS, "math", "final")
 # The package's own, which may run wherever their name comes from.
-GRADERS = {*ANSWER_GRADERS, "verdict", "topr_exp.grading.gym:grade"}
+GRADERS = (*ANSWER_GRADERS, "verdict", {"_target_": "topr_exp.grading.gym.grade"})
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
 Reward = Literal["pm1", "zero_one", "graded", "given"]
 LARGEST_REWARD = 3.4e38  # training computes in float32
@@ -59,9 +60,10 @@ class Columns(Section):
 class Grading:
     """Settings of grading."""
 
-    grader: str  # an answer format, or package.module:function
+    grader: str  # an answer format, or package.module.name of a user's function or class
     graded: bool = False  # the grader's numbers are the rewards
     threshold: float = 1.0  # smallest number that is correct, without a verdict
+    settings: str = "{}"  # of a user's class, as JSON
 
 
 LINE_BREAKS = Range(
@@ -104,7 +106,7 @@ class DataConfig(Section, ABC):
     completion_limit: OptionalCount = None  # token limit of a log without a finish column
     n: Count  # samples per training problem
     eval_n: Count  # samples per test problem
-    grader: str | None
+    grader: str | dict[str, Any] | None  # {_target_: package.module.name, ...} of a user's
     reward: Reward | None = None  # None: as in the algorithm's paper
     threshold: Annotated[float, FINITE] = (
         Grading.threshold
@@ -163,11 +165,25 @@ class DataConfig(Section, ABC):
 
     @property
     def grader_name(self) -> str:
-        """The grader by name: an answer format, or package.module:function."""
-        if self.grader is None:
-            formats = ", ".join(ANSWER_GRADERS)
-            raise ValueError(f"grader must be {formats} or package.module:function; got null")
-        return self.grader
+        """The grader by name: an answer format, or package.module.name of a user's."""
+        if isinstance(self.grader, dict) and isinstance(self.grader.get("_target_"), str):
+            return str(self.grader["_target_"])
+        if isinstance(self.grader, str) and self.grader in GRADERS:
+            return self.grader
+        example = "package.module.name"
+        if isinstance(self.grader, str) and ":" in self.grader:
+            example = self.grader.replace(":", ".")
+        raise ValueError(
+            f"grader must be {', '.join(ANSWER_GRADERS)} or your own by data.grader._target_={example}; "
+            f"got {show(self.grader)}"
+        )
+
+    def grading(self, *, graded: bool = False) -> Grading:
+        """Settings of grading; graded: the grader's numbers are the rewards."""
+        settings = {}
+        if isinstance(self.grader, dict):
+            settings = {name: value for name, value in self.grader.items() if name != "_target_"}
+        return Grading(self.grader_name, graded, self.threshold, json.dumps(settings, sort_keys=True))
 
     @property
     def asked_as(self) -> str | None:

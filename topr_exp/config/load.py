@@ -72,7 +72,7 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
 def build_section(group: str, values: Any) -> Any:
     """The settings of a group, checked."""
     schema = schema_of(group, values)
-    if group in TARGETS:
+    if group in TARGETS or (group == "sampler" and "_target_" in values):
         target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
     names = [field.name for field in dataclasses.fields(schema) if field.init]
     for key in values if isinstance(values, dict) else ():
@@ -97,10 +97,10 @@ def schema_of(group: str, values: Any) -> Any:
     if group in CHOICES:
         name = str(settings.get("name", values))
         if group == "sampler" and ":" in name:
-            if not hasattr(class_of("sampler.name", name), "sample"):
-                raise ConfigError(f"sampler.name={name}: not a sampler (a class with `sample`)")
-            return SamplerConfig
+            raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
         schemas = choices(group)
+        if group == "sampler" and "_target_" in given:
+            return user_sampler(given["_target_"], name)
         if name not in schemas:
             raise ConfigError(f"{group}.name={name}: expected one of {', '.join(schemas)}")
         return schemas[name]
@@ -120,11 +120,28 @@ def schema_of(group: str, values: Any) -> Any:
     return schema
 
 
+def user_sampler(target: Any, name: str) -> type[SamplerConfig]:
+    """The settings of a user's sampler; ConfigError where the class is none, or has the name of the package's."""
+    schema = class_of("sampler._target_", target)
+    is_sampler = isinstance(schema, type) and issubclass(schema, SamplerConfig) and hasattr(schema, "build_sampler")
+    if not is_sampler:
+        raise ConfigError(
+            f"sampler._target_={target}: not the settings of a sampler (a dataclass below "
+            "topr_exp.config.model.SamplerConfig with `build_sampler`)"
+        )
+    if name in SAMPLERS:
+        package_names = ", ".join(SAMPLERS)
+        raise ConfigError(f"sampler.name={name}: expected another name than {package_names} with sampler._target_")
+    return schema
+
+
 def class_of(key: str, target: Any) -> Any:
     """Import the class that a setting names; ConfigError where there is none."""
     if not isinstance(target, str):
         raise ConfigError(f"{key} must name a class, as in package.module.Class; got {show(target)}")
-    module, _, name = target.replace(":", ".").rpartition(".")
+    if ":" in target:
+        raise ConfigError(f"{key}={target}: write {key}={target.replace(':', '.')}")
+    module, _, name = target.rpartition(".")
     try:
         return getattr(topr_exp.import_own(module), name)
     except Exception as error:  # whatever the user's module raises

@@ -103,7 +103,7 @@ class Config(Section):
         """Settings of grading the completions; a verifier's verdict is compared with the truth."""
         if self.task.verifies:
             return Grading("verdict")
-        return Grading(self.data.grader_name, self.reward == "graded", self.data.threshold)
+        return self.data.grading(graded=self.reward == "graded")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def rewards(config: Config) -> Iterator[Rule]:
     allowed = "pm1, zero_one or graded, unless data.completions alone is trained on"
     yield "data.reward", has_log_alone or reward != "given", allowed
     gives_numbers = config.data.grader_name not in ANSWER_GRADERS
-    allowed = "pm1 or zero_one, unless data.grader=package.module:function gives numbers"
+    allowed = "pm1 or zero_one, unless data.grader._target_=package.module.name gives numbers"
     yield "data.reward", gives_numbers or reward != "graded", allowed
 
 

@@ -86,11 +86,11 @@ class Benchmarks(DataConfig):
 
     @property
     def grader_name(self) -> str:
-        return self.grader or self.name
+        return super().grader_name if self.grader is not None else self.name
 
     @property
     def asked_as(self) -> str:
-        return self.grader if self.grader in ENDINGS else self.name
+        return self.grader if isinstance(self.grader, str) and self.grader in ENDINGS else self.name
 
     @property
     def former(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Stage 3, rewards: completions and golds in; correct, incorrect or invalid out (docs/grading.md)."""
 
 from topr_exp.grading.extraction import extract, last_boxed
-from topr_exp.grading.grader import GRADER_VERSION, Grader, Outcome, check_name
+from topr_exp.grading.grader import GRADER_VERSION, Grader, Outcome, check_grader
 
-__all__ = ["GRADER_VERSION", "Grader", "Outcome", "check_name", "extract", "last_boxed"]
+__all__ = ["GRADER_VERSION", "Grader", "Outcome", "check_grader", "extract", "last_boxed"]

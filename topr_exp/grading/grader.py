@@ -3,12 +3,13 @@
 Text and arithmetic are compared in this process; sympy and users' graders run in worker processes.
 """
 
+import dataclasses
 import os
 import sysconfig
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -24,12 +25,13 @@ from topr_exp.grading.surroundings import is_number, without_words
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.distributed import CPUS_PER_PROCESS
 from topr_exp.runtime.files import find_module_file
+from topr_exp.schema import build
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
 GRADER_VERSION = "8"  # part of store keys: raise it with every change that can change a verdict
 
 NUMBER_FORMATS = ("gsm8k", "lenient")
-SYMBOLIC = "topr_exp.grading.symbolic:equal"
+SYMBOLIC = "topr_exp.grading.symbolic.equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
@@ -64,9 +66,10 @@ def cores() -> int:
 class Grader(AbstractContextManager["Grader"]):
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
-    `name` is an answer format ("gsm8k", "lenient", "math", "final") or "package.module:function", your function
+    `name` is an answer format ("gsm8k", "lenient", "math", "final") or "package.module.name", your function
     (completion, gold) -> "correct" | "incorrect" | "invalid", or a number, correct from `threshold` on; or a tuple of
     that and the answer's text (for maj@K), or of verdict, answer and number. With `graded` it has to give a number.
+    A dataclass whose instances are such functions has `settings`.
     `workers` sealed processes (default: `cores()`) start when first needed; a comparison gets `deadline` seconds
     (default: DEADLINE, your function OWN_DEADLINE). Thread-safe; a forked child starts its own. A context manager.
 
@@ -80,8 +83,10 @@ class Grader(AbstractContextManager["Grader"]):
         deadline: float | None = None,
         graded: bool = False,
         threshold: float = 1.0,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        check_name(name)
+        self.settings = dict(settings or {})
+        check_grader(name, self.settings)
         self._is_users = name not in FORMATS
         self.name, self.graded, self.threshold = name, graded, threshold
         self.workers = cores() if workers is None else workers
@@ -98,7 +103,7 @@ class Grader(AbstractContextManager["Grader"]):
         with self._lock:
             if self._pool is None or not self._pool.usable:
                 target = self.name if self._is_users else SYMBOLIC
-                self._pool = WorkerPool(target, self.workers, self.deadline)
+                self._pool = WorkerPool(target, self.workers, self.deadline, self.settings)
             return self._pool
 
     def close(self) -> None:
@@ -254,17 +259,18 @@ def version(name: str) -> str:
 
 def source_file(name: str) -> Path | None:
     """Find the file of a user's function; None for an answer format."""
-    return None if name in FORMATS else find_module_file(name.partition(":")[0])
+    return None if name in FORMATS else find_module_file(name.rpartition(".")[0])
 
 
-def check_name(name: str) -> None:
-    """Raises ConfigError unless `name` is an answer format or an importable "package.module:function"."""
+def check_grader(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless `name` is an answer format or importable, as package.module.name, with the settings."""
     if name in FORMATS:
         return
-    module_name, _, function_name = name.partition(":")
-    allowed = f"one of {', '.join(FORMATS)} or package.module:function"
-    if not (module_name and function_name):
-        raise ConfigError(f"grader must be {allowed}; got {name}")
+    module_name, _, attribute = name.rpartition(".")
+    allowed = f"one of {', '.join(FORMATS)} or package.module.name"
+    if not (module_name and attribute) or ":" in name:
+        hint = f" (write {name.replace(':', '.')})" if ":" in name else ""
+        raise ConfigError(f"grader must be {allowed}; got {name}{hint}")
     try:
         module = topr_exp.import_own(module_name, runs_here=False)
     except (Exception, SystemExit) as error:  # whatever the user's code raises when it is imported
@@ -274,8 +280,15 @@ def check_name(name: str) -> None:
         if place is not None:
             raise ConfigError(f"grader {name} cannot be loaded: {place} raised {reason}") from error
         raise ConfigError(f"grader {name} cannot be loaded ({reason}); it must be {allowed}") from error
-    if not callable(getattr(module, function_name, None)):
-        raise ConfigError(f"grader {name} cannot be loaded (it has no such function); it must be {allowed}")
+    grader = getattr(module, attribute, None)
+    if dataclasses.is_dataclass(grader) and "__call__" in vars(grader):
+        build(grader, settings, "data.grader.")
+    elif not callable(grader) or isinstance(grader, type):
+        kinds = "function or dataclass with `__call__`"
+        raise ConfigError(f"grader {name} cannot be loaded (it has no such {kinds}); it must be {allowed}")
+    elif settings:
+        key = f"data.grader.{min(settings)}"
+        raise ConfigError(f"nothing reads {key} here: {name} is a function, only a dataclass has settings")
 
 
 def _line_of(error: BaseException) -> str | None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -56,16 +56,17 @@ class _Assignment(NamedTuple):
 
 
 class WorkerPool:
-    """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
+    """`workers` processes that each run `target` ("package.module.name") on the strings of one task at a time.
 
     A worker without an answer `deadline` seconds after it began a task is killed: "timeout". A worker that ends by
     itself (memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a forked child.
     """
 
-    def __init__(self, target: str, workers: int, deadline: float) -> None:
+    def __init__(self, target: str, workers: int, deadline: float, settings: Mapping[str, Any] | None = None) -> None:
+        """settings: of a target that is a dataclass."""
         self.closed, self._deadline = False, deadline
         self._process, self._at_work = os.getpid(), threading.Lock()
-        self._server, self._control = _start_server(target)
+        self._server, self._control = _start_server(target, settings or {})
         self._workers: list[_Worker] = []
         try:
             for _ in range(workers):
@@ -189,14 +190,15 @@ def limit_sending(channel: Connection, seconds: float) -> None:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", full_seconds, microseconds))
 
 
-def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:
+def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start an interpreter with this one's import path; it inherits one socket and no other descriptor."""
     control, control_of_server = Pipe()
     repository = str(Path(__file__).resolve().parents[2])
     paths = [os.path.abspath(path) for path in (*sys.path, repository)]
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
-        f"from topr_exp.grading.worker import serve; serve({control_of_server.fileno()}, {os.getpid()}, {target!r})"
+        "from topr_exp.grading.worker import serve; "
+        f"serve({control_of_server.fileno()}, {os.getpid()}, {target!r}, {json.dumps(dict(settings))!r})"
     )
     with control_of_server:
         server = subprocess.Popen(

@@ -1,5 +1,6 @@
 """Verdicts on completions, kept in the store under the grader's version: a changed grader needs no new samples."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,8 @@ QUOTED_CHARACTERS = 100  # of the end of each
 
 def open_grader(grading: Grading) -> Grader:
     """Open the grader that the settings name."""
-    return Grader(grading.grader, graded=grading.graded, threshold=grading.threshold)
+    settings = json.loads(grading.settings)
+    return Grader(grading.grader, graded=grading.graded, threshold=grading.threshold, settings=settings)
 
 
 def grade_completions(completions: Completions, grading: Grading, store: Store) -> Completions:

@@ -21,6 +21,8 @@ from multiprocessing.reduction import recv_handle
 from numbers import Real
 from typing import Any, NoReturn
 
+from topr_exp.schema import build
+
 PACKAGE = "topr_exp."  # the package's own modules have a `prepare` that warms their caches
 CALLER_CHECK_SECONDS = (
     0.5  # a caller that was killed with -9, but whose socket a forked child holds, is noticed so soon
@@ -36,8 +38,10 @@ Task = Callable[..., Any]
 # ---- the server
 
 
-def serve(descriptor: int, caller: int, target: str) -> None:
-    """Load `target` ("package.module:function"), then fork workers on request until the caller ends.
+def serve(descriptor: int, caller: int, target: str, settings: str) -> None:
+    """Load `target` ("package.module.name"), then fork workers on request until the caller ends.
+
+    settings: as JSON, of a target that is a dataclass.
 
     The kernel then ends the workers.
     """
@@ -45,11 +49,13 @@ def serve(descriptor: int, caller: int, target: str) -> None:
     if sys.stderr is not None and stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode):
         relay_errors(descriptor)
     control = Connection(descriptor)
-    name, _, function = target.partition(":")
-    module = importlib.import_module(name)
+    module_name, _, name = target.rpartition(".")
+    module = importlib.import_module(module_name)
     if target.startswith(PACKAGE):
         module.prepare()
-    task: Task = getattr(module, function)
+    task: Task = getattr(module, name)
+    if isinstance(task, type):
+        task = build(task, json.loads(settings), "data.grader.")
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone

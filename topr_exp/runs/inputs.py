@@ -129,21 +129,17 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
         for path in source_files(data.completions):
             yield "data.completions", path
     yield from code_of_data(data)
-    sampler_module, colon, _ = config.sampler.name.partition(":")
-    if colon:
-        sampler_file = find_module_file(sampler_module)
-        if sampler_file is not None:
-            yield "sampler.name", sampler_file
-    algo_file = file_of_user_class(config.algo)
-    if algo_file is not None:
-        yield "algo._target_", algo_file
+    for key, settings in (("sampler._target_", config.sampler), ("algo._target_", config.algo)):
+        code_file = file_of_user_class(settings)
+        if code_file is not None:
+            yield key, code_file
 
 
 def code_of_data(data: DataConfig) -> Iterator[tuple[str, Path]]:
     """Yield the files of a user's code behind problems and grades, each with its setting."""
     grader_file = source_file(data.grader_name)
     if grader_file is not None:
-        yield "data.grader", grader_file
+        yield "data.grader._target_", grader_file
     data_file = file_of_user_class(data)
     if data_file is not None:
         yield "data._target_", data_file
@@ -159,11 +155,13 @@ def file_of_user_class(settings: object) -> Path | None:
 
 def user_packages(config: Config) -> Hashes:
     """Return name and version of the installed packages whose code settings name, by setting."""
-    modules = {"algo._target_": type(config.algo).__module__, "data._target_": type(config.data).__module__}
-    for key, name in {"data.grader": config.data.grader_name, "sampler.name": config.sampler.name}.items():
-        module, colon, _ = name.partition(":")
-        if colon:
-            modules[key] = module
+    modules = {
+        "algo._target_": type(config.algo).__module__,
+        "data._target_": type(config.data).__module__,
+        "sampler._target_": type(config.sampler).__module__,
+    }
+    if isinstance(config.data.grader, dict):
+        modules["data.grader._target_"] = config.data.grader_name.rpartition(".")[0]
     user_modules = {key: module for key, module in modules.items() if not module.startswith("topr_exp.")}
     if not user_modules:
         return {}

@@ -19,7 +19,7 @@ from topr_exp.config.groups import PAIRS_PER_PROBLEM, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.grading.grader import check_name
+from topr_exp.grading.grader import check_grader
 from topr_exp.imported.reader import RolloutReader
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
@@ -68,8 +68,8 @@ def check_files(config: Config, trains: bool = True) -> None:
         check_compiler(config.cluster.device)
     check_models(config)
     build_prompter(data)  # refuses missing worked examples
-    if data.grader is not None:
-        check_name(data.grader)
+    grading = data.grading()
+    check_grader(grading.grader, json.loads(grading.settings))
     try:
         check_problems(config)
     except TOPRError as error:
@@ -222,7 +222,7 @@ def problems_at_hand(data: DataConfig) -> ProblemSets | None:
 
 def load_gradable_problems(data: DataConfig) -> ProblemSets:
     """Load problems; TOPRError if the grader refuses over 5 % of the gold answers, a warning if it refuses some."""
-    from topr_exp.grading import Grader
+    from topr_exp.grading.verdicts import open_grader
 
     sets = load_problems(data)
     problems: list[Problem] = []
@@ -233,7 +233,7 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
             problems.append(problem)
             solutions.append(solution)
     golds = [problem.answer for problem in problems]
-    with Grader(data.grader_name, graded=data.reward == "graded", threshold=data.threshold) as grader:
+    with open_grader(data.grading(graded=data.reward == "graded")) as grader:
         outcomes = list(grader.grade(zip(solutions, golds, strict=True)))
     refused = [index for index, outcome in enumerate(outcomes) if outcome.verdict != "correct"]
     if not refused:
@@ -253,7 +253,7 @@ def remedy_for_golds(data: DataConfig) -> str:
     """Say what to do where the grader refuses gold answers."""
     if file_of_user_class(data):
         return f"let solution() of {type(data).__name__} return what it calls correct, or None where that can't be said"
-    if ":" in data.grader_name:
+    if isinstance(data.grader, dict):
         return "set data.correct to what it calls correct, as in '<answer>{answer}</answer>'"
     return "a gold is the answer alone; files in the form of GSM8K or MATH: data=gsm8k (or math) data.source=FOLDER"
 

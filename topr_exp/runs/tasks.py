@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.data import Grading
 from topr_exp.config.groups import EVALUATION_SEED
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import full_question, load_problems
@@ -74,7 +73,7 @@ class VerificationTask(Task):
     def sample_solutions(self, sampler: Sampler, store: Store) -> int:
         config = self.config
         solver = load_policy(config.solver, config.cluster.device)
-        grading = Grading(config.data.grader_name, threshold=config.data.threshold)
+        grading = config.data.grading()
 
         def solve(problems: Sequence[Problem], n: int, seed: int) -> Completions:
             questions = self.tokenize(problems, solver)

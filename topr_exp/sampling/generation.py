@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import topr_exp
 from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
@@ -22,6 +21,7 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import KEPT, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample, Sampler
+from topr_exp.schema import class_path
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, PROMPTS
 from topr_exp.store.source import Derivation
@@ -47,15 +47,15 @@ def open_sampler(
         from topr_exp.sampling.vllm import VLLM
 
         return closing(VLLM(config, scratch, trust_remote_code, beside_training))
-    if not is_user_sampler(config.name):
-        return closing(HFSampler(config, keeps_drawable=keeps_drawable))
-    module, _, factory = config.name.partition(":")
-    return closing(getattr(topr_exp.import_own(module), factory)(config))
+    if is_user_sampler(config):
+        sampler: Sampler = config.build_sampler()  # type: ignore[attr-defined]
+        return closing(sampler)
+    return closing(HFSampler(config, keeps_drawable=keeps_drawable))
 
 
-def is_user_sampler(name: str) -> bool:
-    """True for package.module:factory."""
-    return ":" in name
+def is_user_sampler(config: SamplerConfig) -> bool:
+    """True for settings by `sampler._target_`."""
+    return class_path(config) is not None
 
 
 def sample_completions(
@@ -89,7 +89,7 @@ def sample_completions(
             sampler.start(policy, prompt_ids)
         with sampler.reporting(progress.advance):
             samples_by_prompt = sampler.sample(policy, prompt_ids, n, (seed, shard), questions.stop)
-        if is_user_sampler(config.name):
+        if is_user_sampler(config):
             check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
         columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem=first)
         problem_ids = np.repeat([problem.id for problem in problems], n)
@@ -132,7 +132,7 @@ def sampling_key(
     }
     if isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
-    user_code = find_module_file(config.name.partition(":")[0]) if is_user_sampler(config.name) else None
+    user_code = find_module_file(type(config).__module__) if is_user_sampler(config) else None
     if user_code is not None:
         key["code"] = file_digest(user_code)
     if keeps_drawable:
@@ -144,20 +144,20 @@ def check_samples(samples_by_prompt: list[list[Sample]], prompts: int, n: int, n
     """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token."""
     sizes = [len(samples) for samples in samples_by_prompt]
     if sizes != [n] * prompts:
-        raise TOPRError(f"sampler.name={name} must return {n} completions for each of {prompts} prompts; got {sizes}")
+        raise TOPRError(f"sampler={name} must return {n} completions for each of {prompts} prompts; got {sizes}")
     for sample in chain.from_iterable(samples_by_prompt):
         logprobs = np.asarray(sample.logprobs, np.float64)
         if len(logprobs) != len(sample.tokens):
             raise TOPRError(
-                f"sampler.name={name} must return one log-probability per token; "
+                f"sampler={name} must return one log-probability per token; "
                 f"got {len(logprobs)} for {len(sample.tokens)} tokens"
             )
         is_valid = np.isfinite(logprobs) & (logprobs <= LOGPROB_ABOVE_ZERO)
         if not is_valid.all():
             invalid = logprobs[~is_valid][0]
-            raise TOPRError(f"sampler.name={name} must return finite log-probabilities of at most 0; got {invalid:g}")
+            raise TOPRError(f"sampler={name} must return finite log-probabilities of at most 0; got {invalid:g}")
         if sample.finish not in FINISHES:
-            raise TOPRError(f"sampler.name={name}: finish must be one of {', '.join(FINISHES)}; got {sample.finish!r}")
+            raise TOPRError(f"sampler={name}: finish must be one of {', '.join(FINISHES)}; got {sample.finish!r}")
 
 
 def table_of_samples(

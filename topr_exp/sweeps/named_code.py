@@ -16,20 +16,19 @@ from topr_exp.schema import plain
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 
-CLASS_KEYS = ("algo._target_", "data._target_")  # package.module.Class
-FUNCTION_KEYS = ("data.grader", "sampler.name")  # package.module:name; without a colon one of this package's
+TARGET_KEYS = ("algo._target_", "data._target_", "sampler._target_", "data.grader._target_")  # package.module.name
 COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
 CLUSTER_KEYS = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
-KEYS = (*CLASS_KEYS, *FUNCTION_KEYS, *COMMAND_KEYS)
+KEYS = (*TARGET_KEYS, *COMMAND_KEYS)
 
 
 def code_settings(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings of a run, as KEY=VALUE, that name code outside this package."""
     overrides = []
     for key in KEYS:
-        group, _, name = key.partition(".")
-        values = settings.get(group)
-        value = values.get(name) if isinstance(values, Mapping) else None
+        value: Any = settings
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
         if names_code(key, value):
             text = str(value).lower() if isinstance(value, bool) else str(value)
             overrides.append(f"{key}={text}")
@@ -40,8 +39,7 @@ def names_code(key: str, value: Any) -> bool:
     """True if a setting of KEYS names code outside this package."""
     if key in COMMAND_KEYS:
         return bool(value)
-    is_module = isinstance(value, str) and (key in CLASS_KEYS or ":" in value)
-    return is_module and package_of(value) != "topr_exp"
+    return isinstance(value, str) and package_of(value) != "topr_exp"
 
 
 def is_installed(override: str) -> bool:
@@ -51,7 +49,7 @@ def is_installed(override: str) -> bool:
 
 
 def package_of(name: str) -> str:
-    return name.replace(":", ".").partition(".")[0]
+    return name.partition(".")[0]
 
 
 def cluster_code_settings(cluster: ClusterConfig) -> list[str]:
