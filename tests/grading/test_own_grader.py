@@ -126,7 +126,7 @@ RESULT = r"must return one of correct, incorrect, invalid, or a number, .*; got 
 def test_its_mistakes_are_one_line_and_not_scored(said, message, obedient, tmp_path, monkeypatch):
     monkeypatch.setattr(obedient, "graded", True)
     said = said.replace("FILE", str(tmp_path / "file"))
-    with refused(rf"^grader own_graders:obedient {message}"):
+    with refused(rf"^grader own_graders.obedient {message}"):
         list(obedient.grade([("1", ""), (said, "")]))
     assert not any(tmp_path.iterdir())
 

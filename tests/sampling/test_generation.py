@@ -138,7 +138,11 @@ def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path: Path) ->
             groups[0][0].logprobs.pop()
             return groups
 
-    config = dataclasses.replace(CONFIG, name=f"{__name__}:Short")
+    class ShortConfig(SamplerConfig):
+        def build_sampler(self) -> Short:
+            return Short(self)
+
+    config = ShortConfig(**{field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)})
     with refused("one log-probability per token"):
         sample_completions(Short(config), policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
     assert not [path for path in tmp_path.rglob("shard-*") if path.suffix != ".claim"]

@@ -1,6 +1,7 @@
 """What finds stored data again: each input of each key, changed alone, gives another key; what doesn't count, none."""
 
 import dataclasses
+import importlib
 import itertools
 import json
 from collections.abc import Callable, Iterable
@@ -133,12 +134,24 @@ def test_each_other_input_of_completions_is_in_their_key() -> None:
     assert heads[0] != heads[1]  # an engine's output layer is another
 
 
+OWN_SAMPLER = """
+from topr_exp.config.model import SamplerConfig
+
+class Own(SamplerConfig):
+    number = {number}
+
+    def build_sampler(self): ...
+"""
+
+
 def test_a_users_sampler_is_in_the_key_by_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     keys = []
     for number in (1, 2):
-        (tmp_path / "own_sampler_of_keys.py").write_text(f"number = {number}\n")
-        keys.append(key_of_rollouts(config=dataclasses.replace(CONFIG, name="own_sampler_of_keys:Own")))
+        (tmp_path / "own_sampler_of_keys.py").write_text(OWN_SAMPLER.format(number=number))
+        sampler = importlib.reload(importlib.import_module("own_sampler_of_keys"))
+        settings = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+        keys.append(key_of_rollouts(config=sampler.Own(**settings)))
     assert keys[0] != keys[1]
 
 
@@ -162,7 +175,7 @@ def test_each_input_of_scores_is_in_their_key(monkeypatch: pytest.MonkeyPatch) -
 
 def test_each_input_of_verdicts_is_in_their_key() -> None:
     own = "tests.grading.own_graders.contains"
-    settings = {"graded": True, "threshold": 0.9}
+    settings = {"graded": True, "threshold": 0.9, "settings": '{"cost": 1}'}
     assert {field.name for field in dataclasses.fields(Grading)} == {"grader", *settings}
     assert_each_differs(
         key_of_verdicts,
