@@ -212,7 +212,9 @@ def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.Monke
     settings = overrides(tmp_path, "data.grader._target_=our_grader.grade")
     assert run(config_of(*settings))["base"]["correct"] == 1.0
     (tmp_path / "our_grader.py").write_text(grader.format('"correct" if "7" in completion else "incorrect"'))
-    with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; overwrite=true "):
+    with pytest.raises(
+        TOPRError, match=r"data.grader._target_ \(our_grader.py\) has changed since .*; overwrite=true "
+    ):
         run(config_of(*settings))
     assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
     again = move_overwritten_folder(config_of(*settings, "overwrite=true"))
