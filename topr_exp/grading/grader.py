@@ -4,6 +4,7 @@ Text and arithmetic are compared in this process; sympy and users' graders run i
 """
 
 import dataclasses
+import json
 import os
 import sysconfig
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import topr_exp
-from topr_exp.config.data import LARGEST_REWARD
+from topr_exp.config.data import LARGEST_REWARD, Grading
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
@@ -236,6 +237,12 @@ class Grader(AbstractContextManager["Grader"]):
                 verdict = "correct" if reward >= self.threshold else "incorrect"
             return Outcome(verdict, answer, "user", None if reward is None else float(reward))
         raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
+
+
+def open_grader(grading: Grading) -> Grader:
+    """Open the grader that the settings name."""
+    settings = json.loads(grading.settings)
+    return Grader(grading.grader, graded=grading.graded, threshold=grading.threshold, settings=settings)
 
 
 def _is_outcome(verdict: Any, answer: Any, reward: Any) -> bool:

@@ -1,6 +1,5 @@
 """Verdicts on completions, kept in the store under the grader's version: a changed grader needs no new samples."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
 from topr_exp.grading.extraction import FORMATS, why_invalid
-from topr_exp.grading.grader import Grader, Outcome, version
+from topr_exp.grading.grader import Grader, Outcome, open_grader, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
@@ -23,12 +22,6 @@ from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem, Verdict
 
 INVALID_EXAMPLES = 3  # completions that a warning quotes
 QUOTED_CHARACTERS = 100  # of the end of each
-
-
-def open_grader(grading: Grading) -> Grader:
-    """Open the grader that the settings name."""
-    settings = json.loads(grading.settings)
-    return Grader(grading.grader, graded=grading.graded, threshold=grading.threshold, settings=settings)
 
 
 def grade_completions(completions: Completions, grading: Grading, store: Store) -> Completions:

@@ -222,7 +222,7 @@ def problems_at_hand(data: DataConfig) -> ProblemSets | None:
 
 def load_gradable_problems(data: DataConfig) -> ProblemSets:
     """Load problems; TOPRError if the grader refuses over 5 % of the gold answers, a warning if it refuses some."""
-    from topr_exp.grading.verdicts import open_grader
+    from topr_exp.grading.grader import open_grader
 
     sets = load_problems(data)
     problems: list[Problem] = []
