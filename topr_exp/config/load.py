@@ -99,8 +99,8 @@ def schema_of(group: str, values: Any) -> Any:
         if group == "sampler" and ":" in name:
             raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
         schemas = choices(group)
-        if group == "sampler" and "_target_" in given:
-            return user_sampler(given["_target_"], name)
+        if group == "sampler" and "_target_" in settings:
+            return user_sampler(settings["_target_"], name)
         if name not in schemas:
             raise ConfigError(f"{group}.name={name}: expected one of {', '.join(schemas)}")
         return schemas[name]
