@@ -106,7 +106,7 @@ class DataConfig(Section, ABC):
     completion_limit: OptionalCount = None  # token limit of a log without a finish column
     n: Count  # samples per training problem
     eval_n: Count  # samples per test problem
-    grader: str | dict[str, Any] | None  # {_target_: package.module.name, ...} of a user's
+    grader: str | dict[str, Any] | None
     reward: Reward | None = None  # None: as in the algorithm's paper
     threshold: Annotated[float, FINITE] = (
         Grading.threshold
