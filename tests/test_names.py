@@ -1,0 +1,34 @@
+"""Names of values: nouns of the domain, no pronouns, articles or participles."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+# What such a word names depends on the sentence around it, so a reader has to find that sentence first.
+GRAMMAR_WORDS = frozenset(
+    "found each one other others some given told asked known said made there whole own ours theirs rest wanted before "
+    "now then more most least beside later earlier kept held shown alone what seen chosen drawn done gone both these "
+    "those such none again same wrote taken".split()
+)
+FOLDERS = ("topr_exp", "reproduce", "scripts")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def bindings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, name) of each variable and parameter that is bound."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_value_is_named_by_a_pronoun_or_participle(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named_by_grammar = [f"line {line}: {name}" for line, name in bindings(tree) if name.strip("_") in GRAMMAR_WORDS]
+    assert not named_by_grammar
