@@ -74,21 +74,21 @@ def work(parser: ArgumentParser, words: list[str]) -> int:
 
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
-    given = given_settings(args)
-    args.overrides += [] if "name" in given else ["name=evaluations"]
+    command_line = given_settings(args)
+    args.overrides += [] if "name" in command_line else ["name=evaluations"]
     composer, run = Composer(args), dict[str, Any]()
     model = composer.other_model(composer.fixed())
     if model is not None and model.folder is not None:
         run = settings_beside(model.folder.resolve())
         data = run.get("data", {}).get("name")
-        if "data" not in given and data in composer.loader.get_group_options("data"):
+        if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
     jobs = list(composer.jobs(composer.base()))
     if len(jobs) > 1:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
     ((_, composed),) = jobs
     if run:
-        ask_as(run, composed, given)
+        ask_as(run, composed, command_line)
     elif model is not None:
         say(f"settings of {model.described}")
     if model is not None and model.folder is not None:
@@ -99,18 +99,18 @@ def settings(args: Namespace) -> Config:
 
 
 def given_settings(args: Namespace) -> dict[str, str]:
-    given: dict[str, str] = {}
+    command_line: dict[str, str] = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
         read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")
         if not read and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
-        if key in given:
-            raise ConfigError(f"{key}={given[key]} and {text}: {key} is given twice; give it once")
-        given[key] = value
-    if not {"model", "model.path"} & given.keys():
+        if key in command_line:
+            raise ConfigError(f"{key}={command_line[key]} and {text}: {key} is given twice; give it once")
+        command_line[key] = value
+    if not {"model", "model.path"} & command_line.keys():
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")
-    return given
+    return command_line
 
 
 def settings_beside(weights: Path) -> dict[str, Any]:
@@ -125,43 +125,46 @@ def settings_beside(weights: Path) -> dict[str, Any]:
     if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
     keys = [key.split(".") for key in NEVER_TAKEN]
-    left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
-    note = f", but not {', '.join(left)}: only the command line gives it" if left else ""
+    refused = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
+    note = f", but not {', '.join(refused)}: only the command line gives it" if refused else ""
     say(f"settings of the run in {folder}{note}")
     return renew(run)
 
 
-def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> None:
-    """Put what a run asked into composed settings, but where the command line says otherwise.
+def ask_as(run: dict[str, Any], composed: DictConfig, command_line: dict[str, str]) -> None:
+    """Put the question of a run into composed settings, except where the command line says otherwise.
 
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
     where the question rests on code of the user's, which is taken from the command line alone.
     """
-    asked = {field.name for source in choices("data").values() for field in fields(source)} - {*OF_LOG} | {"_target_"}
-    for group, keys in {**TAKEN, "data": asked}.items():
+    question_keys = {field.name for source in choices("data").values() for field in fields(source)}
+    question_keys = question_keys - {*OF_LOG} | {"_target_"}
+    for group, keys in {**TAKEN, "data": question_keys}.items():
         stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
-        now: Any = OmegaConf.to_container(composed[group])
-        other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
-        if other:
+        settings: Any = OmegaConf.to_container(composed[group])
+        is_other_choice = group != "model" and command_line.get(group, stored.get("name")) != stored.get("name")
+        if is_other_choice:
             keys = keys - ENGINE - {"name"} if group == "sampler" else set()
         else:
-            now = {key: value for key, value in now.items() if key in stored or f"{group}.{key}" in given}
-            if group == "sampler" and "_target_" in now and now["_target_"] == stored.get("_target_"):
-                keys = stored.keys() - {"_target_"}  # the settings of a user's sampler
+            settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
+            is_users_sampler = group == "sampler" and "_target_" in settings
+            if is_users_sampler and settings["_target_"] == stored.get("_target_"):
+                keys = stored.keys() - {"_target_"}
         for key, value in stored.items():
-            name, decides = f"{group}.{key}", group == "data" and key not in OF_LOG
-            if name in given or any(key.startswith(f"{name}.") for key in given):
+            name = f"{group}.{key}"
+            is_question = (group == "data" and key not in OF_LOG) or name in PACKAGE
+            if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
                 continue
             if key in keys and value in PACKAGE.get(name, [value]):
-                now[key] = literal(value)
-            elif not other and (decides or name in PACKAGE) and composed[group].get(key) != value:
+                settings[key] = literal(value)
+            elif not is_other_choice and is_question and composed[group].get(key) != value:
                 if isinstance(value, dict) and "_target_" in value:
                     name, value = f"{name}._target_", value["_target_"]
                 raise ConfigError(
                     f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
                     f"its folder: give {name}=... on the command line, the same if you trust it"
                 )
-        composed[group] = now
+        composed[group] = settings
 
 
 def evaluate_model(config: Config) -> None:
@@ -183,8 +186,8 @@ def evaluate_model(config: Config) -> None:
     with stop.listening(), stop.immediate():
         task = load_task(config, test_only=True)
         weights = weights_fingerprint(fetch_model_folder(config.model.path, config.model.revision))
-        asked = {name: value for name, value in config.identity.items() if name in DECIDE}
-        folder = folder_of(config, asked, weights)
+        question = {name: value for name, value in config.identity.items() if name in DECIDE}
+        folder = folder_of(config, question, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         store = Store(config.store, stop)
@@ -194,11 +197,11 @@ def evaluate_model(config: Config) -> None:
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device)
             test = task.tokenize(task.sets.test, policy)
-            what = "solutions to verify" if config.task.verifies else "problems"
+            kind = "solutions to verify" if config.task.verifies else "problems"
             size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
             say(
                 f"model   {config.model.path} ({size}, {policy.device_description})\n"
-                f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {what}, "
+                f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {kind}, "
                 f"{config.data.eval_n} completions each"
             )
             if slow := slow_precision(policy.device.type, policy.precision):
@@ -209,14 +212,14 @@ def evaluate_model(config: Config) -> None:
         store.check_unchanged()
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
-        write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
-    shown = evaluation_table(figures["verifier"]) if "verifier" in figures else table(figures)
-    say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
+        write_json(folder / "eval.json", {**question, "weights": weights, "figures": figures})
+    text = evaluation_table(figures["verifier"]) if "verifier" in figures else table(figures)
+    say(f"\n{text}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
 
 
-def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
+def folder_of(config: Config, question: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to the same weights."""
-    decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
+    decides = {**question, "weights": weights, "model": {**question["model"], "path": None}}
     name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])
     return Path(config.output_dir) / config.name / hashed(name, decides)
 

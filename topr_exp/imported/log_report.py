@@ -172,10 +172,10 @@ def without_end(ids: NDArray[np.integer], policy: Policy) -> NDArray[np.integer]
 
 def describe_logprob_gap(completions: Completions, policy: Policy, batch_size: int) -> str:
     """Say how far the given log-probabilities are from the model's, on some of the completions."""
-    given = completions.lists("sampler_logp")
+    log_mu = completions.lists("sampler_logp")
     rows = np.unique(np.linspace(0, len(completions) - 1, COMPARED_ROWS).round().astype(int)).tolist()
     scored = log_probabilities(policy, completions, rows, batch_size)["logp"].to_pylist()
-    gaps = [np.array(logp, np.float64) - given[row] for row, logp in zip(rows, scored, strict=True)]
+    gaps = [np.array(logp, np.float64) - log_mu[row] for row, logp in zip(rows, scored, strict=True)]
     sequence_gaps = torch.tensor([gap.sum() for gap in gaps])
     ess = effective_sample_size(sequence_gaps)
     token_gap = np.abs(np.concatenate(gaps)).mean()

@@ -45,10 +45,10 @@ class Policies:
             return
         if iteration > 1:
             self.reload()
-        before = self.folder.model_of(iteration - 1) if iteration > 1 else None
+        trained_folder = self.folder.model_of(iteration - 1) if iteration > 1 else None
         base = find_folder(model.path)
         name = str(base.resolve()) if base is not None else model.path
-        self.trained.add_adapter(model.lora, self.config.seed, base_path=name, trained_folder=before)
+        self.trained.add_adapter(model.lora, self.config.seed, base_path=name, trained_folder=trained_folder)
 
     def reference(self) -> Policy | None:
         """π_ref, where the loss has one."""

@@ -27,16 +27,16 @@ def rounded_weights(model: Any, kind: str) -> Iterator[None]:
 
     bfloat16: all of them. Else, as engines quantize, the blocks' matrices (a number in their names), not an adapter's.
     """
-    named = [] if kind == "none" else [*model.named_parameters()]
+    parameters = [] if kind == "none" else [*model.named_parameters()]
     if kind != "bfloat16":
-        named = [(name, weight) for name, weight in named if weight.ndim > 1 and is_in_block(name)]
-    before = [weight.data for _, weight in named]
+        parameters = [(name, weight) for name, weight in parameters if weight.ndim > 1 and is_in_block(name)]
+    exact_weights = [weight.data for _, weight in parameters]
     try:
-        for _, weight in named:
+        for _, weight in parameters:
             weight.data = rounded(weight.data, kind)
         yield
     finally:
-        for (_, weight), data in zip(named, before, strict=True):
+        for (_, weight), data in zip(parameters, exact_weights, strict=True):
             weight.data = data
 
 
@@ -59,26 +59,31 @@ def rounded(weight: Tensor, kind: str) -> Tensor:
 
 
 def measure_mismatch(
-    scored: Sequence[NDArray[np.float32]], sampler: Sequence[NDArray[np.float32]], asked: SamplerConfig | None = None
+    scored: Sequence[NDArray[np.float32]],
+    sampler: Sequence[NDArray[np.float32]],
+    mismatched: SamplerConfig | None = None,
 ) -> dict[str, Any]:
     """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
 
     scored, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
     distribution drawn from (after temperature, top-k and top-p). The product is the factor by which π/q of a completion
-    differs from π/μ: all 1 where nothing was cut off, below 1 where it was. asked: its mismatch is told with KL(q ‖ μ)
-    a token and a completion, unbiased means of μ/q − 1 − log μ/q, or where not all can be drawn of −log μ/q.
+    differs from π/μ: all 1 where nothing was cut off, below 1 where it was. mismatched: a sampler with a deliberate
+    mismatch, which is added with KL(q ‖ μ) a token and a completion: unbiased means of μ/q − 1 − log μ/q, or of
+    −log μ/q where not all tokens can be drawn.
     """
     values = [m.astype(np.float64) - s for m, s in zip(scored, sampler, strict=True)]
     tokens = np.concatenate(values)
     sums = np.array([value.sum() for value in values])
-    terms = -tokens if asked is not None and asked.cuts else np.expm1(tokens.clip(max=LARGEST)) - tokens
+    terms = np.expm1(tokens.clip(max=LARGEST)) - tokens
+    if mismatched is not None and mismatched.cuts:
+        terms = -tokens
     kl = {"kl_token": float(terms.mean()), "kl_answer": float(terms.sum() / len(values))}
     return {
         "tokens": len(tokens),
         "per_token": quantiles(tokens),
         "per_token_mean_absolute": float(np.abs(tokens).mean()),
         "sequence_ratio": {key: math.exp(min(value, LARGEST)) for key, value in quantiles(sums).items()},
-        **({"put_in": plain(asked.mismatch), **kl} if asked is not None else {}),
+        **({"put_in": plain(mismatched.mismatch), **kl} if mismatched is not None else {}),
     }
 
 
@@ -87,12 +92,12 @@ def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
     return dict(zip(QUANTILES, np.quantile(values, [*QUANTILES.values()]).tolist(), strict=True))
 
 
-def describe_mismatch(found: dict[str, Any]) -> str:
+def describe_mismatch(mismatch: dict[str, Any]) -> str:
     """The verdict in a line: whether the sampler's log-probabilities are training's but for rounding."""
-    token, ratio = found["per_token"], found["sequence_ratio"]
+    token, ratio = mismatch["per_token"], mismatch["sequence_ratio"]
     largest = max(abs(token["min"]), abs(token["max"]))
-    if "put_in" in found:
-        kl = f"KL {found['kl_token']:.2g} a token, {found['kl_answer']:.2g} a completion"
+    if "put_in" in mismatch:
+        kl = f"KL {mismatch['kl_token']:.2g} a token, {mismatch['kl_answer']:.2g} a completion"
         return f"sampler and trainer differ as sampler.mismatch asks: {kl}, at most {largest:.2g} at a token"
     if largest <= AGREEMENT:
         return f"sampler and trainer agree: largest difference {largest:.0e} a token"

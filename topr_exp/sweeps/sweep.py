@@ -142,9 +142,9 @@ def make_runs(jobs: Iterable[Job], arguments: list[str], earlier_runs: Iterable[
         settings = plain(job.config)
         run = Run(folder, last_number + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
         if folder.name in earlier_by_name:
-            earlier = earlier_by_name[folder.name]
-            run.number = earlier.number
-            run.job = earlier.job
+            earlier_run = earlier_by_name[folder.name]
+            run.number = earlier_run.number
+            run.job = earlier_run.job
         last_number = max(last_number, run.number)
         runs.append(run)
     return runs

@@ -102,8 +102,8 @@ class AsyncRounds(Rounds):
                 indices, _ = self.choose_prompts(due)
                 first_shard, other_indices = 0, None  # as on-policy, where all begin at once
                 if not is_started_now.all():  # groups that begin at another time draw other problems
-                    others = np.setdiff1d(np.arange(len(self.collector.questions.prompts)), indices)
-                    first_shard, other_indices = (due - number) * shards, others[due - number :: len(shares)]
+                    other_problems = np.setdiff1d(np.arange(len(self.collector.questions.prompts)), indices)
+                    first_shard, other_indices = (due - number) * shards, other_problems[due - number :: len(shares)]
                 tables = self.sample_groups(indices[is_started_now], due, first_shard, other_indices=other_indices)
                 self.queue += [Group(table, number, due) for table in tables]
         batch = [group for group in self.queue if group.due == number]
@@ -215,24 +215,24 @@ class AsyncRounds(Rounds):
             shard = positions[start : start + shard_size]
             lengths = [longest(self.queue[position].table) for position in shard]
             kept_tokens = [length - tokens_left[position] for position, length in zip(shard, lengths, strict=True)]
-            earlier = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
+            drawn_tables = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
             seed = (self.iteration, number, start, IN_FLIGHT)
-            table = self.draw_rest(earlier, np.repeat(kept_tokens, self.n), seed)
+            table = self.draw_rest(drawn_tables, np.repeat(kept_tokens, self.n), seed)
             for position, part, length, tokens in zip(
                 shard, self.split_groups(table), lengths, kept_tokens, strict=True
             ):
                 group, extra_time = self.queue[position], (longest(part) - length) / rate
                 self.queue[position] = Group(part, group.born if tokens else number, group.due + extra_time)
 
-    def draw_rest(self, earlier: pa.Table, kept_tokens: np.ndarray, seed: tuple[int, ...]) -> pa.Table:
+    def draw_rest(self, completions: pa.Table, kept_tokens: np.ndarray, seed: tuple[int, ...]) -> pa.Table:
         """Draw completions again from a token on; log μ of a token is by the weights that drew it.
 
         kept_tokens: [rows] tokens of each completion that stay.
         """
         collector = self.collector
         assert isinstance(collector.sampler, HFSampler)
-        problem_index = earlier["problem"].to_numpy()
-        rows = zip(*(earlier[name].to_pylist() for name in ("tokens", "sampler_logp", "finish")), strict=True)
+        problem_index = completions["problem"].to_numpy()
+        rows = zip(*(completions[name].to_pylist() for name in ("tokens", "sampler_logp", "finish")), strict=True)
         samples, growing, prompts = [], [], []
         for row, ((tokens, logp, finish), keep) in enumerate(zip(rows, kept_tokens, strict=True)):
             is_growing = len(tokens) > keep
@@ -249,9 +249,11 @@ class AsyncRounds(Rounds):
             table = table_of_samples(policy, groups, stop)
             table = collector.grade_and_score(table, policy, problem_index[:: self.n])
         logprobs = []
-        for earlier_logp, logp, keep in zip(Ragged(earlier["logp"]), Ragged(table["logp"]), kept_tokens, strict=True):
+        for earlier_logp, logp, keep in zip(
+            Ragged(completions["logp"]), Ragged(table["logp"]), kept_tokens, strict=True
+        ):
             logprobs.append(np.concatenate([earlier_logp[:keep], logp[keep:]]))
-        self.trainer.count_sampled(token_count(table) - token_count(earlier))
+        self.trainer.count_sampled(token_count(table) - token_count(completions))
         position = table.column_names.index("logp")
         return table.set_column(position, "logp", pa.array(logprobs, pa.list_(pa.float32())))
 

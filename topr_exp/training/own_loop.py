@@ -31,7 +31,7 @@ class ConfiguredLoss:
     mu: MuSource
 
     def __post_init__(self) -> None:
-        given = {
+        values = {
             "optim.reduction": self.reduction,
             "mu": self.mu,
             "algo.length_normalize": self.function.divides_by_length,
@@ -44,7 +44,7 @@ class ConfiguredLoss:
         ]
         for key, holds, allowed in rules:
             if not holds:
-                raise ConfigError(f"{key} must be {allowed}; got {show(given[key])}")
+                raise ConfigError(f"{key} must be {allowed}; got {show(values[key])}")
 
     @property
     def name(self) -> str:

@@ -143,9 +143,9 @@ class Rounds:
         if batch.groups:
             return
         problems = self.problems_drawn()
-        drawn = f"{problems} problems that round {number} drew" if problems else f"what was drawn for round {number}"
+        source = f"{problems} problems that round {number} drew" if problems else f"what was drawn for round {number}"
         raise TOPRError(
-            f"compose.pass_rate={self.selection.pass_rate}: of {drawn} ({MAX_DRAWS} times) none is solved so often"
+            f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
         )
 
     def training_set(self, number: int) -> TrainingSet:
@@ -180,23 +180,23 @@ class Rounds:
 
         With `compose.pass_rate`, other problems (default: all) are drawn until enough pass, at most `max_draws` times.
         """
-        wanted, drawn = len(indices), indices[:0]
+        group_count, drawn_indices = len(indices), indices[:0]
         if other_indices is None:
             other_indices = np.arange(len(self.collector.questions.prompts))
         groups: list[pa.Table] = []
         for draw in range(max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
-                indices = rng.permutation(np.setdiff1d(other_indices, drawn))[: self.schedule.prompts]
-            if len(groups) >= wanted or not len(indices):
+                indices = rng.permutation(np.setdiff1d(other_indices, drawn_indices))[: self.schedule.prompts]
+            if len(groups) >= group_count or not len(indices):
                 break
             table = self.collector.collect(indices, number, first_shard)
             first_shard += -(-len(indices) // self.collector.sampler.config.prompts_per_shard)
             self.drawn.append(table)
             groups += self.solved_often_enough(table)
-            drawn = np.concatenate([drawn, indices])
+            drawn_indices = np.concatenate([drawn_indices, indices])
         self.problems_kept += len(groups)
-        return groups[:wanted]
+        return groups[:group_count]
 
     def split_groups(self, table: pa.Table) -> list[pa.Table]:
         """One table for each problem."""
