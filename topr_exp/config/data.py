@@ -84,7 +84,7 @@ class NoAnswer(NamedTuple):
     """In the place of a problem whose gold answer can't be read: it is left out and counted."""
 
     where: str
-    what: str = "answer"
+    kind: str = "answer"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ def read_split(source: DataConfig, split: str) -> tuple[list[Problem], SplitRepo
         raise TOPRError(source.why_empty(split))
     if len(unparsable) > LARGEST_UNPARSABLE_SHARE * total:
         raise TOPRError(
-            f"{origin}: {len(unparsable)} of {total} problems have no {unparsable[0].what} that can be read "
+            f"{origin}: {len(unparsable)} of {total} problems have no {unparsable[0].kind} that can be read "
             f"(at most 5 % may be left out); the first is {unparsable[0].where}"
         )
     return problems, SplitReport(origin, len(unparsable))
