@@ -44,7 +44,7 @@ reproduce fig1 --out Makefile | 2 | not a folder
 reproduce.rates seed=1 | 2 | name the figures whose learning rates are to be chosen
 reproduce.rates fig0 | 2 | fig0: no such figure
 reproduce.rates fig1 cluster=slurm | 2 | cluster=slurm: only cluster=local chooses rates
-topr_exp.grade --format mml | 2 | grader must be one of gsm8k, lenient, math, final, verdict or package.module:f
+topr_exp.grade --format mml | 2 | grader must be one of gsm8k, lenient, math, final, verdict or package.module.name
 """
 
 

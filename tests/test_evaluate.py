@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, lines_of, overrides
-from topr_exp import pipeline
+from topr_exp import session
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import main
 from topr_exp.models.loading import load_model
@@ -97,15 +97,15 @@ def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: 
     assert told["model"] == {**told["model"], "name": "x", "path": str(folder), "dtype": "float32"}
 
 
-def test_a_run_whose_model_and_problems_have_names_of_their_own(finished: Path, tmp_path: Path) -> None:
+def test_a_run_whose_model_has_a_name_of_its_own(finished: Path, tmp_path: Path) -> None:
     """model.name=mine beside a YAML's settings, as the documents tell; no YAML has that name."""
     shutil.copytree(finished, tmp_path / "run")
     stored = json.loads((finished / "config.json").read_text())
-    stored["resolved"]["model"]["name"], stored["resolved"]["data"]["name"] = "mine", "ours"
+    stored["resolved"]["model"]["name"] = "mine"
     (tmp_path / "run" / "config.json").write_text(json.dumps(stored))
     assert main([f"model={tmp_path / 'run'}", f"output_dir={tmp_path / 'a'}", "cluster.threads=1"]) == 0
     told, summary = found(tmp_path / "a"), json.loads((finished / "summary.json").read_text())
-    assert (told["model"]["name"], told["data"]["name"], told["model"]["dtype"]) == ("mine", "ours", "float32")
+    assert (told["model"]["name"], told["model"]["dtype"]) == ("mine", "float32")
     assert told["figures"]["pass@1"] == summary["final"]["pass@1"]
 
 
@@ -140,7 +140,7 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
             "sampler._target_=brought.Own of the run that wrote",
         ),
         ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
-        ("data", {"name": "brought"}, 0, ""),
+        ("data", {"name": "brought"}, 2, "brought: expected one of gsm8k, math"),
         ("data", {"stop": ["${oc.env:HOME}"]}, 0, ""),
         ("data", {"seed": {"a:1,b": 1}}, 2, "data.seed={'a:1,b': 1}: expected a whole number"),
         ("model", [], 2, "no settings of a run"),
@@ -214,7 +214,7 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(t
     load_policy(config.model, "cpu")
     preview_prompt(config)
     monkeypatch.setattr(generation, "open_sampler", refuse)
-    monkeypatch.setattr(pipeline, "open_sampler", refuse)
+    monkeypatch.setattr(session, "open_sampler", refuse)
     with pytest.raises(TOPRError, match="no sampler"):
         run(config)
     assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL, *words]) == 1

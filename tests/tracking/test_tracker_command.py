@@ -50,13 +50,11 @@ def test_every_record_arrives_once_and_in_order(resumed: tuple[Path, str]) -> No
     assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows})
 
 
-def test_summary_weights_and_completions_arrive(resumed: tuple[Path, str]) -> None:
+def test_summary_and_completions_arrive(resumed: tuple[Path, str]) -> None:
     folder, _ = resumed
     records, stored = inspect(folder), json.loads((folder / "summary.json").read_text())
     assert summary(records)["final/pass_at_1"] == pytest.approx(stored["final"]["pass@1"])
     assert summary(records)["seconds/training"] == stored["seconds"]["training"]
-    weights = next(record["artifact"] for record in records if record.get("artifact", {}).get("type") == "model")
-    assert {"config.json", "model.safetensors"} <= {entry["path"] for entry in weights["manifest"]["contents"]}
     paths = offline_folders(folder)[0].glob("files/media/table/*.json")
     tables = [json.loads(path.read_text()) for path in paths]
     assert len(tables) == 2

@@ -180,5 +180,5 @@ def test_a_round_that_keeps_nothing(tmp_path: Path) -> None:
     with pytest.raises(TOPRError) as caught:
         run(config_of(*overrides(tmp_path, *SOME, *none)))
     assert str(caught.value) == (
-        "compose.pass_rate=[0.9, 0.95]: of 8 problems that round 0 drew (10 times) none is solved so often"
+        "compose.pass_rate=[0.9, 0.95]: of 16 problems that round 0 drew (10 times) none is solved so often"
     )
