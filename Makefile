@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# A quarter of an hour more: statistics of minutes, Slurm and vLLM at length, the documents' examples.
+# About half an hour more: variants of whole runs, statistics of minutes, Slurm and vLLM at length, the figures.
 test-extended: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'extended and not slow'
 
