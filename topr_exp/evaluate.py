@@ -174,7 +174,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.showcase import show_completions
     from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.tasks import load_task
+    from topr_exp.runs.tasks import VerificationTask, load_task
     from topr_exp.sampling.cut_off import warn_of_tested
     from topr_exp.sampling.generation import open_sampler
     from topr_exp.store import Store
@@ -192,7 +192,7 @@ def evaluate_model(config: Config) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         store = Store(config.store, stop)
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
-            if task.needs_solutions:
+            if isinstance(task, VerificationTask):
                 task.sample_solutions(sampler, store)
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device)

@@ -31,7 +31,7 @@ from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
-from topr_exp.runs.tasks import Task, TrainedOn, load_task, trained_on
+from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, load_task, trained_on
 from topr_exp.runs.training_data import save_rounds, save_training_set
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runtime.terminal import say
@@ -126,7 +126,7 @@ def prepare_task(session: Session) -> Task:
     session.sampler.warm_up()  # while the problems are read and the policy loads
     with session.folder.stage("problems"):
         task = load_task(session.config)
-    if task.needs_solutions:
+    if isinstance(task, VerificationTask):
         with session.folder.stage("sampling"):
             tokens = task.sample_solutions(session.sampler, session.shared_store)
             session.folder.add_across_ranks("tokens_of_solver", tokens)

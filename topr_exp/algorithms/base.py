@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
-from topr_exp.types import Batch, ConfigError, LossOutput, Tensor, TOPRError
+from topr_exp.types import Batch, LossOutput, Tensor, TOPRError
 
 Finite = Annotated[float, FINITE]
 Positive = Annotated[float, Range("above 0 and finite", lambda value: 0 < value < math.inf)]
@@ -139,12 +139,6 @@ class ZeroOneLoss(GroupLoss):
     """Base of a loss whose paper compares the answers to a prompt and gives 0 for a wrong one."""
 
     rewards: ClassVar[Rewards] = "zero_one"
-
-
-def check_range(name: str, value: object, allowed: str, holds: bool) -> None:
-    """Raise ConfigError with one line that names the key, what is allowed and what was given."""
-    if not holds:
-        raise ConfigError(f"{name} must be {allowed}; got {value}")
 
 
 # ---- checks of a batch

@@ -22,8 +22,7 @@ SOURCES = {
 # A backslash and an n where a line break was meant, which a shell and YAML keep in plain quotes; not LaTeX.
 MEANT = re.compile(r"\\n(?![a-z])")
 
-AnswerFormat = Literal["gsm8k", "math", "final"]  # the answer's mark in a completion
-ENDINGS: dict[str, str] = {
+ENDINGS: dict[str, str] = {  # how an answer is stated, by its format
     "gsm8k": "The answer is {answer}.",
     "math": r"The answer is $\boxed{{{answer}}}$.",
     "final": "So the final answer is {answer}.",

@@ -29,15 +29,6 @@ class Task:
         if test_only:
             self.sets = replace(self.sets, train=[])
 
-    @property
-    def needs_solutions(self) -> bool:
-        """True where a solver samples solutions before the policy is loaded: a GPU may have no room for both."""
-        return False
-
-    def sample_solutions(self, sampler: Sampler, store: Store) -> int:
-        """Replace the problems by solutions to them; returns the number of tokens sampled by this process."""
-        raise NotImplementedError
-
     def tokenize(self, problems: Sequence[Problem], policy: Policy) -> TokenizedProblems:
         """Encode the prompts of some problems, but for prompts that leave no room for an answer."""
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
@@ -66,11 +57,11 @@ class VerificationTask(Task):
         super().__init__(config, test_only=test_only)
         self.verification: Verification | None = None
 
-    @property
-    def needs_solutions(self) -> bool:
-        return True
-
     def sample_solutions(self, sampler: Sampler, store: Store) -> int:
+        """Replace the problems by solutions to them; returns the number of tokens sampled by this process.
+
+        To be called before the policy is loaded: a GPU may have no room for the solver too.
+        """
         config = self.config
         solver = load_policy(config.solver, config.cluster.device)
         grading = config.data.grading()
