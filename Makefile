@@ -82,7 +82,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
-# Minutes, 2.4 GB: vLLM's CPU build in an environment of its own, for the tests marked vllm alone (docs/vllm.md).
+# Minutes, 2.4 GB: vLLM's CPU build in an environment of its own, for the tests marked vllm alone (docs/gpu.md).
 # --no-deps: constraints-vllm.txt is the whole environment; its packages ask for CUDA builds that break vLLM here.
 vllm: $(VLLM)/.installed
 

@@ -2,8 +2,8 @@
 
 They are derived from the settings and from the assumptions below, some of which were measured; no such run was made.
 
-    python benchmarks/minutes.py            seconds; the tables of docs/parallel.md, as Markdown
-    python benchmarks/minutes.py --presets  the minutes in the table of docs/own_model.md
+    python benchmarks/minutes.py            seconds; the tables of docs/performance.md, as Markdown
+    python benchmarks/minutes.py --presets  the minutes in the table of docs/models.md
 
 Operations and bytes are counted: 2 operations a weight and token forward, 4 backward, of tokens that a batch shares
 once (topr_exp/training/packing.py); the output layer's products three times in bfloat16 (split_product.py); 8 times

@@ -2,7 +2,7 @@
 
 docs/reference.md has every setting with range, default and meaning: types and ranges come from the settings'
 dataclasses, meanings from the comment beside a field there or beside the key in conf/, defaults from composing the
-shipped tiny model and the paper's 8B model. docs/algorithms.md has what each loss says of itself, README their number.
+shipped tiny model and the paper's 8B model. docs/losses.md has what each loss says of itself, README their number.
 """
 
 import ast
@@ -26,11 +26,11 @@ from topr_exp.runs.plan import plan
 from topr_exp.schema import describe, options_of, ranges, show
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE, ALGORITHMS, README = ROOT / "docs" / "reference.md", ROOT / "docs" / "algorithms.md", ROOT / "README.md"
+REFERENCE, LOSSES, README = ROOT / "docs" / "reference.md", ROOT / "docs" / "losses.md", ROOT / "README.md"
 MODELS = ("tiny", "llama3_8b")
 HEAD = """# Every setting
 
-Written by `python -m scripts.settings_reference` from the schema; [settings.md](settings.md) is the tour. A key is set
+Written by `python -m scripts.settings_reference` from the schema; [running.md](running.md) is the tour. A key is set
 as `KEY=VALUE`. Where a default depends on the model, it is given for the shipped tiny one and the paper's 8B one.
 """
 LOSSES_HEAD = """| Setting | Method | Paper | Wrong answer | Not used | Needs |
@@ -61,10 +61,10 @@ def pages() -> dict[Path, str]:
 def pages_of_losses() -> dict[Path, str]:
     """The text of the documents that have a table or the number of losses."""
     losses = load_losses([])
-    algorithms, readme = ALGORITHMS.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
+    methods, readme = LOSSES.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
     table = LOSSES_HEAD + "".join(map(loss_row, losses.values()))
     return {
-        ALGORITHMS: re.sub(rf"{re.escape(LOSSES_HEAD)}(?:\|.*\n)*", lambda _: table, algorithms),
+        LOSSES: re.sub(rf"{re.escape(LOSSES_HEAD)}(?:\|.*\n)*", lambda _: table, methods),
         README: re.sub(r"\d+ losses\b", f"{len(losses)} losses", readme),
     }
 

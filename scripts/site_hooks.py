@@ -1,7 +1,7 @@
 """Hooks of the site (mkdocs.yml): README is its first page, formulas are MathML, files outside docs/ are named.
 
-The page of losses is the output of `python -m topr_exp.losses`. The build fails where two pages share a destination and
-where a page has no heading, from which the menu takes its title.
+The page of weights is the output of `python -m topr_exp.losses`. The build fails where two pages share a destination
+and where a page has no heading, from which the menu takes its title.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ THIN_SPACE = '<mspace width="0.167em" />'
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add README as index.md, its links and pictures seen from docs/, and the page of losses."""
+    """Add README as index.md, its links and pictures seen from docs/, and the page of weights."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
-    files.append(File.generated(config, "losses.md", content=losses_page()))
+    files.append(File.generated(config, "weights.md", content=weights_page()))
     refuse_shared_destinations(files)
     return files
 
@@ -44,7 +44,7 @@ def refuse_shared_destinations(files: Files) -> None:
             raise PluginError(f"{source} and {file.src_uri} both build to {file.dest_uri}: rename one")
 
 
-def losses_page() -> str:
+def weights_page() -> str:
     """Return the command's output below its description."""
     from topr_exp import losses
 

@@ -11,9 +11,18 @@ import pytest
 from tests.conftest import ROOT
 from topr_exp.runs import preflight
 
-LOSS = (ROOT / "docs" / "own_loss.md").read_text()
-SOURCE = (ROOT / "docs" / "own_problems.md").read_text().partition("\n## A source of problems\n")[2]
-REWARD = (ROOT / "docs" / "own_grader.md").read_text().partition("\n## A graded reward\n")[2]
+
+def section(page: str, title: str) -> str:
+    """The text of a page between this heading and the next of its level."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+LOSS = section("losses.md", "Your own loss")
+PACKAGE = section("losses.md", "A package")
+SOURCE = section("problems.md", "A source of problems")
+REWARD = section("graders.md", "A graded reward")
+SAMPLER = section("rollouts.md", "A sampler")
 MODULES = ("soft_topr", "coins", "closeness", "first_words")
 
 

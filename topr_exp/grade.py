@@ -1,7 +1,7 @@
 """`python -m topr_exp.grade --format math < FILE`: grade completions, JSON lines in and out.
 
 Each line is an object with `completion`, a string, and `gold`, a string or a number; it comes back, in order and
-without waiting for further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own
+without waiting for further input, with `verdict`, `answer` and `path` (docs/graders.md), and `reward` where your own
 grader gives a number.
 A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1.
 """

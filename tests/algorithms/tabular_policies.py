@@ -20,7 +20,7 @@ from topr_exp.types import Batch, PairBatch
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 YAMLS = {path.stem: path for path in CONF.glob("*.yaml")}
-OWN = None  # the name of a loss in a user's folder, given by its YAML (docs/own_loss.md)
+OWN = None  # the name of a loss in a user's folder, given by its YAML (docs/losses.md)
 if given := os.environ.get("TOPR_LOSS"):
     OWN = Path(given).stem
     YAMLS[OWN] = Path(given)

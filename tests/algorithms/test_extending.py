@@ -1,4 +1,4 @@
-"""docs/own_loss.md: the loss printed there is added in a folder of its own, built and called."""
+"""docs/losses.md: the loss printed there is added in a folder of its own, built and called."""
 
 import os
 import re

@@ -103,7 +103,7 @@ def test_kl_pg_is_not_the_gradient_of_the_sequence_kl():
     assert np.abs(penalty - sequence_kl).max() > 1e-2
 
 
-# ---- losses of other papers that are one of ours up to a factor (docs/algorithms.md)
+# ---- losses of other papers that are one of ours up to a factor (docs/losses.md)
 
 
 def group_regressions(case: Case, beta: float, log_ratio: torch.Tensor) -> dict[str, tuple[torch.Tensor, float]]:
@@ -125,7 +125,7 @@ def group_regressions(case: Case, beta: float, log_ratio: torch.Tensor) -> dict[
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ["tba", "pairs", "gvpo"])
 def test_regressions_over_a_group_are_agro_up_to_a_factor(name: str, seed: int) -> None:
-    """TBA, CoPG, REBEL and GVPO (docs/algorithms.md), with one reference."""
+    """TBA, CoPG, REBEL and GVPO (docs/losses.md), with one reference."""
     case, beta = random_case(seed), 0.3
     batch = case.batch()
     loss, factor = group_regressions(case, beta, (batch.logp - batch.ref_logp).sum(1))[name]

@@ -46,7 +46,7 @@ def test_a_loss_describes_itself(name: str) -> None:
     """Its paper is that of the documents and of its YAML, and it says so if it drops tokens."""
     described = LOSSES[name]
     assert described.paper is not None
-    rows = (ROOT / "docs" / "algorithms.md").read_text().splitlines()
+    rows = (ROOT / "docs" / "losses.md").read_text().splitlines()
     rows_of_loss = [row for row in rows if f"`algo={name}`" in row or f"`algo={name} " in row]
     assert any((described.paper.arxiv or "| |") in row for row in rows_of_loss)
     (comment, *_) = (ROOT / "conf" / "algo" / f"{name}.yaml").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""docs/plugins.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
+"""docs/losses.md, rollouts.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
 
 import json
 import os
@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
-from tests.extending import commands, project
+from tests.extending import LOSS, PACKAGE, SAMPLER, commands, project
 from topr_exp import pipeline
 from topr_exp.store import Store
-
-SAMPLER = (ROOT / "docs" / "plugins.md").read_text().partition("\n## A sampler\n")[2]
-DOC = (ROOT / "docs" / "own_loss.md").read_text() + (ROOT / "docs" / "plugins.md").read_text()
 
 
 def run(*arguments: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -32,7 +29,7 @@ def test_an_installed_package_adds_a_loss(tmp_path: Path) -> None:
     package, site, elsewhere = (tmp_path / name for name in ("package", "site", "elsewhere"))
     names = {"soft_topr.py": "python", "conf/algo/soft_topr.yaml": "yaml", "pyproject.toml": "toml"}
     for name, language in names.items():
-        found = re.search(rf"`{re.escape(name)}`:\n\n```{language}\n(.*?)```", DOC, re.DOTALL)
+        found = re.search(rf"`{re.escape(name)}`:\n\n```{language}\n(.*?)```", LOSS + PACKAGE, re.DOTALL)
         assert found, name
         path = package / name.replace("conf/", "soft_topr_conf/")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -142,7 +142,7 @@ def minutes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_documents_hold_what_the_command_prints(minutes: Any) -> None:
     printed = minutes.tables()
-    assert printed in (ROOT / "docs" / "parallel.md").read_text()
+    assert printed in (ROOT / "docs" / "performance.md").read_text()
     (line,) = [line for line in printed.splitlines() if line.startswith("| one H200")]
     loading, evaluation, sampling, scoring, training, _, together, update = line.strip("| ").split(" | ")[1:]
     text = (ROOT / "docs" / "gpu.md").read_text()
@@ -171,9 +171,9 @@ def test_the_presets_shapes_have_the_published_numbers_of_weights(minutes: Any) 
 
 
 def preset_table() -> dict[str, list[str]]:
-    """The cells of each preset's row in docs/own_model.md, by its name."""
+    """The cells of each preset's row in docs/models.md, by its name."""
     table = {}
-    for line in (ROOT / "docs" / "own_model.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "models.md").read_text().splitlines():
         if "B](https" in line:
             name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
             table[name.strip("`")] = cells

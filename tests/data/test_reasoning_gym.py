@@ -48,7 +48,7 @@ def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out() ->
     assert not set(TASKS) & EXCLUDED.keys()
     assert sorted({*TASKS}) == TASKS
     offered, _, left_out = (
-        (ROOT / "docs" / "generated_problems.md").read_text().partition("changed. The tasks:")[2].partition("Left out,")
+        (ROOT / "docs" / "problems.md").read_text().partition("changed. The tasks:")[2].partition("Left out,")
     )
     assert re.findall(r"`(\w+)`", offered) == TASKS
     assert set(re.findall(r"`(\w+)`", left_out.partition("\n`python")[0])) == EXCLUDED.keys()

@@ -308,7 +308,7 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
 def test_the_documents_command_and_a_changed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write_lines(tmp_path / "problems.jsonl", rows(40))
-    text = (ROOT / "docs" / "own_problems.md").read_text().partition("## A file")[2]
+    text = (ROOT / "docs" / "problems.md").read_text().partition("## A file")[2]
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("python -m topr_exp")))[3:]
     assert words.pop(0) == "model=llama3_8b"
     settings = [*words, *overrides(tmp_path / "out"), "data.test_problems=4"]
@@ -319,7 +319,7 @@ def test_the_documents_command_and_a_changed_file(tmp_path: Path, monkeypatch: p
         run(config_of(*settings))
 
 
-# ---- docs/own_problems.md: what is refused in its source of problems, and what is counted
+# ---- docs/problems.md: what is refused in its source of problems, and what is counted
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-# ---- algorithms.md, coming_from.md, reference.md: names
+# ---- losses.md, names.md, reference.md: names
 
-METHODS = TEXTS["algorithms.md"].partition("\n## REINFORCE")[2]
+METHODS = TEXTS["losses.md"].partition("\n## REINFORCE")[2].partition("\n## Your own loss")[0]
 LOSSES = [(name, paper, settings.strip("`")) for name, paper, settings, _ in rows(METHODS, "| Name")]
 
 
@@ -48,7 +48,7 @@ def test_methods_are_named_once_and_by_losses_that_are_there() -> None:
 
 
 def test_trl_has_the_settings_that_are_named_as_its_own_and_conf_those_of_ours() -> None:
-    table = rows(TEXTS["coming_from.md"].partition("## Words")[0], "`GRPO")
+    table = rows(TEXTS["names.md"].partition("## Words")[0], "`GRPO")
     theirs, ours = ({name.partition("=")[0] for row in table for name in re.findall(r"`([\w.=]+)`", row[column])}
                     for column in (0, 2))  # fmt: skip
     keys = {key for path in (ROOT / "conf").rglob("*.yaml")
@@ -156,8 +156,8 @@ def test_the_site_builds_and_a_fault_of_a_link_the_menu_or_an_address_ends_the_b
 
     done = build(ROOT)
     assert done.returncode == 0, done.stderr
-    parts = {"": "Tapered Off-Policy REINFORCE", ".": 'href="settings/"', "api": "Run an experiment in this process"}
-    parts |= {"reference": "algo.b_neg", "losses": "wrong answers of 100 tokens", "evaluate": "Evaluate, compare"}
+    parts = {"": "Tapered Off-Policy REINFORCE", ".": 'href="running/"', "api": "Run an experiment in this process"}
+    parts |= {"reference": "algo.b_neg", "weights": "wrong answers of 100 tokens", "running": "Settings, evaluation"}
     for folder, text in {**parts, "results": "Figure 1", "index.html": "<math"}.items():
         page = site / folder
         assert text in (page / "index.html" if page.is_dir() else page).read_text()
@@ -170,8 +170,8 @@ def test_the_site_builds_and_a_fault_of_a_link_the_menu_or_an_address_ends_the_b
     for name in ("scripts", "topr_exp", "mkdocs.yml", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(DOCS, tmp_path / "docs")
-    with (tmp_path / "docs" / "vllm.md").open("a") as file:
-        file.write("\n[nowhere](settings.md#no-such-place)\n")
+    with (tmp_path / "docs" / "gpu.md").open("a") as file:
+        file.write("\n[nowhere](running.md#no-such-place)\n")
     (tmp_path / "docs" / "hidden.md").write_text("# Not in the menu\n")
     done = build(tmp_path)
     assert done.returncode != 0

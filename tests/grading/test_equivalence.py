@@ -22,7 +22,7 @@ from topr_exp.grading.extraction import why_invalid
 from topr_exp.grading.latex import tokenize
 from topr_exp.grading.sample_points import certainly_different, signed_points
 
-DOCUMENT = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs" / "graders.md").read_text(encoding="utf-8")
 EXTRACTED = re.findall(r"- `(.+?)`: `(.+?)` → `(.+?)`", DOCUMENT)
 SECTIONS = re.split(r"^## (.+)$", (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 CONVENTIONS = {

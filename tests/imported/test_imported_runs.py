@@ -144,7 +144,7 @@ def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_a
 
 @pytest.mark.parametrize(("finish", "ended"), [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
 def test_text_ends_by_itself_unless_it_says_otherwise(finish: str | None, ended: bool) -> None:
-    """docs/own_rollouts.md says so: without `finish` an end-of-sequence token is put after the text."""
+    """docs/rollouts.md says so: without `finish` an end-of-sequence token is put after the text."""
     policy = load_policy(config_of().model, "cpu")
     columns = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
     (ids,) = tokenize_completions(columns, policy).to_pylist()

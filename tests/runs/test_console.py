@@ -276,7 +276,7 @@ def test_a_tokenizer_that_is_damaged_is_one_line(own_model: Path) -> None:
 
 
 def test_the_documents_table_of_templates_is_the_codes() -> None:
-    text = (ROOT / "docs" / "own_model.md").read_text()
+    text = (ROOT / "docs" / "models.md").read_text()
     for kind in ENDINGS:
         row = next(line for line in text.splitlines() if line.startswith(f"| `{kind}` |"))
         for template in (TEMPLATES[kind], CHAT_TEMPLATES[kind]):

@@ -18,7 +18,7 @@ from topr_exp.sampling.vllm_requirements import TESTED
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError
 
-TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
+TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (docs/gpu.md)"
 
 
 @pytest.mark.parametrize(

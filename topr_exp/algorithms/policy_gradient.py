@@ -1,4 +1,4 @@
-"""The grammar of policy gradients over three policies: weights, masks and a correction (method: docs/algorithms.md).
+"""The grammar of policy gradients over three policies: weights, masks and a correction (method: docs/losses.md).
 
 π is in training; μ drew the responses; π_old has the weights of μ, scored by training's own forward pass. Where only
 one of the last two is known they are one.

@@ -36,7 +36,7 @@ class ReasoningGym(DataConfig):
             raise ValueError(f"task must be one that can be graded; {self.task} can't: {EXCLUDED[self.task]}")
         if self.task not in TASKS:
             raise ValueError(
-                f"task must be one of {len(TASKS)} tasks of reasoning-gym (docs/generated_problems.md); got {self.task}"
+                f"task must be one of {len(TASKS)} tasks of reasoning-gym (docs/problems.md); got {self.task}"
             )
 
     @property

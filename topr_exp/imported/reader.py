@@ -1,7 +1,7 @@
 """Completions of a log, checked row by row.
 
 Rows become one form, a completion each: a prompt (text), messages (JSON), prompt_tokens or the run's own question or
-problem_id; completion, tokens, logprobs, reward, gold and finish where they are there. Columns: docs/own_rollouts.md.
+problem_id; completion, tokens, logprobs, reward, gold and finish where they are there. Columns: docs/rollouts.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -106,7 +106,7 @@ def idle_gpus(used: int) -> str:
     if visible <= used:
         return ""
     return (
-        f"{used} of {visible} are used: cluster.processes={visible} divides this run over all (docs/parallel.md), "
+        f"{used} of {visible} are used: cluster.processes={visible} divides this run over all (docs/gpu.md), "
         f"cluster.jobs={visible} starts as many runs of a sweep at once"
     )
 

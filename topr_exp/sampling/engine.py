@@ -127,7 +127,7 @@ def check_python(python: str | None) -> str:
         remedy = "pip install 'topr-exp[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
     raise ConfigError(
         f"sampler=vllm with {path}: {problem}; {remedy}, or take sampler=hf, which samples an 8B model many times more "
-        "slowly (docs/vllm.md)"
+        "slowly (docs/gpu.md)"
     )
 
 

@@ -100,7 +100,7 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     if not mean_gap <= tolerance:
         raise TOPRError(
             f"vLLM's log-probabilities differ from transformers' by {mean_gap:.2g} a token after weights were loaded "
-            f"(at most {tolerance:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
+            f"(at most {tolerance:g} is rounding): it samples from another model (docs/gpu.md); take sampler=hf"
         )
 
 

@@ -70,7 +70,7 @@ class Worker:
 
         device_type = current_platform.device_type
         if not device_type:
-            raise Refused("vLLM sees no GPU here, and this build of it has no CPU kernels (docs/vllm.md names one)")
+            raise Refused("vLLM sees no GPU here, and this build of it has no CPU kernels (docs/gpu.md names one)")
         on_cpu = device_type == "cpu"
         if on_cpu and request["sleep"]:
             raise Refused("sampler.sleep=true gives GPU memory back; this engine is on the CPU")

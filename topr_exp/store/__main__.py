@@ -55,7 +55,7 @@ def parser() -> CommandParser:
     command = add("export", export, "write a table of completions as JSON lines, or as Parquet with a data card")
     command.add_argument("key", metavar="KEY", help=table)
     command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=Path)
-    command = add("import", import_, "store completions made elsewhere (docs/own_rollouts.md has the format)")
+    command = add("import", import_, "store completions made elsewhere (docs/rollouts.md has the format)")
     command.add_argument("file", metavar="FILE")
     command = add("inspect", inspect, "describe a log of completions and the losses that can use it; stores nothing")
     command.add_argument("file", metavar="FILE", help="a file, a folder or hub:NAME, as data.completions takes it")

@@ -1,6 +1,6 @@
 """Export of completions: JSON lines that can be imported again, or Parquet with a card, as TRL reads it.
 
-docs/own_rollouts.md has the columns; one row per completion.
+docs/rollouts.md has the columns; one row per completion.
 """
 
 from __future__ import annotations
