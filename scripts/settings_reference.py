@@ -2,7 +2,7 @@
 
 docs/reference.md has every setting with range, default and meaning: types and ranges come from the settings'
 dataclasses, meanings from the comment beside a field there or beside the key in conf/, defaults from composing the
-shipped tiny model and the paper's 8B model. docs/losses.md has what each loss says of itself, README their number.
+shipped tiny model and the paper's 8B model. It also has what each loss says of itself, README the number of losses.
 """
 
 import ast
@@ -26,16 +26,21 @@ from topr_exp.runs.plan import plan
 from topr_exp.schema import describe, options_of, ranges, show
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE, LOSSES, README = ROOT / "docs" / "reference.md", ROOT / "docs" / "losses.md", ROOT / "README.md"
+REFERENCE, README = ROOT / "docs" / "reference.md", ROOT / "README.md"
 MODELS = ("tiny", "llama3_8b")
 HEAD = """# Every setting
 
 Written by `python -m scripts.settings_reference` from the schema; [running.md](running.md) is the tour. A key is set
 as `KEY=VALUE`. Where a default depends on the model, it is given for the shipped tiny one and the paper's 8B one.
 """
-LOSSES_HEAD = """| Setting | Method | Paper | Wrong answer | Not used | Needs |
-|---|---|---|---|---|---|
-"""
+LOSSES_HEAD = """
+## Every loss
+
+[Losses](losses.md) has the published methods by their settings, and [what a loss may
+need](losses.md#what-a-loss-says-of-itself). The reward of a wrong answer is the paper's; `data.reward` changes it.
+
+| Setting | Method | Paper | Wrong answer | Not used | Needs |
+|---|---|---|---|---|---|"""
 
 
 @dataclass(frozen=True)
@@ -55,18 +60,12 @@ class Section:
 
 def pages() -> dict[Path, str]:
     """The text of every document that is written from classes."""
-    return {REFERENCE: reference_page(), **pages_of_losses()}
+    return {REFERENCE: reference_page(), README: readme()}
 
 
-def pages_of_losses() -> dict[Path, str]:
-    """The text of the documents that have a table or the number of losses."""
-    losses = load_losses([])
-    methods, readme = LOSSES.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
-    table = LOSSES_HEAD + "".join(map(loss_row, losses.values()))
-    return {
-        LOSSES: re.sub(rf"{re.escape(LOSSES_HEAD)}(?:\|.*\n)*", lambda _: table, methods),
-        README: re.sub(r"\d+ losses\b", f"{len(losses)} losses", readme),
-    }
+def readme() -> str:
+    """README with the number of losses."""
+    return re.sub(r"\d+ losses\b", f"{len(load_losses([]))} losses", README.read_text(encoding="utf-8"))
 
 
 # ---- losses
@@ -87,7 +86,7 @@ def loss_row(loss: Loss) -> str:
         unused.append("μ")
     needs = [f"`{need}`" for need in sorted(loss.needs)]
     cells = (f"`algo={loss.name}`", loss.paper.method, paper, wrong_reward, ", ".join(unused), ", ".join(needs))
-    return "| " + " | ".join(cells) + " |\n"
+    return "| " + " | ".join(cells) + " |"
 
 
 def loss_sections() -> Iterator[Section]:
@@ -107,6 +106,8 @@ def reference_page() -> str:
     """The text of docs/reference.md."""
     lines = [HEAD]
     for section in sections():
+        if section.group == "algo" and LOSSES_HEAD not in lines:
+            lines += [LOSSES_HEAD, *map(loss_row, load_losses([]).values())]
         lines += section_lines(section)
     return "\n".join(lines) + "\n"
 

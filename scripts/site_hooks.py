@@ -63,7 +63,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         path = (folder / target).resolve()
         if page.file.src_uri == "index.md" and not path.exists():  # README's links are seen from the repository's root
             path = (ROOT / target).resolve()
-        if path.is_relative_to(ROOT / "docs") and path.is_file() and path.suffix == ".md":
+        is_page = path.is_relative_to(ROOT / "docs") and path.is_file() and path.suffix == ".md"
+        if is_page or not path.exists():  # a link that leads nowhere ends the build
             return link[0]
         name = path.relative_to(ROOT).as_posix()
         if name in text or text.strip("`") in name:

@@ -18,6 +18,11 @@ def section(page: str, title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+def list_items(text: str) -> list[str]:
+    """Each item of a text's lists, in one line."""
+    return [re.sub(r"\n +", " ", item) for item in re.findall(r"^- (.*(?:\n  .*)*)", text, re.MULTILINE)]
+
+
 LOSS = section("losses.md", "Your own loss")
 PACKAGE = section("losses.md", "A package")
 SOURCE = section("problems.md", "A source of problems")

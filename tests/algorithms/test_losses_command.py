@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.extending import list_items
 from topr_exp.algorithms.base import Loss
 from topr_exp.losses import DELTAS, arxiv, load_losses, main
 from topr_exp.report.loss_figure import AXES, panels
@@ -46,9 +47,9 @@ def test_a_loss_describes_itself(name: str) -> None:
     """Its paper is that of the documents and of its YAML, and it says so if it drops tokens."""
     described = LOSSES[name]
     assert described.paper is not None
-    rows = (ROOT / "docs" / "losses.md").read_text().splitlines()
-    rows_of_loss = [row for row in rows if f"`algo={name}`" in row or f"`algo={name} " in row]
-    assert any((described.paper.arxiv or "| |") in row for row in rows_of_loss)
+    methods = list_items((ROOT / "docs" / "losses.md").read_text())
+    methods_of_loss = [method for method in methods if re.search(rf": `algo={name}[` ]", method)]
+    assert any(described.paper.arxiv in method for method in methods_of_loss)
     (comment, *_) = (ROOT / "conf" / "algo" / f"{name}.yaml").read_text().splitlines()
     assert described.paper.arxiv in comment
     _, batch = answer_batch(described, is_right=True, length=1, delta=0.0)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tests.algorithms.tabular_policies import with_signals
 from tests.conftest import ROOT
+from tests.extending import list_items
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import plan
 from topr_exp.types import Batch, PairBatch
@@ -35,7 +36,7 @@ NOTHING = "no settings"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of a table of the page."""
+    """One framework's loss, and the settings that give it."""
 
     framework: str
     name: str
@@ -49,11 +50,22 @@ class Row:
         return self.framework, self.name
 
 
+ITEM = re.compile(r"(?:`(algo=[^`]+)`|no settings)(?:, times ([^:]+))?: (.+)")  # settings, factor, names and remark
+NAME = re.compile(r"(?:, |^)([\w-]+) `([^`]+)`( \(read\))?")  # framework, name there
+
+
 def rows(page: str) -> list[Row]:
-    """The lines of all tables of six columns; a bar within a cell has a backslash before it."""
-    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in page.splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line] for line in lines if len(line) == 6]
-    return [Row(each[0], each[1].strip("`"), each[2].strip("`"), *each[3:]) for each in cells if each[0] != "Framework"]
+    """The losses of all lists: `SETTINGS`, times FACTOR: FRAMEWORK `NAME`, ...; what differs."""
+    found = []
+    for item in list_items(page.partition("\n## TOPR")[2]):
+        parts = ITEM.fullmatch(item)
+        assert parts, item
+        settings, factor, rest = parts.groups()
+        names, _, differs = rest.partition("; ")
+        for framework, name, is_read in NAME.findall(names):
+            how = "read" if is_read else "run"
+            found.append(Row(framework, name, settings or NOTHING, factor or "1", differs, how))
+    return found
 
 
 ROWS = rows(PAGE)

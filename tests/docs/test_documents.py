@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from scripts.settings_reference import REFERENCE, pages_of_losses, reference_page
+from scripts.settings_reference import README, REFERENCE, readme, reference_page
 from tests.conftest import ROOT, config_of
+from tests.extending import list_items
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.losses import load_losses
@@ -31,20 +32,19 @@ def rows(text: str, heading: str) -> list[list[str]]:
 
 # ---- losses.md, names.md, reference.md: names
 
-METHODS = TEXTS["losses.md"].partition("\n## REINFORCE")[2].partition("\n## Your own loss")[0]
-LOSSES = [(name, paper, settings.strip("`")) for name, paper, settings, _ in rows(METHODS, "| Name")]
+METHOD = re.compile(r"(\[[^\]]+\]\(https://arxiv\.org/abs/\d{4}\.\d{5}\)|[^\[\]`]+): `(algo=[^`]+)`(?:; .+)?")
+METHODS = [match.groups() for item in list_items(TEXTS["losses.md"]) if (match := METHOD.fullmatch(item))]
 
 
-@pytest.mark.parametrize(("paper", "settings"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
-def test_every_line_of_the_losses_composes(paper: str, settings: str) -> None:
+@pytest.mark.parametrize("settings", [row[1] for row in METHODS], ids=[row[0] for row in METHODS])
+def test_every_method_composes(settings: str) -> None:
     assert f"algo={config_of(*settings.split(), 'dry_run=true').algo.name}" in settings.split()
-    assert re.fullmatch(r"(\[(\d{4}\.\d{5})\]\(https://arxiv\.org/abs/\2\))?", paper)
 
 
-def test_methods_are_named_once_and_by_losses_that_are_there() -> None:
-    named = {settings.split()[0] for _, _, settings in LOSSES}
-    assert named <= {f"algo={path.stem}" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
-    assert len({name for name, _, _ in LOSSES}) == len(LOSSES)
+def test_methods_are_named_once_and_use_every_loss() -> None:
+    named = {settings.split()[0] for _, settings in METHODS}
+    assert named == {f"algo={path.stem}" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+    assert len({name for name, _ in METHODS}) == len(METHODS) > 50
 
 
 def test_trl_has_the_settings_that_are_named_as_its_own_and_conf_those_of_ours() -> None:
@@ -60,9 +60,8 @@ def test_trl_has_the_settings_that_are_named_as_its_own_and_conf_those_of_ours()
     assert not theirs - {*fields, "reward_funcs"}  # of its trainer
 
 
-def test_the_tables_and_the_number_of_losses_are_those_of_the_classes() -> None:
-    for path, text in pages_of_losses().items():
-        assert path.read_text(encoding="utf-8") == text, "run python -m scripts.settings_reference"
+def test_the_number_of_losses_is_that_of_the_classes() -> None:
+    assert README.read_text(encoding="utf-8") == readme(), "run python -m scripts.settings_reference"
 
 
 @pytest.mark.extended

@@ -9,7 +9,7 @@ pytest.importorskip("mkdocs", reason="the extra `docs`")
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from scripts.site_hooks import on_page_content, refuse_shared_destinations
+from scripts.site_hooks import on_page_content, on_page_markdown, refuse_shared_destinations
 
 
 def files_of(*sources: str) -> Files:
@@ -25,6 +25,13 @@ def test_two_pages_of_one_destination_are_refused_by_their_names() -> None:
     refuse_shared_destinations(files_of("index.md", "evaluate.md", "results/README.md"))
     with pytest.raises(PluginError, match=r"results.md and results/README.md both build to results/index.html"):
         refuse_shared_destinations(files_of("index.md", "results.md", "results/README.md"))
+
+
+def test_a_link_to_a_file_is_its_name_and_one_that_leads_nowhere_stays_for_the_build_to_refuse() -> None:
+    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
+    text = "[the pipeline](../topr_exp/pipeline.py), [tutorial](tutorial.md), [gone](no_such_page.md)"
+    named = "the pipeline (`topr_exp/pipeline.py`), [tutorial](tutorial.md), [gone](no_such_page.md)"
+    assert on_page_markdown(text, page, None, Files([])) == named
 
 
 def test_a_page_without_a_heading_is_refused() -> None:
