@@ -13,7 +13,6 @@ from tests.algorithms.tabular_policies import NAMES as LOSSES
 from tests.conftest import config_of
 from tests.extending import LOSS, project
 from topr_exp.config.groups import OptimConfig
-from topr_exp.config.load import build_section
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import own_values
 from topr_exp.schema import NOT_IDENTITY, Section, run_name
@@ -132,13 +131,6 @@ def test_a_key_or_group_of_a_later_release_changes_no_folder_at_its_neutral_valu
         expected[group] = expected.get(group, {}) | values
     assert later_config.identity == expected
     assert (later_config.folder == config.folder) == (not added)
-
-
-def test_a_yaml_without_an_added_key_takes_its_neutral_value():
-    values = vars(config_of().optim) | {"name": "adamw"}
-    del values["reduction"], values["schedule"]
-
-    assert build_section("optim", values) == config_of().optim
 
 
 # ---- names

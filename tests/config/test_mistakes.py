@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import ROOT, config_of, refused
-from topr_exp.__main__ import main
+from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.hydra_internals import BasicSweeper
@@ -229,16 +229,15 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
     assert len(runs) > len(runs_of_one_seed)
 
 
-def test_a_yaml_of_the_users_hides_ours_for_this_command_alone(tmp_path, monkeypatch, capsys):
+def test_a_yaml_of_the_users_hides_ours_for_this_command_alone(tmp_path):
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo" / "dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
     (tmp_path / "algo" / "1_0.yaml").write_text((CONF / "algo" / "dpo.yaml").read_text())
     own_folder = ["--config-dir", str(tmp_path)]
 
-    monkeypatch.setattr("sys.argv", ["topr_exp", *own_folder, "algo=dpo", "--cfg", "job", "--package", "algo"])
+    outcome = answer("topr_exp", *own_folder, "algo=dpo", "--cfg", "job", "--package", "algo")
 
-    assert main() == 0
-    assert "beta: 7.0" in capsys.readouterr().out
+    assert "beta: 7.0" in outcome.stdout, outcome.stderr
     assert config_of(*own_folder, "algo=dpo").algo.beta == 7.0
     assert config_of(*own_folder, "algo=1_0").algo.name == "dpo", "a choice may look like a number"
     assert config_of("algo=dpo").algo.beta == 0.1

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from tests.conftest import refused
 from topr_exp.config.compose_overrides import Composer, parse_arguments
@@ -110,13 +109,6 @@ def test_a_run_without_a_model_is_one_line(tmp_path):
         choose_settings("model", str(tmp_path), CHOICES)
 
 
-def test_only_a_toys_yaml_has_no_shape():
-    """Else a folder of a real model's shape could have a toy's settings."""
-    for path in CONF.glob("model/*.yaml"):
-        model = OmegaConf.load(path).model
-        assert (model.shape is None) == (model.size == "tiny"), path
-
-
 # ---- the settings of a run
 
 
@@ -163,16 +155,6 @@ def test_a_shipped_model_by_its_path_is_the_run_of_its_choice():
     (by_choice,) = composed("model=tiny_noise")
 
     assert by_path.folder == by_choice.folder
-
-
-def test_each_model_of_a_sweep_takes_its_own_settings(tmp_path):
-    toy_folder = model_folder(tmp_path / "toy", TOY)
-    real_folder = model_folder(tmp_path / "real", UNKNOWN)
-
-    configs = composed("-m", f"model={toy_folder},{real_folder},tiny_noise")
-
-    assert [config.model.name for config in configs] == ["toy", "real", "tiny_noise"]
-    assert [config.data.source for config in configs] == ["embedded", "hub", "embedded"]
 
 
 def test_a_yaml_of_the_users_own_takes_part(tmp_path):

@@ -23,7 +23,7 @@ from topr_exp.types import ConfigError
 
 def test_a_run_keeps_what_it_printed_and_says_what_is_next(tmp_path):
     failed = command("topr_exp", *overrides(tmp_path, "optim.lr=1e30"))
-    done = command("topr_exp", *overrides(tmp_path, "cluster.processes=2"))
+    finished = command("topr_exp", *overrides(tmp_path, "cluster.processes=2"))
 
     log = (config_of(*overrides(tmp_path, "optim.lr=1e30")).folder / "log.txt").read_text()
     assert failed.returncode == 1
@@ -32,11 +32,11 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next(tmp_path):
     assert failed.stderr.splitlines()[-1] in log.splitlines()
     folder = config_of(*overrides(tmp_path)).folder
     log = (folder / "log.txt").read_text()
-    assert done.returncode == 0, done.stderr
-    assert log.count("next: python -m topr_exp.report") == done.stdout.count("next: python -m topr_exp.report") == 1
-    assert f"python -m topr_exp.evaluate model={folder} data.eval_n=64" in done.stdout
-    again = command("topr_exp", *overrides(tmp_path))
-    assert "finished before" in again.stdout
+    assert finished.returncode == 0, finished.stderr
+    assert log.count("next: python -m topr_exp.report") == finished.stdout.count("next: python -m topr_exp.report") == 1
+    assert f"python -m topr_exp.evaluate model={folder} data.eval_n=64" in finished.stdout
+    repeated = command("topr_exp", *overrides(tmp_path))
+    assert "finished before" in repeated.stdout
     assert (folder / "log.txt").read_text() == log
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from tests.composition.test_selection import compose
 from tests.conftest import ROOT, config_of, make_graded, overrides, refused
-from topr_exp.__main__ import main
+from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
@@ -171,8 +170,8 @@ WEIGHTS = """
 
 @pytest.mark.parametrize("line", WEIGHTS.strip().splitlines())
 def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(line, capsys):
-    given, row, advice = line.split(" | ")
-    correct, kind, settings, algo = given.split()
+    case, row, advice = line.split(" | ")
+    correct, kind, settings, algo = case.split()
     is_correct = np.arange(1000) < int(correct)
     rewards = np.where(is_correct, 1, -1) if kind == "given" else None
     key = "effective_positive" if kind == "pm1" else "baseline"
@@ -215,12 +214,10 @@ FIRST_PROMPT = """prompt of the first training problem (27 tokens; the completio
 Answer:◀"""
 
 
-def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["topr_exp", *overrides(tmp_path), "dry_run=true"])
+def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path):
+    outcome = answer("topr_exp", *overrides(tmp_path), "dry_run=true")
 
-    assert main() == 0
-
-    prompt, _, rows = capsys.readouterr().out.rpartition("\n\n")
+    prompt, _, rows = outcome.stdout.rpartition("\n\n")
     assert prompt == FIRST_PROMPT
     assert rows.splitlines()[-1] == "1 run, cluster=local; nothing started"
     assert not list(tmp_path.iterdir())

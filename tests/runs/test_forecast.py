@@ -29,21 +29,12 @@ def forecast():
     return Forecast(RUN)
 
 
-def work(kind, total, done, seconds):
+def work(kind, total, count, seconds):
     """Work that did so many units in so many seconds."""
-    made = Progress(kind, total, "units", kind)
+    progress_of_work = Progress(kind, total, "units", kind)
     NOW[0] += seconds
-    made.update(done)
-    return made
-
-
-def test_nothing_is_said_before_anything_was_made(forecast):
-    stored = Progress("evaluation", 20, "completions", "sampling")
-    stored.update(20, 0)
-
-    forecast.enter("evaluation")
-
-    assert forecast.seconds_left([stored]) is None
+    progress_of_work.update(count)
+    return progress_of_work
 
 
 def test_after_the_first_shard_all_other_work_goes_by_its_cost(forecast):

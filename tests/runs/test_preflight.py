@@ -1,6 +1,5 @@
 """Before anything starts: mistakes in files are one line; a run goes on with the inputs and threads it began with."""
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -12,8 +11,8 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, config_of, needs_peft, overrides, refused, write_lines
+from tests.sweep_tools import answer
 from topr_exp import pipeline
-from topr_exp.__main__ import main
 from topr_exp.data.problems import load_problems
 from topr_exp.grading import check_grader
 from topr_exp.models import model_folder
@@ -21,10 +20,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job
-from topr_exp.runtime import checksums, distributed
-from topr_exp.sweeps import local
 from topr_exp.sweeps.launch import refuse_changed_inputs
-from topr_exp.sweeps.sweep import make_runs
 from topr_exp.types import ConfigError
 
 
@@ -40,18 +36,18 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def error_line(tmp_path, monkeypatch, capsys):
+def error_line(tmp_path):
     """A function: the line of a command, the same when it is dry, both before anything starts or is written."""
 
     def run_command(*words):
-        capsys.readouterr()
-        for dry_run in ("true", "false"):
-            monkeypatch.setattr(sys, "argv", ["topr_exp", *overrides(tmp_path / "out", *words, f"dry_run={dry_run}")])
-            assert main() == 2
-        first_line, second_line = capsys.readouterr().err.splitlines()
-        assert first_line == second_line
+        words = overrides(tmp_path / "out", *words)
+        outcome = answer("topr_exp", *words)
+        dry_outcome = answer("topr_exp", *words, "dry_run=true")
+        assert (
+            (outcome.returncode, outcome.stderr) == (dry_outcome.returncode, dry_outcome.stderr) == (2, outcome.stderr)
+        )
         assert not (tmp_path / "out").exists()
-        return first_line
+        return outcome.stderr.rstrip("\n")
 
     return run_command
 
@@ -124,8 +120,8 @@ def test_a_layer_that_the_model_does_not_have(error_line):
 )
 def test_a_package_that_is_not_installed(setting, key, package, extra, error_line, monkeypatch):
     find_spec = importlib.util.find_spec
-    others = lambda name, *options: None if name == package else find_spec(name, *options)
-    monkeypatch.setattr(importlib.util, "find_spec", others)
+    find_others = lambda name, *options: None if name == package else find_spec(name, *options)
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
 
     line = f"error: {key}: the package {package} is not installed (pip install 'topr-exp[{extra}]')"
     assert error_line(setting) == line
@@ -220,34 +216,6 @@ def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model
         refuse_changed_inputs(Job([], config))  # by dry_run and a sweep's launch
 
 
-def test_a_model_that_looks_as_it_did_is_read_once(tmp_path, own_model, monkeypatch):
-    """Hashing a large model takes many seconds; a copy of the same files is the same model all the same."""
-    config = config_of(*overrides(tmp_path), f"model.path={own_model}")
-    begin(config)
-    names = []
-    digest = checksums.file_digest
-    monkeypatch.setattr(checksums, "file_digest", lambda path: names.append(path.name) or digest(path))
-
-    compare_inputs(RunFolder(config), inputs_of(config))
-    assert not names
-    os.utime(own_model / "model.safetensors")
-    compare_inputs(RunFolder(config), inputs_of(config))
-    assert names == ["model.safetensors"]
-
-
-def test_each_file_of_a_saved_log_is_an_input(tmp_path):
-    for split in ("train", "validation"):
-        (tmp_path / "log" / split).mkdir(parents=True)
-        (tmp_path / "log" / split / "data.arrow").write_text(split)
-    (tmp_path / "log" / "dataset_dict.json").write_text("{}")
-    config = config_of(*overrides(tmp_path))
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, completions=f"{tmp_path}/log"))
-
-    names = [name for name in inputs_of(config)["files"] if "data.arrow" in name]
-
-    assert len(names) == 2
-
-
 def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeypatch):
     module = tmp_path / "own_notebook.py"
     module.write_text("from topr_exp.algorithms.topr import Tapered\nclass Mine(Tapered): ...\ndef grade(*_): ...\n")
@@ -277,10 +245,10 @@ def test_the_file_of_an_own_loss_is_an_input(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "variables"),
+    ("user_variables", "variables"),
     [({}, ["PASSIVE", "1000"]), ({"OMP_WAIT_POLICY": "ACTIVE"}, ["ACTIVE", None])],
 )
-def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_did(given, variables):
+def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_did(user_variables, variables):
     environment = {name: value for name, value in os.environ.items() if "OMP_" not in name}
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     code = "import os, sys; before = dict(os.environ), [*sys.path]; import topr_exp; "
@@ -288,7 +256,7 @@ def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_
     code += f"print('torch' in sys.modules, [os.environ.get(name) for name in {names}])"
 
     process = [sys.executable, "-c", code]
-    out = subprocess.run(process, capture_output=True, text=True, cwd=ROOT, env=environment | given, check=True).stdout
+    out = subprocess.check_output(process, text=True, cwd=ROOT, env=environment | user_variables)
 
     assert out.splitlines() == ["True", f"False {variables}"]
 
@@ -318,20 +286,3 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, threads
     warning = "warning: the run was begun with cluster.threads=3; with 1 its last digits may differ"
     assert warning in capsys.readouterr().err
     assert threads == [3, 3, 1]
-
-
-def test_the_share_of_a_sweeps_run_is_a_default(tmp_path, threads, monkeypatch):
-    """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    monkeypatch.setenv(distributed.RUNS_PER_GPU, "1")  # a sweep's run sets it, for itself alone
-    monkeypatch.chdir(tmp_path)
-    configs = [config_of("experiment=smoke", f"output_dir={tmp_path}", f"seed={seed}") for seed in (0, 1)]
-    torch.set_num_threads(5)
-    pipeline.run(configs[0])
-
-    begun, new = make_runs([Job([], config) for config in configs], [], [])
-    for run, count in ((begun, None), (new, None), (new, 1)):
-        run.settings["cluster"]["threads"] = count
-        local.run_one(run, tmp_path / "log.txt", 2, 0)
-
-    assert threads == [5, 5, 2, 1]

@@ -87,16 +87,6 @@ def test_steps_samples_and_virtual_time_count_through_the_iterations():
     assert [point["samples_seen"] for point in points] == [0, 30, 40, 60]
 
 
-def test_the_later_of_two_records_of_an_update_counts_and_others_are_left_out():
-    update = {"iteration": 1, "step": 1, "samples": 5}
-    metrics = [{**update, "loss": 1.0}, {**update, "loss": 2.0}, {"step": 2}, {"iteration": None, "step": 2}]
-
-    updates, points = on_one_axis(metrics, [{"iteration": 5}, {}])
-
-    assert [update["loss"] for update in updates] == [2.0]
-    assert [point["optimizer_step"] for point in points] == [1]  # after all iterations that logged anything
-
-
 # ---- rounds
 
 

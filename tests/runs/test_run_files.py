@@ -5,13 +5,10 @@ import typing
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides
-from tests.run_folders import make_sweep_of_two
+from tests.conftest import config_of, overrides
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.run_files import RUN_FILES, read_run_file
-from topr_exp.runtime.json_files import find_type_fault, has_type
-from topr_exp.sweeps.run_status import RunState, read_status
-from topr_exp.sweeps.sweep import SweepRecord, read_runs
+from topr_exp.runtime.json_files import has_type
 
 BEYOND_FLOAT = 10**400
 VALUES = ["text", "with\0", 2.5, True, None, [1], ["a"], [None], {}, {"a": []}, {"a": "text"}, BEYOND_FLOAT]
@@ -81,28 +78,3 @@ def test_a_run_whose_state_has_another_type_goes_on(entry, tmp_path, capsys):
         assert f"{state} is damaged: it has {next(iter(entry))}" in capsys.readouterr().err
 
     assert json.loads(state.read_text())["attempt"]["number"] == 1
-
-
-def test_the_status_of_a_sweep_names_a_damaged_state(tmp_path):
-    _, run = read_runs(make_sweep_of_two(tmp_path / "sweep"))
-    (run.folder / "state.json").write_text('{"progress": [1], "stage": "training"}')
-
-    status = read_status(run)
-
-    fault = "state.json has progress=[1], which is not an object or null"
-    assert (status.state, status.error) == (RunState.STOPPED, fault)
-
-
-def test_only_files_that_others_write_are_read_without_types():
-    callers = set()
-    for path in (ROOT / "topr_exp").rglob("*.py"):
-        if "read_object(" in path.read_text(encoding="utf-8"):
-            callers.add(str(path.relative_to(ROOT / "topr_exp")))
-
-    lists_of_checksums, models, manifest = "runtime/checksums.py", "models/model_folder.py", "report/__main__.py"
-    assert callers == {"runtime/json_files.py", lists_of_checksums, models, "runs/preflight.py", manifest}
-
-
-def test_an_entry_of_a_run_in_a_sweeps_record_is_checked_too():
-    assert find_type_fault({"runs": {"a": {"number": 1, "overrides": ["a=1"]}}}, SweepRecord) == ""
-    assert find_type_fault({"runs": {"a": {"number": 1}}}, SweepRecord).startswith("has runs=")

@@ -1,10 +1,8 @@
 """A mapped file that is cut short while it is read: one line that names it, status 1, and the run's error."""
 
 import ctypes
-import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import overrides
 from tests.store.conftest import open_table, shard
-from tests.sweep_tools import command, environment
+from tests.sweep_tools import command
 from topr_exp.runtime import bus_error
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.store import Ragged
@@ -70,10 +67,10 @@ def folder(tmp_path):
 def test_a_command_names_the_file_that_was_cut_short_while_it_was_mapped(name, folder):
     _, file = READS[name]
 
-    done = command(__name__, name, folder)
+    outcome = command(__name__, name, folder)
 
     path = next(folder.rglob(file))
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: {LINE.format(path)}\n")
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (1, "", f"error: {LINE.format(path)}\n")
 
 
 @pytest.mark.parametrize("has_log", [True, False])
@@ -89,45 +86,6 @@ def test_who_started_a_process_gets_the_line_of_its_bus_error(has_log, folder, t
     assert (type(ending), str(ending), child.process.exitcode) == (TOPRError, line, 1)
     if has_log:
         assert log.read_text().splitlines()[1:] == [f"error: {line}"]
-
-
-CUTTING = """
-import os
-from dataclasses import dataclass
-from pathlib import Path
-from topr_exp.config.model import SamplerConfig
-from topr_exp.sampling.hf import HFSampler
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cutting(SamplerConfig):
-    def build_sampler(self):
-        return CuttingSampler(self)
-
-
-class CuttingSampler(HFSampler):
-    def release(self):
-        for path in Path("out/store").glob("rollouts/*/*.arrow"):
-            os.truncate(path, 0)
-"""
-
-
-@pytest.mark.extended
-def test_a_run_whose_completions_are_cut_short_fails_with_their_file(tmp_path):
-    (tmp_path / "cutting.py").write_text(CUTTING)
-    words = overrides(Path("out"), "sampler._target_=cutting.Cutting", "sampler.name=cutting")
-    process = [sys.executable, "-m", "topr_exp", *words]
-
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": environment(PYTHONPATH=os.getcwd())}
-    done = subprocess.run(process, **options)
-
-    assert done.returncode == 1
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert ".arrow: it was cut short or its disk failed while it was mapped (SIGBUS)" in error
-    assert "Traceback" not in done.stderr
-    (folder,) = (tmp_path / "out" / "runs").glob("*_*")
-    assert (folder / "error.txt").read_text().splitlines()[0] == error.removeprefix("error: ")
-    assert json.loads((folder / "state.json").read_text())["status"] == "failed"
 
 
 def handler_of_bus_errors():

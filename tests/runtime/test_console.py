@@ -123,9 +123,9 @@ def test_hostile_text_is_shown_escaped_wherever_it_comes_from(words, tmp_path):
         (folder / name).write_bytes(f"bad {HOSTILE}\n".encode() + b"line\xff\n")
     arguments = {"SWEEP": str(sweep), "RUN": folder.name}
 
-    done = answer(*(arguments.get(word, word).replace("HOSTILE", HOSTILE) for word in words.split()))
+    outcome = answer(*(arguments.get(word, word).replace("HOSTILE", HOSTILE) for word in words.split()))
 
-    printed = done.stdout + done.stderr
+    printed = outcome.stdout + outcome.stderr
     assert "\\x1b" in printed
     assert "\\u202e" in printed
     assert not set(HOSTILE[:1] + "\x07\u202e\u2066") & set(printed)
@@ -155,16 +155,16 @@ def test_no_character_passes_that_moves_a_terminals_cursor_turns_its_text_or_is_
 def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path):
     sweep = make_sweep_of_two(tmp_path / "sweep")
     claim = next(sweep.glob("tis*")) / "run.claim"
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "60"]) as bystander:
         with locks.acquire(claim):
-            claim.write_text(f"{socket.gethostname()}:{other.pid}")
-            done = answer("topr_exp.sweeps", "cancel", sweep)
-        assert other.poll() is None
-        other.kill()
+            claim.write_text(f"{socket.gethostname()}:{bystander.pid}")
+            outcome = answer("topr_exp.sweeps", "cancel", sweep)
+        assert bystander.poll() is None
+        bystander.kill()
 
-    assert (done.returncode, done.stdout) == (1, "cancelled: run 2\n")
+    assert (outcome.returncode, outcome.stdout) == (1, "cancelled: run 2\n")
     reason = "is left alone; it is not here, not yours, or at other work"
-    assert done.stderr == f"error: {claim}: process {socket.gethostname()}:{other.pid} {reason}\n"
+    assert outcome.stderr == f"error: {claim}: process {socket.gethostname()}:{bystander.pid} {reason}\n"
 
 
 def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path, monkeypatch):
@@ -228,6 +228,6 @@ def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(row):
     command, code, status, err = row.rsplit(" |", 3)
     words = ["bash", "-c", command.replace("RUN", '"$0" -c "$1"'), sys.executable, IMPORTS + code]
 
-    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    outcome = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    assert (done.returncode, done.stderr) == (int(status), err.strip().encode().decode("unicode_escape"))
+    assert (outcome.returncode, outcome.stderr) == (int(status), err.strip().encode().decode("unicode_escape"))

@@ -51,10 +51,10 @@ def test_a_process_without_a_gpu_to_itself_is_refused(machine, monkeypatch):
 
 def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(machine):
     closed = RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1234")
-    other = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    own_error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     assert distributed.root_cause(closed) is closed  # of a run of one process it is an error like any other
 
     machine({"WORLD_SIZE": "4", "RANK": "2"})
 
     assert str(distributed.root_cause(closed)) == "process 2 of 4 stopped because another one of the run ended"
-    assert distributed.root_cause(other) is other
+    assert distributed.root_cause(own_error) is own_error

@@ -55,12 +55,12 @@ def lost_by_a_power_cut(events):
     for number, event in enumerate(events):
         if event.target is None:
             continue
-        synced_before = {other.path for other in events[:number] if other.target is None}
+        synced_before = {previous.path for previous in events[:number] if previous.target is None}
         synced_after = set()
-        for other in events[number + 1 :]:
-            if other.target is not None:
+        for following in events[number + 1 :]:
+            if following.target is not None:
                 break
-            synced_after.add(other.path)
+            synced_after.add(following.path)
         is_new = TEMPORARY in event.path.name  # else something that was there is moved
         if is_new and not event.renamed <= synced_before:
             lost_targets.append(event.target)

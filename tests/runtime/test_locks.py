@@ -139,20 +139,3 @@ def test_a_file_system_without_locks_is_worked_on_with_one_warning(claim, tmp_pa
     assert open_table(tmp_path).fill(shard) == 40 * SHARDS
     (warning,) = capsys.readouterr().err.splitlines()
     assert warning.startswith("warning: the file system refuses locks ")
-
-
-def test_a_lock_is_given_back_though_close_fails(claim, monkeypatch):
-    """Network file systems report there what they could not write; the descriptor is closed all the same."""
-    close = os.close
-
-    def close_and_fail(descriptor):
-        close(descriptor)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "close", close_and_fail)
-        with take(claim):
-            assert isinstance(locks.acquire(claim), Owner)
-        assert locks.living_owner(claim) is None
-    with take(claim):
-        pass

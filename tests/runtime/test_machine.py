@@ -5,7 +5,7 @@ import pytest
 from tests.conftest import config_of, refused
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runtime import machine
-from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, old_driver, slow_precision
+from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, slow_precision
 from topr_exp.types import ConfigError
 
 
@@ -46,17 +46,6 @@ def driver(tmp_path, monkeypatch):
     path.write_text(NEW_DRIVER)
     monkeypatch.setattr(machine, "DRIVER", path)
     return path
-
-
-@pytest.mark.parametrize("supported_cuda", [13, 12])
-def test_an_old_driver_is_told_unless_compatibility_libraries_help(supported_cuda, driver, monkeypatch):
-    driver.write_text(OLD_DRIVER)
-    monkeypatch.setattr(machine, "supported_cuda", lambda: supported_cuda)
-
-    assert ("driver is 550" in str(old_driver("13.0"))) == (supported_cuda == 12)
-    assert old_driver(None) is None
-    driver.unlink()
-    assert old_driver("13.0") is None
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])

@@ -12,11 +12,11 @@ from topr_exp.runtime.progress import Progress, duration
 @pytest.fixture
 def wait(monkeypatch):
     """Move the clock of all progress on."""
-    now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
 
     def move(seconds):
-        now[0] += seconds
+        clock[0] += seconds
 
     return move
 
@@ -90,11 +90,11 @@ def test_a_duration_is_a_number_of_two_or_three_digits(seconds, text):
 def lines(capsys, monkeypatch):
     """A function: the lines so far, of which progress writes one every hundredth of a second."""
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.01)
-    seen = []
+    all_lines = []
 
     def read():
-        seen.extend(capsys.readouterr().err.splitlines())
-        return seen
+        all_lines.extend(capsys.readouterr().err.splitlines())
+        return all_lines
 
     return read
 

@@ -103,9 +103,9 @@ def test_status_and_logs_show_what_the_scheduler_has_of_a_run(scheduler, queued_
 
 
 def test_cancel_takes_named_runs_from_the_queue(scheduler, queued_runs, tmp_path):
-    _, second, *others = queued_runs
+    _, second, *other_runs = queued_runs
 
     outcome = answer("topr_exp.sweeps", "cancel", tmp_path / "sweep", "1", second.folder.name)
 
     assert (outcome.returncode, outcome.stdout) == (0, "cancelled: run 1 (17_0), run 2 (17_1)\n")
-    assert [*scheduler.jobs] == [run.job for run in others]
+    assert [*scheduler.jobs] == [run.job for run in other_runs]

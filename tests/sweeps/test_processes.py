@@ -114,12 +114,12 @@ def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(row):
 
 
 def test_progress_is_printed_early_and_once_a_minute(tmp_path, monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(local.time, "monotonic", lambda: now[0])
+    clock = [0.0]
+    monkeypatch.setattr(local.time, "monotonic", lambda: clock[0])
     ticker = local.Ticker([bare_run(tmp_path)])
 
     counts = []
-    for now[0] in (0, 9, 11, 69, 72, 120):
+    for clock[0] in (0, 9, 11, 69, 72, 120):
         ticker.tick()
         counts.append(capsys.readouterr().out.count("0 of 1 run ended"))
 

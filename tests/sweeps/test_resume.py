@@ -148,11 +148,12 @@ def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(swe
     assert Path.cwd() == Path("/")
 
 
-def test_resuming_another_users_sweep_says_whose_settings_run(sweep, monkeypatch, capsys):
+def test_resuming_another_users_sweep_says_whose_settings_run(sweep, scheduler, monkeypatch, capsys):
     uid = os.getuid()
     assert resume() == 0
     assert "belongs to user" not in capsys.readouterr().err
 
+    scheduler.jobs.clear()
     monkeypatch.setattr(os, "getuid", lambda: uid + 4711)
     assert resume() == 0
     warning = f"warning: nice_sweep belongs to user {uid}, whose settings now run as yours, with the code that"

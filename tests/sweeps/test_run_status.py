@@ -11,8 +11,7 @@ from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runs import attempt, run_lock
 from topr_exp.runtime import locks
 from topr_exp.sweeps.jobs import JobState, JobStates
-from topr_exp.sweeps.local import describe_progress
-from topr_exp.sweeps.run_status import RunState, RunStatus, read_pass_at_1, read_status
+from topr_exp.sweeps.run_status import read_pass_at_1, read_status
 from topr_exp.sweeps.status_table import count_states
 
 # The status in state.json | the first line of error.txt | phase and reason of its job | state and reason
@@ -102,16 +101,6 @@ def test_pass_at_1_stands_beside_the_base_models_on_the_same_problems(evaluation
     write_lines(tmp_path / "eval.jsonl", records)
 
     assert read_pass_at_1(tmp_path, is_done=False) == text
-
-
-def test_progress_of_a_sweep_counts_what_ended_and_estimates_the_others(tmp_path):
-    finished = RunStatus(bare_run(tmp_path), RunState.DONE)
-    running = RunStatus(bare_run(tmp_path, 2), RunState.RUNNING, stage="training 86/250")
-    new = RunStatus(bare_run(tmp_path, 3), RunState.NEW)
-
-    assert describe_progress([running, new], 120) == "0 of 2 runs ended; run 2 training 86/250"
-    line = "1 of 3 runs ended, about 4 min left; run 2 training 86/250"
-    assert describe_progress([finished, running, new], 120) == line
 
 
 def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path):

@@ -6,7 +6,6 @@ from tests.conftest import refused
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps import slurm
-from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
 from topr_exp.sweeps.local import LocalScheduler
 from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
@@ -69,13 +68,6 @@ def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs,
     assert programs.options("dependency") == ["", "afterany:100", "afterany:101"]
 
 
-def test_a_preview_names_the_arrays_where_one_is_not_enough(programs):
-    line = "3 arrays of 2, 2, 1 runs: an array of this Slurm has at most 2 (MaxArraySize)"
-
-    assert SlurmScheduler().preview(5, cluster()) == line
-    assert SlurmScheduler().preview(2, cluster()) == ""
-
-
 def test_a_refusal_says_what_is_submitted(programs, tmp_path):
     programs.allow(1)
     runs = bare_runs(tmp_path, 5)
@@ -103,12 +95,6 @@ def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs)
     programs.configure(limit, parameters)
 
     assert max_array_size() == size
-
-
-def test_arrays_hold_all_runs_and_share_what_may_run_at_once():
-    assert plan_arrays(1100, 1001, 256) == [Array(0, 1001, 128, None), Array(1001, 1100, 128, None)]
-    assert plan_arrays(5, 2, 2) == [Array(0, 2, 1, None), Array(2, 4, 1, None), Array(4, 5, 1, 0)]
-    assert [array.parallel_runs for array in plan_arrays(6, 2, 8)] == [3, 3, 2]
 
 
 # ---- Slurm's queue

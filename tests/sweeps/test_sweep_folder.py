@@ -104,20 +104,6 @@ def test_a_removed_run_is_shown_with_the_way_to_make_it_again(sweep, capsys):
     assert f"python -m topr_exp -m algo=topr,tis output_dir={sweep.parent} name={sweep.name}\n" in out
 
 
-@pytest.mark.parametrize("content", [None, "{"])
-def test_status_shows_a_run_without_its_settings_as_unreadable(content, sweep, capsys):
-    path = next(sweep.glob("tis*")) / "launch.json"
-    path.unlink()
-    if content is not None:
-        path.write_text(content)
-
-    assert main(["status", str(sweep)]) == 0
-
-    _, _, line, *_, counts = capsys.readouterr().out.splitlines()
-    assert counts == "2 runs: 1 done, 1 unreadable"
-    assert line.endswith("launch.json is missing or damaged")
-
-
 def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launches(sweep):
     words = ["-m", *TINY, "algo=ppo,grpo", f"output_dir={sweep.parent}", f"name={sweep.name}"]
     planned = plan(parse_arguments(words))

@@ -94,23 +94,6 @@ def save_workspace(tmp_path, *words):
     return (tmp_path / "spec.json").read_text()
 
 
-def test_sections_and_filter_of_a_workspace(tmp_path):
-    spec = json.loads(save_workspace(tmp_path, "--project", "mine", "--group", "ptilde"))
-
-    assert spec["project"] == "mine"
-    section = spec["spec"]["section"]
-    panels = {part["name"]: len(part["panels"]) for part in section["panelBankConfig"]["sections"]}
-    assert panels == {
-        "Learning curves by algorithm": 4,
-        "Ratios": 6,
-        "Invalid answers": 2,
-        "Effective proportion of positives": 1,
-        "Runs": 2,
-    }
-    (run_set,) = section["runSets"]
-    assert run_set["filters"]["filters"][0]["value"] == "ptilde"
-
-
 def test_a_workspace_asks_for_what_a_run_sends(tmp_path, records):
     sent_names = set(summary(records)).union(*history(records))
     text = save_workspace(tmp_path)
