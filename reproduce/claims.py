@@ -9,12 +9,14 @@ from typing import Any
 
 from reproduce.groups import Split, name_of
 from reproduce.selection import Record, Runs, collapsed_seeds, over_seeds, pick
+from reproduce.tried_rates import best_stands_beside_cliff
 from topr_exp.report import Interval, contrast, difference, gain
 
 Extra = dict[str, Any]  # numbers of a figure that no run's record holds
 LEVEL = 0.95  # of an interval
 FEWEST_SEEDS = 3  # that decide anything: of two, an interval covers 88 %
 NO_RUNS = "no runs"
+BESIDE_CLIFF = "the lower one's rate stands beside a cliff"
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Claim:
     p: float | None = None  # two-sided, of the test that decides it; None: no interval does
     left_open: bool = False  # by Holm: decided by its own interval, but not among all claims of its figure
     equal: bool = False  # an identity: the difference is 0 for each seed and problem
+    interval: Interval | None = None  # of a difference of shares
+    beside_cliff: bool = False  # decided, but the lower group's rate stands beside a cliff: a finer grid may change it
 
     @property
     def word(self) -> str:
@@ -84,10 +88,10 @@ def above(text: str, interval: Interval | None, limit: float = 0.0) -> Claim:
         return Claim(text, None, NO_RUNS)
     evidence = interval.percent(sign=True)
     if interval.seeds < FEWEST_SEEDS:
-        return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0)
+        return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0, interval=interval)
     if limit == interval.value == interval.error == 0:
-        return Claim(text, None, evidence, equal=True)
-    return Claim(text, side_of(interval, limit), evidence, p_value(interval, limit))
+        return Claim(text, None, evidence, equal=True, interval=interval)
+    return Claim(text, side_of(interval, limit), evidence, p_value(interval, limit), interval=interval)
 
 
 def side_of(interval: Interval, limit: float) -> bool | None:
@@ -187,7 +191,8 @@ def ends_above(
         if interval is None or metric == "invalid":
             return claim
         lead = interval.value - limit if rule is not within else 0.0
-        return open_if_collapsed(claim, picked, reference_runs, lead=lead)
+        claim = open_if_collapsed(claim, picked, reference_runs, lead=lead)
+        return claim if limit else note_cliff(claim, picked, reference_runs, runs=runs, lead=lead)
 
     return judge
 
@@ -197,11 +202,14 @@ def ends_below(text: str, group: str, reference: str | None = None) -> Decision:
     return ends_above(text, group, reference, rule=below)
 
 
-def is_above(text: str, group: Runs, reference: Runs) -> Claim:
-    """That a group ends above another in pass@1."""
+def is_above(text: str, group: Runs, reference: Runs, *, runs: Runs | None = None) -> Claim:
+    """That a group ends above another in pass@1. runs: all, which may hold them at other rates."""
     interval = difference(reference, group)
     claim = above(text, interval)
-    return claim if interval is None else open_if_collapsed(claim, group, reference, lead=interval.value)
+    if interval is None:
+        return claim
+    claim = open_if_collapsed(claim, group, reference, lead=interval.value)
+    return note_cliff(claim, group, reference, runs=runs or Runs([]), lead=interval.value)
 
 
 def others_end_above(text_of: Callable[[str], str], split: Split, reference: str) -> Judge:
@@ -210,7 +218,7 @@ def others_end_above(text_of: Callable[[str], str], split: Split, reference: str
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         groups = split(runs)
         reference_runs = groups.pop(reference, Runs([]))
-        return [is_above(text_of(name_of(key)), group, reference_runs) for key, group in groups.items()]
+        return [is_above(text_of(name_of(key)), group, reference_runs, runs=runs) for key, group in groups.items()]
 
     return judge
 
@@ -221,7 +229,7 @@ def ends_above_others(text_of: Callable[[str], str], split: Split, best: str) ->
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         groups = split(runs)
         best_runs = groups.pop(best, Runs([]))
-        return [is_above(text_of(name_of(key)), best_runs, group) for key, group in groups.items()]
+        return [is_above(text_of(name_of(key)), best_runs, group, runs=runs) for key, group in groups.items()]
 
     return judge
 
@@ -240,6 +248,14 @@ def open_if_collapsed(claim: Claim, first: Runs, second: Runs, *, lead: float) -
     return replace(claim, holds=None, p=1.0) if above_collapsed and claim.holds is not None else claim
 
 
+def note_cliff(claim: Claim, first: Runs, second: Runs, *, runs: Runs, lead: float) -> Claim:
+    """Note of a decided claim that the lower group's rate stands beside a cliff; lead: above 0 where `second` is it."""
+    lower = second if lead > 0 else first
+    if claim.holds is None or not len(lower) or not best_stands_beside_cliff(lower, runs):
+        return claim
+    return replace(claim, evidence=f"{claim.evidence}; {BESIDE_CLIFF}", beside_cliff=True)
+
+
 def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval | None:
     """Estimate a combination of groups' pass@1, [seeds, problems] each, and of the base's, [problems]."""
     groups = [pick(runs, choice) for choice in choices]
@@ -255,7 +271,7 @@ def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval
 def by_seeds(text: str, values: Sequence[float], evidence: str, rule: Rule = above, limit: float = 0.0) -> Claim:
     """Decide by the interval over seeds of one number a seed."""
     claim = rule(text, over_seeds(values), limit)
-    return replace(claim, evidence=evidence if len(values) else NO_RUNS)
+    return replace(claim, evidence=evidence if len(values) else NO_RUNS, interval=None)
 
 
 def number_above(

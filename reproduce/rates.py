@@ -2,9 +2,10 @@
 
 A cell is a place and a loss of conf/learning_rates.yaml, and one run of FIGURE's experiments with another rate, two
 seeds and validation problems in the place of the test. Each cell begins with three rates of one grid and is extended
-until its choice, the higher mean, has a neighbour on both sides or is the grid's end; a rate that is plainly worse with
-the first seed is not tried with the second. FOLDER/rates.json has pass@1 of each run, conf/learning_rates.yaml the
-choice, docs/results/rates.yaml what was tried; all are written as runs end, and the same command goes on from them.
+until its choice, the higher mean, has a neighbour on both sides or is the grid's end; where a neighbour is a cliff, the
+rate half-way to it is tried, too. A rate that is plainly worse with the first seed is not tried with the second.
+FOLDER/rates.json has pass@1 of each run, conf/learning_rates.yaml the choice, docs/results/rates.yaml what was tried;
+all are written as runs end, and the same command goes on from them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from reproduce.__main__ import choose_figures, command_parser, refuse_changed_co
 from reproduce.files import write_file
 from reproduce.groups import RATE
 from reproduce.selection import Record
+from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, Tried, best_rate, half_steps, neighbourhood
 from topr_exp import ConfigError, TOPRError, exit_status
 
 if TYPE_CHECKING:
@@ -40,13 +42,10 @@ HEAD = """# Learning rates for optim.lr, by place (a model; for long answers als
 HEAD_OF_TRIED = """# What the rates of conf/learning_rates.yaml were chosen from, by place, loss and rate: pass@1 (%)
 # on validation problems of seeds 100 and 101. One number: plainly worse, not tried with the second seed.
 """
-GRID = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 FIRST = 3e-4  # with both its neighbours, where conf has no rate yet
-SEEDS = (100, 101)
 PLAINLY = 10.0  # points below the best one with the first seed: not tried with the second
 CHUNK = 4  # runs a job between two records
 FAILED = 0.0  # pass@1 of a run that ended with an error, such as a gradient that is not finite
-Tried = dict[float, list[float]]  # pass@1 in percent by rate: of the first seed, or of both
 
 
 class Trial(NamedTuple):
@@ -61,30 +60,35 @@ class Trial(NamedTuple):
 
 def missing_trials(tried: Tried, first: float = FIRST) -> list[Trial]:
     """The runs that a choice lacks; none where it is made. first: the rate to begin with."""
+    on_grid = {rate: tried[rate] for rate in GRID if rate in tried}
     start = GRID[min(max(GRID.index(first), 1), len(GRID) - 2)]
-    best = max(tried, key=lambda rate: (tried[rate][0], -rate), default=start)  # by the first seed
-    untried = {rate for rate in (*neighbourhood(start), *neighbourhood(best)) if rate not in tried}
+    leader = leading_rate(on_grid) if on_grid else start
+    untried = {*neighbourhood(start), *neighbourhood(leader)} - tried.keys()
     if not untried:
-        half_tried = []
-        for rate, scores in tried.items():
-            if len(scores) < len(SEEDS) and scores[0] > tried[best][0] - PLAINLY:
-                half_tried.append(Trial(rate, SEEDS[1]))
-        if half_tried:
-            return sorted(half_tried)
-        untried = {rate for rate in neighbourhood(best_rate(tried)) if rate not in tried}
+        second_trials = missing_second_trials(on_grid)
+        if second_trials:
+            return second_trials
+        untried = {*neighbourhood(best_rate(on_grid))} - tried.keys()
+    if not untried:
+        untried = half_steps(on_grid, best_rate(on_grid)) - tried.keys()
+        if not untried:
+            return missing_second_trials(tried)
     return [Trial(rate, SEEDS[0]) for rate in sorted(untried)]
 
 
-def neighbourhood(rate: float) -> tuple[float, ...]:
-    """A rate of the grid and its neighbours."""
-    index = GRID.index(rate)
-    return GRID[max(index - 1, 0) : index + 2]
+def missing_second_trials(tried: Tried) -> list[Trial]:
+    """Trials with the second seed of the rates that are not plainly worse with the first."""
+    enough = tried[leading_rate(tried)][0] - PLAINLY
+    trials = []
+    for rate, scores in sorted(tried.items()):
+        if len(scores) < len(SEEDS) and scores[0] > enough:
+            trials.append(Trial(rate, SEEDS[1]))
+    return trials
 
 
-def best_rate(tried: Tried) -> float:
-    """The rate with the highest mean over both seeds; of several, the lowest."""
-    means = {rate: float(np.mean(scores)) for rate, scores in tried.items() if len(scores) == len(SEEDS)}
-    return min(means, key=lambda rate: (-means[rate], rate))
+def leading_rate(tried: Tried) -> float:
+    """The rate with the highest score of the first seed; of several, the lowest."""
+    return max(tried, key=lambda rate: (tried[rate][0], -rate))
 
 
 def nearest(rate: Any) -> float:
@@ -121,7 +125,7 @@ class Cell:
     def tried(self, results: Mapping[str, Record]) -> Tried:
         """pass@1 of the runs that there are results of; results: by identity."""
         tried: Tried = {}
-        for rate in GRID:
+        for rate in sorted((*GRID, *HALF_STEPS)):
             for seed in SEEDS:
                 identity = self.identity(Trial(rate, seed))
                 if identity in results:

@@ -9,9 +9,11 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
+from typing import Any
 
 from topr_exp.sweeps.processes import rendezvous
 
@@ -23,33 +25,30 @@ TRAINING = ["topr_exp.training.trainer", "topr_exp.training.parallel", LLAMA, "p
 PROCESSES.set_forkserver_preload([*STORE, *TRAINING, "topr_exp.sweeps.preload"])
 
 
-def start_command(*words, module="topr_exp", output=None, environment=None):
+def start_command(*words: str, module: str = "topr_exp", output: Path | None = None, **more: Any) -> Any:
     """`python -m MODULE` with these words in a process of its own; what it prints goes to `output`/out and err, or not.
 
     environment: in place of this process's.
     """
-    arguments = (module, words, dict(environment or os.environ), output)
-    process = PROCESSES.Process(target=run_command, args=arguments)
+    environment = dict(more.get("environment") or os.environ)
+    process = PROCESSES.Process(target=run_command, args=(module, words, environment, output))
     process.start()
     return process
 
 
-def run_command(module, words, environment, output):
+def run_command(module: str, words: tuple[str, ...], environment: dict[str, str], output: Path | None) -> None:
     for descriptor, name in ((1, "out"), (2, "err")):
-        path = output / name if output else os.devnull
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
+        os.dup2(os.open(output / name if output else os.devnull, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(Path(__file__).parents[1])
     sys.argv = [module, *words]
-    util.spawnv_passfds = fork_server
-    program = importlib.import_module(module)
-    if not hasattr(program, "main"):
-        program = importlib.import_module(f"{module}.__main__")
-    sys.exit(program.main())
+    util.spawnv_passfds = fork_server  # type: ignore[attr-defined]
+    found = importlib.import_module(module)
+    sys.exit((found if hasattr(found, "main") else importlib.import_module(f"{module}.__main__")).main())
 
 
-def fork_server(path, arguments, descriptors):
+def fork_server(path: bytes, arguments: list[str], descriptors: list[int]) -> int:
     """What multiprocessing asks a new interpreter to be, in a fork of this process, which has the imports done."""
     sys.stdout.flush()
     if (pid := os.fork()) == 0:
@@ -70,18 +69,18 @@ def fork_server(path, arguments, descriptors):
 class Command:
     """What `subprocess.Popen` offers, of a command that is forked from the server."""
 
-    def __init__(self, module, *words, **options):
+    def __init__(self, module: str, *words: str, **more: Any) -> None:
         self.folder = Path(tempfile.mkdtemp())
-        self.process = start_command(*words, module=module, output=self.folder, **options)
+        self.process = start_command(*words, module=module, output=self.folder, **more)
 
-    def send_signal(self, number):
+    def send_signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
     @property
-    def returncode(self):
+    def returncode(self) -> int:
         return self.process.exitcode
 
-    def communicate(self, timeout):
+    def communicate(self, timeout: float) -> tuple[str, str]:
         self.process.join(timeout)
         assert self.process.exitcode is not None, "it did not end"
         out, err = ((self.folder / name).read_text() for name in ("out", "err"))
@@ -89,20 +88,20 @@ class Command:
         return out, err
 
 
-def together(size, function, *arguments):
+def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returns in each of `size` processes, by rank."""
-    workers, receivers = [], []
+    pairs = [PROCESSES.Pipe(duplex=False) for _ in range(size)]
     with rendezvous() as place:
-        for rank in range(size):
-            receiver, sender = PROCESSES.Pipe(duplex=False)
-            work = (rank, size, place, sender, function, arguments)
-            worker = PROCESSES.Process(target=work_as_rank, args=work, daemon=True)
+        workers = [
+            PROCESSES.Process(target=work, args=(rank, size, place, theirs, function, arguments), daemon=True)
+            for rank, (_, theirs) in enumerate(pairs)
+        ]
+        for worker in workers:
             worker.start()
-            sender.close()
-            workers.append(worker)
-            receivers.append(receiver)
+        for _, theirs in pairs:
+            theirs.close()
         try:
-            answers = [pickle.loads(receiver.recv_bytes()) for receiver in receivers]
+            answers = [pickle.loads(ours.recv_bytes()) for ours, _ in pairs]
         finally:
             for worker in workers:
                 worker.kill()
@@ -112,7 +111,9 @@ def together(size, function, *arguments):
     return answers
 
 
-def work_as_rank(rank, size, place, sender, function, arguments):
+def work(
+    rank: int, size: int, place: dict[str, str], answer: Any, function: Callable[..., Any], arguments: Any
+) -> None:
     import torch
 
     from topr_exp.runtime import distributed
@@ -123,6 +124,6 @@ def work_as_rank(rank, size, place, sender, function, arguments):
         with distributed.process_group("cpu"):
             result = function(*arguments)
             distributed.barrier()
-        sender.send_bytes(pickle.dumps(result))  # by pickle, since torch would share memory with a process that ends
+        answer.send_bytes(pickle.dumps(result))  # by pickle, since torch would share memory with a process that ends
     except BaseException:
-        sender.send_bytes(pickle.dumps(traceback.format_exc()))
+        answer.send_bytes(pickle.dumps(traceback.format_exc()))

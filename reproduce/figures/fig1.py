@@ -2,11 +2,24 @@
 
 from functools import partial
 
-from reproduce.claims import NO_RUNS, Claim, Extra, above, combined, counted, decide, ends_above, open_if_collapsed
+from reproduce.claims import (
+    NO_RUNS,
+    Claim,
+    Extra,
+    above,
+    combined,
+    counted,
+    decide,
+    ends_above,
+    ends_above_others,
+    open_if_collapsed,
+)
 from reproduce.figure import Figure
-from reproduce.groups import algorithms
+from reproduce.groups import algorithms, by_setting
 from reproduce.panels import Panel, curves, grid, legend_below
 from reproduce.selection import Runs, collapsed_share, pick
+
+topr_and_others = by_setting("algo.name", only=("topr", "ppo", "sft", "tis", "is"))
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
@@ -51,5 +64,6 @@ FIGURE = Figure(
         ends_above("DPO ends above PPO", "dpo", "ppo"),
         ends_above("TOPR ends above DPO", "topr", "dpo"),
         ends_above("TOPR ends above the best of the other three", "topr", "best algo.name naive,ppo,dpo"),
+        ends_above_others(lambda name: f"TOPR ends above {name}", topr_and_others, "topr"),
     ),
 )

@@ -8,8 +8,10 @@ from reproduce.claims import (
     Claim,
     Decision,
     Extra,
+    above,
     below,
     by_seeds,
+    combined,
     decide,
     ends_above,
     for_each,
@@ -51,6 +53,25 @@ def fresh_is_best(algorithm: str) -> list[Decision]:
 def topr_above(name: str, rival: str) -> Decision:
     cell = "optim.lr=0.0003 schedule.lag=64"
     return ends_above(f"at 3e-4, age 64: TOPR ends above {name}", f"topr {cell}", f"{rival} {cell}")
+
+
+def costs_more_by_age(algorithm: str) -> list[Decision]:
+    """Of two cells with nearly equal products of rate and age, the older one's answers cost more."""
+    text = f"{algorithm}: age 64 at 1e-4 costs more than age 16 at 3e-4, each against age 0"
+    cells_of_costs = (
+        "optim.lr=0.0001 schedule.lag=0", "optim.lr=0.0001 schedule.lag=64",
+        "optim.lr=0.0003 schedule.lag=0", "optim.lr=0.0003 schedule.lag=16",
+    )  # fmt: skip
+
+    def difference_of_costs(
+        slow_new: np.ndarray, slow_old: np.ndarray, fast_new: np.ndarray, fast_old: np.ndarray, base: np.ndarray
+    ) -> np.ndarray:
+        return (slow_new - slow_old) - (fast_new - fast_old)
+
+    def judge(runs: Runs, extra: Extra) -> Claim:
+        return above(text, combined(runs, difference_of_costs, *cells_of_costs))
+
+    return [judge]
 
 
 def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
@@ -100,6 +121,7 @@ FIGURE = Figure(
     draw=grid(panels, columns=4),
     judge=decide(
         for_each(algorithms, fresh_is_best),
+        for_each(algorithms, costs_more_by_age),
         *(topr_above(name, rival) for name, rival in RIVALS.items()),
         others_end_above(lambda choice: f"ages by lengths: {choice} ends above keep", when_stale, "keep"),
         dropped_answers,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from reproduce.claims import Claim, Decision, Extra, below, by_seeds, decide, for_each, paired_records
+from reproduce.claims import Claim, Decision, Extra, below, by_seeds, decide, ends_above, for_each, paired_records
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, by_choice, crossed, everything
 from reproduce.panels import Panel, grid, legend_below, metric
@@ -39,6 +39,10 @@ def shorter_answers(algorithm: str) -> Decision:
     return judge
 
 
+def higher_without(algorithm: str) -> Decision:
+    return ends_above(f"{algorithm}: pass@1 ends higher without 1/T than with", f"{KEY}=false", f"{KEY}=null")
+
+
 def shorter(text: str, differences: Sequence[float]) -> Claim:
     """That answers are shorter, by the difference of each seed in tokens."""
     tokens = " ".join(f"{difference:+.1f}" for difference in differences)
@@ -51,12 +55,12 @@ FIGURE = Figure(
     claim="Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
     experiments=("length_bias",),
     draw=grid(panels, rows=everything, width=3.8),
-    judge=decide(for_each(algorithms, lambda algorithm: [shorter_answers(algorithm)])),
+    judge=decide(for_each(algorithms, lambda algorithm: [shorter_answers(algorithm), higher_without(algorithm)])),
     levels=(with_and_without,),
     wider=(),
     only_full=True,
     own_model=True,
     metrics=("length",),
-    note="Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean that the careful "
-    "way of working took the place of the terse one.",
+    note="All at 3e-4. Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean "
+    "that the careful way of working took the place of the terse one.",
 )

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Extra, decide, for_each, others_end_above
+from reproduce.claims import Decision, Extra, decide, ends_above, for_each, others_end_above
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, by_setting, everything, rates
 from reproduce.numbers import effective_size, nats
@@ -39,6 +39,14 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     ]
 
 
+def against_topr(wording: str) -> list[Decision]:
+    return [others_end_above(lambda loss: f"{wording}: {loss} ends above TOPR", losses, "TOPR")]
+
+
+def few_against_many(loss: str) -> list[Decision]:
+    return [ends_above(f"{loss}: 1 wording ends above 128", f"{CHOICES}=1", f"{CHOICES}=128")]
+
+
 FIGURE = Figure(
     name="nats",
     title="Beyond the papers: how many nats",
@@ -51,12 +59,7 @@ FIGURE = Figure(
         "nats algo=ppo algo.eps_low=0.8 algo.eps_high=4 learning_rates.loss=ppo_eps_low_0_8",
     ),
     draw=grid(panels, rows=everything, width=4.4),
-    judge=decide(
-        for_each(
-            wordings,
-            lambda wording: [others_end_above(lambda loss: f"{wording}: {loss} ends above TOPR", losses, "TOPR")],
-        )
-    ),
+    judge=decide(for_each(wordings, against_topr), for_each(losses, few_against_many)),
     levels=(losses, wordings, rates),
     wider=(),
     only_full=True,

@@ -21,7 +21,7 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 
 
 def sequence_is_best(algorithm: str) -> list[Decision]:
-    at_best = f"{algorithm}, each at its best rate"
+    at_best = f"{algorithm}, each at its best rate of the grid"
     return [
         ends_above(f"{at_best}: the sequence's ratio ends above the token one", SEQUENCE, TOKEN),
         ends_above(f"{at_best}: the sequence's ratio ends above the geometric one", SEQUENCE, GEOMETRIC),

@@ -12,9 +12,18 @@ import topr_exp
 from reproduce import rates, records
 from reproduce.figures.nats import losses as losses_of_nats
 from reproduce.jobs import CONF, plan_figure
-from reproduce.rates import GRID, SEEDS, Tried, best_rate, missing_trials, nearest
+from reproduce.rates import missing_trials, nearest
 from reproduce.records import read_rates, runs_of
-from reproduce.selection import Runs
+from reproduce.selection import Runs, pick
+from reproduce.tried_rates import (
+    GRID,
+    HALF_STEPS,
+    SEEDS,
+    Tried,
+    best_rate,
+    best_stands_beside_cliff,
+    half_steps,
+)
 from tests.conftest import ROOT, config_of, make_graded
 from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.training_set import build_training_set
@@ -25,11 +34,14 @@ ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
 
 
 def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
-    """What is tried of a world, pass@1 by rate and seed, until nothing is lacking."""
+    """What is tried of a world, pass@1 by rate and seed, until nothing is lacking; half-way, if not given, the mean."""
     tried: Tried = {}
     while runs := missing_trials(tried):
         for rate, seed in runs:
-            tried.setdefault(rate, []).append(world[rate][SEEDS.index(seed)])
+            low = max(candidate for candidate in GRID if candidate <= rate)
+            high = min(candidate for candidate in GRID if candidate >= rate)
+            scores = world.get(rate) or tuple(np.mean([world[low], world[high]], axis=0))
+            tried.setdefault(rate, []).append(scores[SEEDS.index(seed)])
             assert len(tried[rate]) <= 2
     return tried
 
@@ -37,7 +49,7 @@ def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
 @pytest.mark.parametrize(
     ("levels", "best", "runs"),
     [
-        ((1, 2, 3, 60, 80, 60, 3), 3e-4, 4),  # the others are plainly worse: one seed each
+        ((1, 2, 3, 66, 80, 66, 3), 3e-4, 4),  # the others are plainly worse: one seed each
         ((1, 2, 3, 78, 80, 79, 3), 3e-4, 6),
         ((90, 80, 70, 60, 50, 40, 30), 3e-6, 7),  # to the grid's end, past what is plainly worse
         ((30, 40, 50, 60, 70, 80, 90), 3e-3, 5),
@@ -51,6 +63,21 @@ def test_a_grid_grows_until_its_choice_has_neighbours(levels: tuple[float, ...],
     assert {GRID[i] for i in (at - 1, at + 1) if 0 <= i < len(GRID)} <= tried.keys()
 
 
+def test_towards_a_cliff_the_rate_half_way_is_tried() -> None:
+    world = dict(zip(GRID, [(level, level) for level in (20, 50, 76, 87, 26, 2, 2)], strict=True))
+    tried = searched(world | {1.7e-4: (95, 95)})
+    assert set(tried) & set(HALF_STEPS) == {1.7e-4}
+    assert best_rate(tried) == 1.7e-4
+    assert best_rate(searched(world | {1.7e-4: (95, 60)})) == 1e-4
+
+
+def test_a_chosen_rate_stands_beside_a_cliff_by_what_it_was_chosen_from() -> None:
+    runs = runs_of(records.read(records.TRIED_RATES.with_name("nats.json")))
+    assert best_stands_beside_cliff(pick(runs, "topr algo.ratio=token data.choices=1"), Runs([]))
+    runs = runs_of(records.read(records.TRIED_RATES.with_name("fig1.json")))
+    assert not best_stands_beside_cliff(pick(runs, "ppo model.name=tiny"), Runs([]))
+
+
 def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> None:
     world = dict.fromkeys(GRID, (50.0, 50.0)) | {1e-3: (60.0, 20.0), 3e-4: (55.0, 55.0), 1e-4: (54.0, 56.0)}
     tried = searched(world)
@@ -60,13 +87,15 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> N
     rng = np.random.default_rng(0)
     for _ in range(300):  # any world ends, with a choice that is no edge
         tried = searched({rate: tuple(rng.uniform(0, 100, 2)) for rate in GRID})
-        at = GRID.index(best_rate(tried))
+        best = best_rate({rate: tried[rate] for rate in GRID if rate in tried})
+        at = GRID.index(best)
         assert all(GRID[i] in tried for i in (at - 1, at + 1) if 0 <= i < len(GRID))
+        assert half_steps(tried, best) <= tried.keys()
     assert [nearest(rate) for rate in (3e-5, 4e-4, 5e-7, None)] == [3e-5, 3e-4, 3e-6, 3e-4]
 
 
 def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypatch, capsys):
-    """Runs in the place of trained ones: their pass@1 is highest at 3e-3, where one seed fails."""
+    """Runs in the place of trained ones: their pass@1 is highest at 3e-3; at 1e-3 one seed fails, which is a cliff."""
     conf, tried = tmp_path / "learning_rates.yaml", tmp_path / "rates.yaml"
     conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
     tried.write_text("tiny: {dpo: {7.0: [1.0, 2.0]}}\n")
@@ -105,13 +134,16 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     )
     assert started == []
     assert rates.main(command) == 1
-    assert sorted(started) == [(rate, seed) for rate in (3e-4, 1e-3, 3e-3) for seed in (100, 101)]
+    assert sorted(started) == [(rate, seed) for rate in (3e-4, 1e-3, 1.7e-3, 3e-3) for seed in (100, 101)]
     assert read_rates() == {"place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0}}
     assert read_rates(tried) == {
-        "tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 3e-3: [59.0, 59.0]}}
+        "tiny": {
+            "dpo": {7.0: [1.0, 2.0]},
+            "topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 1.7e-3: [55.1, 55.1], 3e-3: [59.0, 59.0]},
+        }
     }
     recorded = runs_of(records.read(tmp_path / "rates.json"))
-    assert len(recorded) == 5
+    assert len(recorded) == 7
     assert {name for record in recorded for name in (*record, *record["final"])} == {
         "run", "settings", "environment", "final", "pass@1"
     }, "what a choice reads"  # fmt: skip
@@ -129,7 +161,8 @@ def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> No
     for place, losses in read_rates(records.TRIED_RATES).items():
         for loss, tried in losses.items():
             assert conf[place][loss] == best_rate(tried)
-            assert missing_trials(tried, best_rate(tried)) == []
+            missing_rates = {trial.rate for trial in missing_trials(tried, best_rate(tried))}
+            assert missing_rates <= set(HALF_STEPS), "they were chosen before steps were halved"
 
 
 def test_each_loss_of_a_study_has_a_rate_of_its_own() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from reproduce.claims import (
+    BESIDE_CLIFF,
     Claim,
     above,
     all_within,
@@ -107,6 +108,18 @@ def test_a_group_with_collapsed_seeds_is_above_none(first, second, word):
     counts = [sum(level < 20 for level in levels) for levels in (first, second)]
     note = f"; collapsed: {counts[0]} of 3 against {counts[1]} of 3 seeds"
     assert claim.evidence.endswith(note) is any(counts)
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "rate", "beside"),
+    [(40, "best optim.lr tis", True), (50, "best optim.lr tis", False), (40, "tis optim.lr=0.0003", False)],
+)
+def test_a_claim_says_that_the_lower_one_s_best_rate_stands_beside_a_cliff(neighbour, rate, beside):
+    runs = World("fig1", "", [group("topr", 80), group("tis", 60), group("tis", neighbour, optim__lr=3e-4)], "").runs()
+    for claim in (ends_above("", "topr", rate)(runs, {}), ends_above("", rate, "topr")(runs, {})):
+        assert isinstance(claim, Claim)
+        assert claim.holds is not None
+        assert claim.evidence.endswith(BESIDE_CLIFF) is claim.beside_cliff is beside
 
 
 @pytest.mark.parametrize(("intervals", "holds"), [((NEAR, NEAR), True), ((NEAR, WIDE), None), ((WIDE, FAR), False)])

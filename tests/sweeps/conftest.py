@@ -1,22 +1,14 @@
-"""Schedulers for tests of sweeps: a fake one, and Slurm with programs in the place of its commands."""
+"""A fake scheduler in the place of Slurm."""
 
 import pytest
 
 from tests.sweeps.fake_scheduler import FakeScheduler
-from tests.sweeps.slurm_programs import SlurmPrograms
 from topr_exp.sweeps.registry import SCHEDULERS
 
 
 @pytest.fixture
-def scheduler(monkeypatch):
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     """The scheduler of `cluster=slurm`."""
     fake = FakeScheduler()
     monkeypatch.setitem(SCHEDULERS, "slurm", fake)
     return fake
-
-
-@pytest.fixture
-def programs(tmp_path, monkeypatch):
-    folder = tmp_path / "bin"
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return SlurmPrograms(folder)
