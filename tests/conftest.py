@@ -187,6 +187,11 @@ def lines_of(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def values_of(items: Iterable[Any], name: str) -> list[Any]:
+    """The attribute of each item, in their order."""
+    return [getattr(item, name) for item in items]
+
+
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
     """Write a JSON Lines file; a row that is text is written as it is."""
     path.parent.mkdir(exist_ok=True)

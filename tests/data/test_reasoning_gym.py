@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,51 +19,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS, ReasoningGym, seed_of
 from topr_exp.grading import gym
 from topr_exp.pipeline import run
-from topr_exp.runs import preflight
 from topr_exp.types import ConfigError
-
-GRADER = "topr_exp.grading.gym.grade"
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_kept() -> Iterator[None]:
-    preflight._problem_sets.clear()
-    yield
-    preflight._problem_sets.clear()
-
-
-def settings(*more: str) -> list[str]:
-    return ["data=reasoning_gym", *more]
-
-
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    said = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
-    with refused(re.escape(said), ConfigError):
-        config_of(*settings("dry_run=true"))
-
-
-def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out() -> None:
-    assert not set(TASKS) & EXCLUDED.keys()
-    assert sorted({*TASKS}) == TASKS
-    text = (ROOT / "docs" / "problems.md").read_text()
-    listed = text.partition("changed. The tasks:\n\n")[2].partition("\n\n")[0]
-    assert re.findall(r"`(\w+)`", listed) == TASKS
-
-
-def test_neighbouring_seeds_share_no_problems() -> None:
-    seeds = sorted(seed_of("gcd", seed, split) for seed in range(50) for split in ("train", "test"))
-    assert min(after - before for before, after in pairwise(seeds)) > 1000
-
-
-@needs_gym
-def test_some_tasks_do_what_the_list_says() -> None:
-    """One that is offered, one with a scorer of our own, and one for each reason to be left out."""
-    first = {reason: task for task, reason in reversed(EXCLUDED.items())}
-    sample = ["chain_sum", "countdown", *(task if task != "codeio" else "word_ladder" for task in first.values())]
-    command = [sys.executable, "-m", "scripts.try_gym_tasks", *sample]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout
 
 
 class Sums(list[dict[str, Any]]):
@@ -72,95 +27,153 @@ class Sums(list[dict[str, Any]]):
 
     def __init__(self, task: str, seed: int, size: int, most: int = 10**6) -> None:
         assert most > 0, "most must be\npositive"
-        draw = random.Random(f"{task}/{seed}")
-        numbers = [draw.randrange(most) for _ in range(size)]
-        super().__init__({"question": f"{n} + 1 = ", "answer": str(n + 1), "metadata": {"n": n}} for n in numbers)
+        rng = random.Random(f"{task}/{seed}")
+        for _ in range(size):
+            number = rng.randrange(most)
+            self.append({"question": f"{number} + 1 = ", "answer": str(number + 1), "metadata": {"n": number}})
 
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
         return 1.0 if Fraction(answer) == int(entry["answer"]) else 0.01
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def library(monkeypatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "reasoning_gym", SimpleNamespace(create_dataset=Sums))
     gym.task_of.cache_clear()
     yield
     gym.task_of.cache_clear()
 
 
-def source(**changes: Any) -> ReasoningGym:
-    plain: dict[str, Any] = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
-    asked = {"name": "gym", "grader": {"_target_": GRADER}, "task": "gcd", "options": None}
-    return ReasoningGym(**plain | asked | changes)
+def source(options: dict[str, Any] | None = None, **changes: Any) -> ReasoningGym:
+    sizes: dict[str, Any] = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
+    grader = {"_target_": "topr_exp.grading.gym.grade"}
+    return ReasoningGym(**sizes | changes, name="gym", grader=grader, task="gcd", options=options)
 
 
-def test_what_is_drawn(library: None) -> None:
-    one, again = load_problems(source()), load_problems(source())
-    assert (one.train, one.test) == (again.train, again.test)
-    assert (len(one.train), len(one.test)) == (30, 10)
-    assert (one.train[0].id, one.test[0].id) == ("gym/gcd/train0/000000", "gym/gcd/test0/000000")
-    questions = {problem.question for problem in (*one.train, *one.test)}
-    assert len(questions) == 40
-    assert not questions & {problem.question for problem in load_problems(source(seed=1)).train}
-    gold = json.loads(one.test[0].answer)
-    assert gold | {"metadata": None} == {"task": "gcd", "options": {}, "answer": gold["answer"], "metadata": None}
-    assert one.test[0].question == f"{gold['metadata']['n']} + 1 ="
-    assert gym.grade(source().solution(one.test[0]), one.test[0].answer)[0] == "correct"
-    few = load_problems(
-        source(options={"most": 10}, test_problems=3)
-    )  # a task with fewer problems gives what there are
-    assert len(few.train) + len(few.test) == 10
-    assert json.loads(few.train[0].answer)["options"] == {"most": 10}
+def questions_of(data: ReasoningGym) -> set[str]:
+    sets = load_problems(data)
+    return {problem.question for problem in [*sets.train, *sets.test]}
 
 
-@pytest.mark.parametrize("options", [{"max_term": 3}, {"most": 0}, {"most": "three"}, {"seed": 3}])
-def test_options_that_the_task_refuses(options: Any, library: None) -> None:
+# ---- the list of tasks
+
+
+def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out():
+    page = (ROOT / "docs" / "problems.md").read_text()
+    task_list = page.partition("changed. The tasks:\n\n")[2].partition("\n\n")[0]
+
+    assert re.findall(r"`(\w+)`", task_list) == TASKS == sorted(set(TASKS))
+    assert not set(TASKS) & EXCLUDED.keys()
+
+
+@needs_gym
+def test_some_tasks_do_what_the_list_says():
+    """One that is offered, one with a scorer of our own, and one for each reason to be left out."""
+    task_by_reason = {reason: task for task, reason in reversed(EXCLUDED.items())}
+    excluded = ["word_ladder" if task == "codeio" else task for task in task_by_reason.values()]
+    command = [sys.executable, "-m", "scripts.try_gym_tasks", "chain_sum", "countdown", *excluded]
+
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+
+    assert process.returncode == 0, process.stdout
+
+
+def test_without_the_package_a_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    line = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
+
+    with refused(re.escape(line), ConfigError):
+        config_of("data=reasoning_gym", "data.seed=77", "dry_run=true")
+
+
+@needs_gym
+def test_another_version_of_the_library_would_be_noticed():
+    """It may draw other problems; a run whose files changed is refused, and this one holds the hashes of all."""
+    ((key, record),) = config_of("data=reasoning_gym").data.files()
+
+    assert (key, record.name) == ("task", "RECORD")
+    assert "reasoning_gym/games/countdown.py,sha256=" in record.read_text()
+
+
+# ---- problems and answers
+
+
+def test_neighbouring_seeds_share_no_problems():
+    seeds = [seed_of("gcd", seed, split) for seed in range(50) for split in ("train", "test")]
+
+    assert min(after - seed for seed, after in pairwise(sorted(seeds))) > 1000
+
+
+def test_problems_are_those_of_the_seed_and_their_golds_are_graded_correct(library):
+    sets = load_problems(source())
+
+    assert load_problems(source()) == sets
+    assert (len(sets.train), len(sets.test), len(questions_of(source()))) == (30, 10, 40)
+    assert not questions_of(source()) & questions_of(source(seed=1))
+    problem = sets.test[0]
+    gold = json.loads(problem.answer)
+    assert problem.id == "gym/gcd/test0/000000"
+    assert (gold["task"], gold["options"]) == ("gcd", {})
+    assert problem.question == f"{gold['metadata']['n']} + 1 ="
+    assert gym.grade(source().solution(problem), problem.answer)[0] == "correct"
+
+
+def test_a_task_with_fewer_problems_gives_what_there_are(library):
+    sets = load_problems(source({"most": 10}, test_problems=3))
+
+    assert len(sets.train) + len(sets.test) == 10
+    assert json.loads(sets.train[0].answer)["options"] == {"most": 10}
+
+
+@pytest.mark.parametrize("options", [{"max_term": 3}, {"most": 0}, {"most": "three"}, {"seed": 3}], ids=str)
+def test_options_that_the_task_refuses_are_one_line(options, library):
     with refused(r"^data\.options=.*: gcd does not take these: "):
-        load_problems(source(options=options))
+        load_problems(source(options))
 
 
-def test_an_answer_stands_between_tags_and_scores_1_or_less(library: None) -> None:
+@pytest.mark.parametrize(
+    ("completion", "verdict"),
+    [
+        ("2 - 14 = <answer>-12</answer>", ("correct", "-12", 1)),
+        ("<answer> 5 </answer> no, <answer>\n-12.0\n</answer>", ("correct", "-12.0", 1)),
+        ("<answer>-12 or 5</answer>", ("incorrect", "-12 or 5", 0)),  # on which the scorer fails
+        ("<answer>5</answer>", ("incorrect", "5", 0.01)),
+        ("-12", ("invalid", None, 0)),
+        ("<answer>-12", ("invalid", None, 0)),
+        ("<answer> </answer>", ("invalid", None, 0)),
+        ("<answer>-12</answer></think> so", ("invalid", None, 0)),
+        ("<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>", ("correct", "-12", 1)),
+    ],
+)
+def test_an_answer_stands_between_tags_and_scores_1_or_less(library, completion, verdict):
     gold = json.dumps({"task": "gcd", "options": {}, "answer": "-12", "metadata": {}})
-    cases = {
-        "2 - 14 = <answer>-12</answer>": ("correct", "-12", 1),
-        "<answer> 5 </answer> no, <answer>\n-12.0\n</answer>": ("correct", "-12.0", 1),
-        "<answer>-12 or 5</answer>": ("incorrect", "-12 or 5", 0),  # on which the scorer fails
-        "<answer>5</answer>": ("incorrect", "5", 0.01),
-        "-12": ("invalid", None, 0),
-        "<answer>-12": ("invalid", None, 0),
-        "<answer> </answer>": ("invalid", None, 0),
-        "<answer>-12</answer></think> so": ("invalid", None, 0),
-        "<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>": ("correct", "-12", 1),
-    }
-    assert [gym.grade(completion, gold) for completion in cases] == [*cases.values()]
+
+    assert gym.grade(completion, gold) == verdict
 
 
 @needs_gym
 @pytest.mark.extended
 @pytest.mark.parametrize("task", tasks.TASKS)
-def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
+def test_a_model_that_knows_a_task_learns_it(task, tmp_path):
     """The shipped model solves at least a tenth of the problems, and more of them when it has been trained."""
     options = ", ".join(f"{name}: {value}" for name, value in tasks.TASKS[task].items())
-    own = [
+    config = config_of(
         "model=tiny_tasks",
         f"data.task={task}",
         f"data.options={{{options}}}",
         "data.train_problems=100",
         "data.test_problems=60",
-    ]
-    own += ["data.n=8", "data.eval_n=4", "optim.lr=4e-4", "optim.epochs=2"]
-    config = config_of(*own, f"output_dir={tmp_path}", "cluster.threads=1")
+        "data.n=8",
+        "data.eval_n=4",
+        "optim.lr=4e-4",
+        "optim.epochs=2",
+        f"output_dir={tmp_path}",
+        "cluster.threads=1",
+    )
+
     summary = run(config)
+
     assert summary["source"] == f"reasoning-gym's {task}"
-    noted = json.loads((config.folder / "inputs.json").read_text())["files"]
-    assert {"data.task (RECORD)", "data.grader (gym.py)"} <= noted.keys()
-    assert summary["base"]["pass@1"] >= 0.1
-    assert summary["final"]["pass@1"] > summary["base"]["pass@1"]
-
-
-@needs_gym
-def test_another_version_of_the_library_would_be_noticed() -> None:
-    """It may draw other problems; a run whose files changed is refused, and this one holds the hashes of all."""
-    ((key, record),) = config_of(*settings()).data.files()
-    assert (key, record.name) == ("task", "RECORD")
-    assert "reasoning_gym/games/countdown.py,sha256=" in record.read_text()
+    inputs = json.loads((config.folder / "inputs.json").read_text())["files"]
+    assert {"data.task (RECORD)", "data.grader (gym.py)"} <= inputs.keys()
+    assert 0.1 <= summary["base"]["pass@1"] < summary["final"]["pass@1"]

@@ -1,4 +1,4 @@
-"""Rollouts in the store: which settings name another table, what is counted, what is found again."""
+"""Completions in the store: found again, drawn anew where they are missing, checked where a user drew them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.conftest import make_model, refused
-from topr_exp.config.model import Mismatch, SamplerConfig
+from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.runtime import progress
-from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions, sampling_key
+from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.sampler import Sample, seed_of
+from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Store
 from topr_exp.types import Problem
 
@@ -27,153 +27,122 @@ QUESTIONS = TokenizedProblems(
 
 
 class Plain:
+    """A tokenizer whose text is the numbers of its tokens."""
+
     eos_token_id = 1
 
-    def decode(self, tokens: Sequence[int], **kwargs: Any) -> str:
+    def decode(self, tokens: Sequence[int], **options: Any) -> str:
         return " ".join(map(str, tokens))
 
-    def __call__(self, text: str, **kwargs: Any) -> dict[str, list[int]]:
+    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
         return {"input_ids": [ord(character) % 11 for character in text]}
 
 
 def policy(**changes: Any) -> Policy:
-    made = Policy(make_model(11), Plain(), "test", torch.float32)
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(Policy(make_model(11), Plain(), "test", torch.float32), **changes)
 
 
-def key(**changes: Any) -> dict[str, Any]:
-    values = {"config": CONFIG, "policy": policy(), "questions": QUESTIONS, "n": 3, "seed": 0} | changes
-    return sampling_key(**values)
+def sample(folder: Path, questions: TokenizedProblems = QUESTIONS, seed: int = 0, n: int = 3) -> Completions:
+    return sample_completions(HFSampler(CONFIG), policy(), questions, n, seed=seed, store=Store(folder))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"n": 4},
-        {"seed": 1},
-        {"policy": policy(fingerprint="other")},
-        {"policy": policy(compute_dtype=torch.bfloat16)},
-        {"config": dataclasses.replace(CONFIG, temperature=0.5)},
-        {"config": dataclasses.replace(CONFIG, name="vllm")},
-        {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},
-        {"config": dataclasses.replace(CONFIG, mismatch=Mismatch("int8"))},
-        {"keeps_drawable": True},
-        {"config": dataclasses.replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},
-        {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
-        {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},
-        {"questions": dataclasses.replace(QUESTIONS, problems=QUESTIONS.problems[::-1])},
-    ],
-    ids=lambda changes: "".join(changes),
-)
-def test_what_decides_the_completions_is_in_their_key(changes: dict[str, Any]) -> None:
-    assert key(**changes) != key()
-    assert key() == key()
+def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, capsys):
+    sampled = sample(tmp_path)
+    stored = sample(tmp_path)
 
-
-def test_what_is_in_the_store_is_found_and_not_counted_again(tmp_path, capsys):
-    first, second = (
-        sample_completions(HFSampler(CONFIG), policy(), QUESTIONS, 3, seed=0, store=Store(tmp_path)) for _ in range(2)
-    )
-    assert first.stored.tokens_sampled == first.tokens.lengths().sum() > 0
-    assert second.stored.tokens_sampled == 0
-    assert second.table.equals(first.table)
-    assert first.table["problem_id"].to_pylist() == [f"p{i}" for i in range(5) for _ in range(3)]
-    assert first.problem_index.tolist() == [i for i in range(5) for _ in range(3)]
-    assert first.sample_index.tolist() == [0, 1, 2] * 5
-    assert first.stored.bounds == [0, 6, 12, 15]
+    assert sampled.stored.tokens_sampled == sampled.tokens.lengths().sum() > 0
+    assert stored.stored.tokens_sampled == 0
+    assert stored.table.equals(sampled.table)
+    assert stored.problem_index.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert stored.table["problem_id"].to_pylist() == [f"p{index}" for index in stored.problem_index]
+    assert stored.sample_index.tolist() == [0, 1, 2] * 5
+    assert stored.stored.bounds == [0, 6, 12, 15]
     assert capsys.readouterr().err.count("15/15 completions") == 2
 
 
-def test_every_shard_of_every_seed_has_randomness_of_its_own(tmp_path: Path) -> None:
+def test_every_shard_of_every_seed_has_randomness_of_its_own_and_always_the_same(tmp_path):
     """Prompts that are all alike are not answered alike."""
     alike = dataclasses.replace(QUESTIONS, prompts=[np.array([0, 3], np.int32)] * 5)
-    drawn = []
-    for seed in (0, 1):
-        found = sample_completions(HFSampler(CONFIG), policy(), alike, 3, seed=seed, store=Store(tmp_path))
-        drawn += [str([found.tokens[row + i] for i in range(6)]) for row in (0, 6)]  # two prompts a shard
-    assert len({*drawn}) == len(drawn) == 4
+    first, repeated, of_other_seed = (
+        sample(tmp_path / "a", alike),
+        sample(tmp_path / "b", alike),
+        sample(tmp_path / "a", alike, 1),
+    )
+
+    def shard_text(completions, shard):
+        rows = completions.stored.shard_rows(shard)
+        return "/".join(completions.texts(rows))
+
+    shard_texts = {shard_text(completions, shard) for completions in (first, of_other_seed) for shard in (0, 1)}
+    assert len(shard_texts) == 4
+    assert repeated.table.equals(first.table)
 
 
-def test_stop_strings_reach_the_sampler(tmp_path: Path) -> None:
+def test_stop_strings_reach_the_sampler(tmp_path):
     stopping = dataclasses.replace(QUESTIONS, stop=("5",))
-    found = sample_completions(HFSampler(CONFIG), policy(), stopping, 8, seed=0, store=Store(tmp_path))
-    assert "stop_string" in found.table["finish"].to_pylist()
-    assert not any("5" in text for text in found.texts(range(len(found))))
+
+    completions = sample(tmp_path, stopping, n=8)
+
+    assert "stop_string" in completions.table["finish"].to_pylist()
+    assert not any("5" in text for text in completions.texts(range(len(completions))))
 
 
-def test_a_fingerprint_knows_where_rows_end() -> None:
-    texts = ([[1, 2], [3]], [[1], [2, 3]], [[1, 2, 3]], [[3], [1, 2]], [[1, 2, 0], [3]], [])
-    assert len({fingerprint([np.array(row, np.int32) for row in rows]) for rows in texts}) == len(texts)
+def test_a_fingerprint_knows_where_rows_end():
+    tables = ([[1, 2], [3]], [[1], [2, 3]], [[1, 2, 3]], [[3], [1, 2]], [[1, 2, 0], [3]], [])
+
+    fingerprints = set()
+    for table in tables:
+        fingerprints.add(fingerprint([np.array(row, np.int32) for row in table]))
+    assert len(fingerprints) == len(tables)
 
 
-def test_every_tuple_of_numbers_is_a_seed_of_its_own() -> None:
-    tuples = [(), (0,), (0, 0), (1, 23), (12, 3), (1, 2), (2, 1), (3,), (0, 3), (3, 0)]
-    assert len({seed_of(*numbers) for numbers in tuples}) == len(tuples)
+# ---- samplers of users
 
 
 @pytest.mark.parametrize(
-    ("sample", "line"),
+    ("logprobs", "finish", "line"),
     [
-        (Sample([3, 1], [-0.5], "stop"), "one log-probability per token; got 1 for 2 tokens"),
-        (Sample([3, 1], [-0.5, 0.1], "stop"), r"finite log-probabilities of at most 0; got 0\.1"),
-        (Sample([3, 1], [-0.5, -np.inf], "stop"), "finite log-probabilities of at most 0; got -inf"),
-        (Sample([3, 1], [np.nan, -0.5], "stop"), "finite log-probabilities of at most 0; got nan"),
-        (Sample([3, 1], [-0.5, -0.5], "eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
+        ([-0.5], "stop", "one log-probability per token; got 1 for 2 tokens"),
+        ([-0.5, 0.1], "stop", r"finite log-probabilities of at most 0; got 0\.1"),
+        ([-0.5, -np.inf], "stop", "finite log-probabilities of at most 0; got -inf"),
+        ([np.nan, -0.5], "stop", "finite log-probabilities of at most 0; got nan"),
+        ([-0.5, -0.5], "eos", "finish must be one of stop, length, stop_string; got 'eos'"),
     ],
 )
-def test_what_a_samplers_own_class_returns_is_checked(sample: Sample, line: str) -> None:
+def test_a_wrong_completion_of_a_users_sampler_is_refused(logprobs, finish, line):
     right = Sample([3, 1], [-0.5, 0.0], "stop")
     check_samples([[right, right]], 1, 2, "mine")
+
     with refused(f"^sampler=mine.*{line}"):
-        check_samples([[right, sample]], 1, 2, "mine")
-    for groups in ([[right]], [[right, right], [right]], []):
-        with refused(r"^sampler=mine must return 2 completions for each of 1 prompts; got \["):
-            check_samples(groups, 1, 2, "mine")
+        check_samples([[right, Sample([3, 1], logprobs, finish)]], 1, 2, "mine")
 
 
-def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path: Path) -> None:
-    class Short(HFSampler):
-        def sample(self, *given: Any) -> Any:
-            groups = super().sample(*given)
-            groups[0][0].logprobs.pop()
-            return groups
+@pytest.mark.parametrize("sizes", [[1], [2, 1], []], ids=str)
+def test_a_wrong_number_of_completions_of_a_users_sampler_is_refused(sizes):
+    groups = [[Sample([1], [0.0], "stop")] * size for size in sizes]
 
-    class ShortConfig(SamplerConfig):
-        def build_sampler(self) -> Short:
-            return Short(self)
+    with refused(r"^sampler=mine must return 2 completions for each of 1 prompts; got \["):
+        check_samples(groups, 1, 2, "mine")
 
-    config = ShortConfig(**{field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)})
+
+class Short(HFSampler):
+    """A user's sampler that loses a log-probability."""
+
+    def sample(self, *arguments: Any) -> Any:
+        groups = super().sample(*arguments)
+        groups[0][0].logprobs.pop()
+        return groups
+
+
+class ShortConfig(SamplerConfig):
+    def build_sampler(self) -> Short:
+        return Short(self)
+
+
+def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path):
+    values = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+
     with refused("one log-probability per token"):
-        sample_completions(Short(config), policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
-    assert not [path for path in tmp_path.rglob("shard-*") if path.suffix != ".claim"]
+        sample_completions(Short(ShortConfig(**values)), policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
 
-
-class Watcher:
-    """Notes the tokens under way whenever it is told of progress."""
-
-    def __init__(self) -> None:
-        self.under_way: list[float] = []
-
-    def note_progress(self, work: progress.Progress) -> None:
-        self.under_way.append(work.amount_under_way)
-
-    def end_progress(self, work: progress.Progress) -> None:
-        self.amount = work.amount
-
-    def seconds_left(self, under_way: Sequence[progress.Progress]) -> None:
-        return None
-
-
-def test_progress_counts_each_token_of_a_shard_as_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = Watcher()
-    monkeypatch.setattr(progress, "_watcher", watcher)
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_NOTES", 0.0)
-    rollouts = sample_completions(HFSampler(CONFIG), policy(), QUESTIONS, 3, seed=0, store=Store(tmp_path))
-    lengths = [len(part) for part in rollouts.tokens]
-    assert watcher.amount == sum(lengths)
-    assert rollouts.stored is not None
-    stored = rollouts.stored
-    shards = [[lengths[row] for row in stored.shard_rows(shard)] for shard in range(stored.shards)]
-    reached = [max(watcher.under_way[: index + 1]) for index in range(len(watcher.under_way))]
-    assert watcher.under_way.count(0) == len(shards)  # after each of them
-    assert max(reached) == max(map(sum, shards))
+    assert not [*tmp_path.rglob("shard-*.arrow")]

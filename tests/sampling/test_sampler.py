@@ -11,9 +11,8 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from tests.conftest import make_model
 from topr_exp.config.model import SamplerConfig
-from topr_exp.sampling import decoding_batch
-from topr_exp.sampling.hf import Decoder, apply_top_k_top_p
-from topr_exp.sampling.sampler import Sample
+from topr_exp.sampling.hf import Decoder, apply_top_k_top_p, normal_of
+from topr_exp.sampling.sampler import Sample, seed_of
 
 EOS = 1
 PREFIX = [0, *[3, 4, 5, 6, 7, 8] * 8]  # long enough to be computed once for all prompts
@@ -44,8 +43,10 @@ def exact_probabilities(
             probabilities[tokens] = math.exp(logp)
             return
         with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, -1] / config.temperature
-        token_logp = apply_top_k_top_p(logits[None], config.top_k, config.top_p)[0].log_softmax(-1)
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[:, -1]
+        logits = logits + config.mismatch.logits_noise * normal_of(config.seed, [(*prompt, *tokens)], logits)
+        kept_logits = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p)
+        token_logp = kept_logits[0].log_softmax(-1)
         for token, value in enumerate(token_logp.tolist()):
             if value > -math.inf:
                 extend((*tokens, token), logp + value)
@@ -75,66 +76,93 @@ def check_frequencies(group: Sequence[Sample], probabilities: dict[tuple[int, ..
 
 
 @pytest.mark.parametrize("changes", [{}, {"top_k": 2}, {"top_p": 0.7, "temperature": 1.5}], ids=str)
-def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> None:
+def test_frequencies_follow_the_exact_probabilities(changes):
     model = make_model(5, num_hidden_layers=1)
     config = settings(**changes)
     prompts = [[0, 3], [0, 4, 2, 3, 3]]  # of different lengths: the first one is padded
+
     groups = sample_completions(model, prompts, 4000, config)
+
     for prompt, group in zip(prompts, groups, strict=True):
         check_frequencies(group, exact_probabilities(model, prompt, config), 1e-4)
         for sample in group:
             assert sample.finish == ("stop" if sample.tokens[-1] == EOS else "length")
 
 
-@pytest.mark.parametrize("suffixes", [PADDED, EQUALLY_LONG], ids=["padded", "equally long"])
-def test_a_prefix_that_all_prompts_share_is_computed_once(monkeypatch, suffixes: list[list[int]]) -> None:
-    model = make_model(11)
-    prompts = [[*PREFIX, *suffix] for suffix in suffixes]
-    config = settings(max_new_tokens=9)
-    tokens_of_passes: list[int] = []
-    embedding = model.base_model.embed_tokens
-    handle = embedding.register_forward_hook(lambda _, inputs, output: tokens_of_passes.append(inputs[0].numel()))
-    with_shared_prefix = sample_completions(model, prompts, 4, config)
-    handle.remove()
-    assert tokens_of_passes[:2] == [len(PREFIX), len(prompts) * max(map(len, suffixes))]
-    monkeypatch.setattr(decoding_batch, "MIN_SHARED_TOKENS", 1000)
-    without_sharing = sample_completions(model, prompts, 4, config)
-    for group, expected_group in zip(with_shared_prefix, without_sharing, strict=True):
-        for sample, expected in zip(group, expected_group, strict=True):
-            assert (sample.tokens, sample.finish) == (expected.tokens, expected.finish)
-            assert sample.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+def full_model() -> Any:
+    return make_model(11)
 
 
-@pytest.mark.parametrize("suffixes", [PADDED, EQUALLY_LONG], ids=["padded", "equally long"])
-def test_a_window_of_attention_sees_the_same_tokens_in_a_batch_as_alone(suffixes: list[list[int]]) -> None:
+def windowed_model() -> Any:
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     shape |= {"num_key_value_heads": 1, "vocab_size": 11, "sliding_window": 8}
-    model = MistralForCausalLM(MistralConfig(**shape, initializer_range=0.6)).eval()
+    return MistralForCausalLM(MistralConfig(**shape, initializer_range=0.6)).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "suffixes", "first_passes"),
+    [
+        (full_model, PADDED, [49, 3 * 3]),  # tokens of the shared prefix, then of the suffixes
+        (full_model, EQUALLY_LONG, [49, 3 * 2]),
+        (windowed_model, PADDED, [3 * 52]),  # a window of attention would count padding
+        (windowed_model, EQUALLY_LONG, [49, 3 * 2]),
+    ],
+)
+def test_a_prompt_is_answered_in_a_batch_as_alone_and_a_shared_prefix_is_read_once(make, suffixes, first_passes):
+    model = make()
     prompts = [[*PREFIX, *suffix] for suffix in suffixes]
-    groups = sample_completions(model, prompts, 1, settings(max_new_tokens=1))
-    for prompt, (sample,) in zip(prompts, groups, strict=True):
-        with torch.no_grad():
-            logp = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
-        assert sample.logprobs[0] == pytest.approx(float(logp[sample.tokens[0]]), abs=1e-4)
+    passes = []
+    embedding = model.get_input_embeddings()
+    hook = embedding.register_forward_hook(lambda module, inputs, output: passes.append(inputs[0].numel()))
+
+    groups = sample_completions(model, prompts, 4, settings(max_new_tokens=9))
+    hook.remove()
+
+    assert passes[: len(first_passes)] == first_passes
+    for prompt, group in zip(prompts, groups, strict=True):
+        for sample in group:
+            with torch.no_grad():
+                logits = model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
+            logp = logits.log_softmax(-1).gather(1, torch.tensor(sample.tokens)[:, None])
+            assert sample.logprobs == pytest.approx(logp[:, 0].tolist(), abs=1e-4)
 
 
-def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too() -> None:
+def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too():
     finishes = {1: "stop", 5: "stop", 7: "stop", 6: "stop_string"}
-    ends = {"eos_ids": [1, 5, 7], "ends_in_stop_string": lambda tokens: tokens[-1] == 6}
-    (group,) = sample_completions(make_model(11), [[0, 3]], 64, settings(max_new_tokens=20), **ends)
+    reported_tokens = []
+
+    (group,) = sample_completions(
+        make_model(11),
+        [[0, 3]],
+        64,
+        settings(max_new_tokens=20),
+        eos_ids=[1, 5, 7],
+        ends_in_stop_string=lambda tokens: tokens[-1] == 6,
+        report=reported_tokens.append,
+    )
+
     for sample in group:
         *inner_tokens, last_token = sample.tokens
         assert not finishes.keys() & inner_tokens
         assert sample.finish == finishes.get(last_token, "length")
         assert sample.finish != "length" or len(sample.tokens) == 20
+    assert sum(reported_tokens) == sum(len(sample.tokens) for sample in group)
+    assert len(reported_tokens) > 1, "while they are drawn"
 
 
 @pytest.mark.parametrize(
     ("top_k", "top_p", "count"),
     [(0, 1.0, 4), (1, 1.0, 1), (3, 1.0, 3), (9, 1.0, 4), (0, 0.39, 1), (0, 0.41, 2), (9, 0.75, 3), (3, 0.7, 2)],
 )
-def test_top_k_and_top_p_leave_the_smallest_sets(top_k: int, top_p: float, count: int) -> None:
+def test_top_k_and_top_p_leave_the_smallest_sets(top_k, top_p, count):
     """Top p of the distribution that top k leaves: of 0.4, 0.3, 0.2 it is 0.44, 0.33, 0.22."""
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()[None]
+
     assert int((apply_top_k_top_p(logits, top_k, top_p) > -torch.inf).sum()) == count
+
+
+def test_every_tuple_of_numbers_is_a_seed_of_its_own():
+    tuples = [(), (0,), (0, 0), (1, 23), (12, 3), (1, 2), (2, 1), (3,), (0, 3), (3, 0)]
+
+    assert len({seed_of(*numbers) for numbers in tuples}) == len(tuples)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,20 @@ from tests.processes import PROCESSES
 from topr_exp.store import Store, Table
 from topr_exp.store.__main__ import main
 
-Command = Callable[..., tuple[int, str, str]]
 SHARDS = 12
 KEY = {"weights": "ab12", "temperature": 1.0}
+WATCHED_EVENTS = ("open", "os.rename", "os.remove", "os.utime", "os.mkdir", "fcntl.flock")
+
+
+class Outcome(NamedTuple):
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Outcome]
 
 
 def shard(index: int) -> pa.Table:
@@ -64,15 +75,14 @@ def fill_until_killed(root: Path, step: int) -> None:
     """Kill this process right before its `step`-th operation on the table's folder."""
     os.fsync = lambda descriptor: None  # as in the test
     table = open_table(root, shards=1)
-    seen = 0
+    operations = 0
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal seen
-        watched = event in ("open", "os.rename", "os.remove", "os.utime", "os.mkdir", "fcntl.flock")
-        named = event == "fcntl.flock" or any(str(table.folder) in str(argument) for argument in arguments)
-        if watched and named:
-            seen += 1
-            if seen == step:
+        nonlocal operations
+        names_table = event == "fcntl.flock" or str(table.folder) in " ".join(map(str, arguments))
+        if event in WATCHED_EVENTS and names_table:
+            operations += 1
+            if operations == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
@@ -80,7 +90,7 @@ def fill_until_killed(root: Path, step: int) -> None:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path) -> Table:
     """A complete table in the store tmp_path/store."""
     table = open_table(tmp_path / "store")
     table.fill(shard)
@@ -88,18 +98,19 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Call the store's command line: exit status, standard output and error."""
+def command(tmp_path, capfd) -> Command:
+    """Call the store's command line."""
 
-    def run(*arguments: str, root: Path = tmp_path / "store") -> tuple[int, str, str]:
-        status = main(["--root", str(root), *arguments])
-        return status, *capsys.readouterr()
+    def call(words, *arguments, root=tmp_path / "store"):
+        capfd.readouterr()
+        status = main(["--root", str(root), *words.split(), *map(str, arguments)])
+        return Outcome(status, *capfd.readouterr())
 
-    return run
+    return call
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path) -> Store:
     """Completions with verdicts on them, scored with two references; beside it what a run leaves."""
     store = Store(tmp_path / "store")
     rollouts = store.table("rollouts", {"weights": "w"}, 1)
@@ -115,15 +126,15 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
     """Start worker processes; none outlives the test."""
-    started = []
+    processes = []
 
-    def run(target: Callable[..., None], *arguments: Any) -> Any:
+    def run(target, *arguments):
         process = PROCESSES.Process(target=target, args=arguments)
         process.start()
-        started.append(process)
+        processes.append(process)
         return process
 
     yield run
-    for process in started:
+    for process in processes:
         process.kill()
         process.join()

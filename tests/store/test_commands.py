@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.store.conftest import KEY, SHARDS, Command, shard
+from tests.store.conftest import KEY, SHARDS, shard
 from topr_exp.runtime import locks
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.store import Store, Table, pruning
@@ -17,241 +15,260 @@ from topr_exp.store.catalog import find_tables
 from topr_exp.store.layout import MARKER
 
 
-def names(store: Store) -> set[str]:
+def table_names(store: Store) -> set[str]:
     return {table.name for table in find_tables(store)}
 
 
-def import_old(store: Store) -> Table:
-    table = store.table("imported", {"content": "abc"}, 1)
+def only_name(store: Store, kind: str) -> str:
+    (folder,) = (store.root / kind).iterdir()
+    return f"{kind}/{folder.name}"
+
+
+def filled_table(store: Store, kind: str, key: dict[str, str], days: float = 0) -> Table:
+    """A table that was last used so many days ago."""
+    table = store.table(kind, key, 1)
     table.fill(shard)
-    os.utime(table.folder / "key.json", (0, 0))
+    used = time.time() - 86_400 * days
+    os.utime(table.folder / "key.json", (used, used))
     return table
 
 
-def files(folder: Path) -> dict[Path, str]:
-    return {path: file_digest(path) if path.is_file() else "" for path in folder.rglob("*")}
+def file_digests(folder: Path) -> dict[Path, str]:
+    return {path: file_digest(path) for path in folder.rglob("*") if path.is_file()}
 
 
-# ---- list, verify
+def write_files(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
 
 
-def test_list(table: Table, command: Command) -> None:
+# ---- list, describe, verify
+
+
+def test_list_and_describe(table, command):
     half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
     with pytest.raises(ZeroDivisionError):
         half.fill(lambda index: shard(index // (2 - index)))
     (half.folder / "deep" / "er").mkdir(parents=True)
     (half.folder / "deep" / "er" / "x").write_bytes(bytes(5_000_000))
-    status, out, _ = command("list")
-    lines = out.splitlines()
-    assert (status, lines[0].split()) == (0, ["TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"])
-    assert lines[1].split()[:3] == [table.name, "480", "12"]
-    assert lines[1].endswith("0 d  temperature=1.0 weights=ab12")
-    assert half.name in lines[2]
-    assert " 80  2 of 4  5.0 MB " in lines[2]
-    assert lines[3].startswith("2 tables, ")
 
-    status, text, _ = command("describe", table.folder.name[:5])
-    assert (status, text.splitlines()[1], json.loads(text[text.index("{") :])) == (0, lines[1], KEY)
-    assert "columns: " in text
+    header, first, second, total = command("list").out.splitlines()[:4]
+
+    assert header.split() == ["TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"]
+    assert first.split()[:3] == [table.name, "480", "12"]
+    assert first.endswith("0 d  temperature=1.0 weights=ab12")
+    assert half.name in second
+    assert " 80  2 of 4  5.0 MB " in second
+    assert total.startswith("2 tables, ")
+    description = command("describe", table.folder.name[:5]).out
+    assert description.splitlines()[1] == first
+    assert json.loads(description[description.index("{") :]) == KEY
 
 
-def test_verify(table: Table, command: Command) -> None:
-    assert command("verify")[:2] == (0, f"sound    {table.name}: 12 of 12 shards made, all checksums right\n")
+def test_verify_and_a_key_that_is_made_again(table, command):
+    assert command("verify").out == f"sound    {table.name}: 12 of 12 shards made, all checksums right\n"
+
     key = (table.folder / "key.json").read_bytes()
     (table.folder / "key.json").write_text("{")
-    for asked, expected in (("verify", 1), ("list", 0), ("describe rollouts", 1)):
-        status, out, err = command(*asked.split())
-        assert (status, "key.json is damaged" in out + err) == (expected, True)
+    for words, status in (("verify", 1), ("list", 0), ("describe rollouts", 1)):
+        outcome = command(words)
+        assert outcome.status == status
+        assert "key.json is damaged" in outcome.out + outcome.err
+
     assert table.fill(shard) == 0
     assert (table.folder / "key.json").read_bytes() == key  # its folder's name says which it is
 
 
-def test_mistakes(tmp_path: Path, command: Command) -> None:
+def test_mistakes_are_one_line(tmp_path, command):
     store = Store(tmp_path / "store")
     assert command("list") == (1, "", f"error: {store.root} is no store: there is no such folder\n")
     store.root.mkdir()
     assert command("list") == (0, f"{store.root} holds no tables\n", "")
-    assert "error: no table is called rollouts" in command("describe", "rollouts")[2]
-    for key in ({"a": 1}, {"a": 2}):
-        store.table("rollouts", key, 1).fill(shard)
-    status, _, err = command("describe", "rollouts")
-    assert (status, "rollouts could be rollouts/" in err) == (1, True)
-    for asked in (["remove"], ["prune"], ["prune", "--older-than", "nan"], ["prune", "--older-than", "-5"]):
-        with pytest.raises(SystemExit, match="2"):
-            command(*asked)
+    assert command("describe rollouts").err.startswith("error: no table is called rollouts")
+
+    for name in ("a", "b"):
+        filled_table(store, "rollouts", {"name": name})
+    assert "rollouts could be rollouts/" in command("describe rollouts").err
 
 
-def test_help_is_fast_and_needs_no_arrow() -> None:
-    code = (
-        "import sys, topr_exp.store.__main__ as m; m.parser(); print({'pyarrow', 'numpy', 'torch'} & set(sys.modules))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert out.stdout == "set()\n"
+@pytest.mark.parametrize("words", ["remove", "prune", "prune --older-than nan", "prune --older-than -5"])
+def test_a_command_that_could_mean_everything_is_refused(store, command, words):
+    with pytest.raises(SystemExit, match="2"):
+        command(words)
 
 
 # ---- import and export
 
 
-def test_import_and_export(tmp_path: Path, command: Command) -> None:
+def test_import_and_export(tmp_path, command):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text('{"problem_id": "1", "completion": "x", "tokens": [1], "extra": 3}\n')
-    status, out, error = command("import", str(source))
-    assert (status, error) == (0, f"warning: nothing reads the columns extra of {source}\n")
-    assert (out[:9], out.partition(":")[2]) == ("imported/", " 1 completions, tokens\n")
-    assert "(was there already)" in command("import", str(source))[1]
-    status, out, _ = command("export", "imported", str(target))
-    assert (status, out.startswith("1 completions of imported/")) == (0, True)
-    assert target.read_text() == '{"problem_id": "1", "completion": "x", "tokens": [1]}\n'
-    for name in (source / "x.parquet", source / "y" / "x.jsonl"):  # below a file
-        status, _, told = command("export", "imported", str(name))
-        assert (status, told.count("\n"), told.startswith(f"error: cannot write {name}: ")) == (1, 1, True), told
+    row = '{"problem_id": "1", "completion": "x", "tokens": [1]'
+    source.write_text(row + ', "extra": 3}\n')
+
+    outcome = command("import", source)
+    assert outcome.err == f"warning: nothing reads the columns extra of {source}\n"
+    assert outcome.out.startswith("imported/")
+    assert outcome.out.endswith(": 1 completions, tokens\n")
+    assert "(was there already)" in command("import", source).out
+
+    assert command("export imported", target).out.startswith("1 completions of imported/")
+    assert target.read_text() == row + "}\n"
+
+
+def test_what_can_not_be_imported_or_written_is_one_line(tmp_path, command):
+    source = tmp_path / "in.jsonl"
     source.write_text("{}\n")
-    told = f"error: {source}:1: completion is missing; the row has no columns\n"
-    assert command("import", str(source)) == (1, "", told)
+    line = f"error: {source}:1: completion is missing; the row has no columns\n"
+    assert command("import", source) == (1, "", line)
+
+    source.write_text('{"problem_id": "1", "completion": "x"}\n')
+    command("import", source)
+    for target in (source / "x.parquet", source / "y" / "x.jsonl"):  # below a file
+        outcome = command("export imported", target)
+        assert outcome.status == outcome.err.count("\n") == 1
+        assert outcome.err.startswith(f"error: cannot write {target}: ")
 
 
 # ---- prune: what goes
 
 
-def test_prune_by_age_and_key(store: Store, command: Command) -> None:
-    old, other = store.table("rollouts", {"weights": "old"}, 1), store.table("verdicts", {"weights": "old"}, 1)
-    for table in (old, other):
-        table.fill(shard)
-        os.utime(table.folder / "key.json", (time.time() - 30 * 86_400,) * 2)
-    status, out, _ = command("prune", "--older-than", "29", "--kind", "rollouts")
-    assert (status, out.count("would go"), f"would go {old.name}" in out) == (0, 1, True)
-    assert "1 table, " in out
-    assert "add --yes" in out
-    assert not old.missing()
-    assert "removed 0 tables" in command("prune", "--older-than", "31", "--yes")[1]
-    old.fill(shard)  # a run that uses it makes it young again
-    assert f"removed  {other.name}" in command("prune", "--older-than", "29", "--yes")[1]
-    assert (old.missing(), other.folder.exists(), len(names(store))) == ([], False, 5)
-    assert command("prune", "--key", old.folder.name, "--yes")[0] == 0
-    assert not old.folder.exists()
+def test_prune_by_age_and_kind_removes_only_with_yes(store, command):
+    rollouts, verdicts = (filled_table(store, kind, {"weights": "old"}, 30) for kind in ("rollouts", "verdicts"))
+
+    outcome = command("prune --older-than 29 --kind rollouts")
+    assert outcome.out.count("would go") == 1
+    assert f"would go {rollouts.name}" in outcome.out
+    assert "1 table, " in outcome.out
+    assert "add --yes" in outcome.out
+    assert "removed 0 tables" in command("prune --older-than 31 --yes").out
+
+    rollouts.fill(shard)  # a run that uses it makes it young again
+    assert f"removed  {verdicts.name}" in command("prune --older-than 29 --yes").out
+    assert not rollouts.missing()
+    assert not verdicts.folder.exists()
+
+
+def test_what_was_made_from_a_table_goes_with_it(store, command):
+    rollouts, verdicts = only_name(store, "rollouts"), only_name(store, "verdicts")
+    unrelated = filled_table(store, "rollouts", {"weights": "other"})
+    filled_table(store, "votes", {"verdicts": f"{verdicts} as read by y"})  # made from what was made from it
+
+    *lines, last = command("prune --key", rollouts).out.splitlines()
+    assert (len(lines), len(table_names(store))) == (5, 6)
+    assert last.startswith("5 tables, ")
+
+    command("prune --yes --key", rollouts)
+    assert table_names(store) == {unrelated.name}
 
 
 def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
-    (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
-    rmtree, removed = pruning.shutil.rmtree, list[Path]()
+    rollouts = only_name(store, "rollouts")
+    rmtree, removed = pruning.shutil.rmtree, []
 
-    def killed(folder: Path) -> None:
+    def removed_until_killed(folder):
         if removed:
             raise KeyboardInterrupt
         removed.append(folder)
         rmtree(folder)
 
-    monkeypatch.setattr(pruning.shutil, "rmtree", killed)
-    assert command("prune", "--key", rollouts, "--yes")[0] == 130
-    assert (len(removed), len(names(store)), rollouts in names(store)) == (1, 3, True)
-    assert "0 of 1 shards made" in command("verify")[1]  # of the one whose removal was broken off
+    with monkeypatch.context() as patch:
+        patch.setattr(pruning.shutil, "rmtree", removed_until_killed)
+        assert command("prune --yes --key", rollouts).status == 130
+
+    assert len(table_names(store)) == 3
+    assert rollouts in table_names(store)
+    assert "0 of 1 shards made" in command("verify").out  # of the one whose removal was broken off
     assert store.table("rollouts", {"weights": "w"}, 1).fill(shard) == 0
 
 
-def test_what_was_made_from_a_table_goes_with_it(store: Store, command: Command) -> None:
-    (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
-    (verdicts,) = [name for name in names(store) if name.startswith("verdicts/")]
-    other = store.table("rollouts", {"weights": "other"}, 1)
-    other.fill(shard)
-    store.table("votes", {"verdicts": f"{verdicts} as read by y"}, 1).fill(shard)  # made from what was made from it
-    *lines, last = command("prune", "--key", rollouts)[1].splitlines()
-    assert (len(lines), last.startswith("5 tables, "), len(names(store))) == (5, True, 6)
-    command("prune", "--key", rollouts, "--yes")
-    assert names(store) == {other.name}
+def test_nothing_goes_while_a_process_works_on_what_was_made_from_it(store, command):
+    names = table_names(store)
 
+    with locks.acquire(store.root / only_name(store, "verdicts") / "shard-00000.claim"):
+        out = command("prune --kind rollouts --yes").out
 
-def test_nothing_goes_while_a_process_works_on_what_was_made_from_it(store: Store, command: Command) -> None:
-    (verdicts,) = (store.root / "verdicts").iterdir()
-    before = names(store)
-    with locks.acquire(verdicts / "shard-00000.claim"):  # type: ignore[union-attr]
-        out = command("prune", "--kind", "rollouts", "--yes")[1]
-        assert out.startswith("kept     rollouts/")
-        assert f":{os.getpid()} is at work on it" in out
-    assert names(store) == before
+    assert out.startswith("kept     rollouts/")
+    assert f":{os.getpid()} is at work on it" in out
+    assert table_names(store) == names
 
 
 # ---- prune: what never goes
 
 
 @pytest.mark.parametrize("place", [".", "home", "documents"])
-def test_a_folder_that_is_no_store_is_refused(store: Store, tmp_path: Path, command: Command, place: str) -> None:
+@pytest.mark.parametrize("words", ["--older-than 0", "--kind runs", "--key a/b", "--key runs/one"])
+def test_a_folder_that_is_no_store_is_refused(store, tmp_path, command, place, words):
     """One component too short, a home folder, documents two levels deep."""
-    for path in ("home/photos/me.jpg", "home/.ssh/key", "documents/a/b/thesis.txt"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text("mine")
-    before = files(tmp_path)
-    for asked in (["--older-than", "0"], ["--kind", "runs"], ["--kind", "a"], ["--key", "a/b"], ["--key", "runs/one"]):
-        status, out, err = command("prune", *asked, "--yes", root=tmp_path / place)
-        assert (status, out, err.count("\n")) == (1, "", 1)
-        assert f"error: {tmp_path / place} has no file {MARKER}, which marks a store; the next run that uses" in err
-    assert files(tmp_path) == before
+    write_files(tmp_path, "home/photos/me.jpg", "home/.ssh/key", "documents/a/b/thesis.txt")
+    digests = file_digests(tmp_path)
+
+    outcome = command(f"prune --yes {words}", root=tmp_path / place)
+
+    assert (outcome.status, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert f"error: {tmp_path / place} has no file {MARKER}, which marks a store; the next run that uses" in outcome.err
+    assert file_digests(tmp_path) == digests
 
 
-def test_what_others_put_into_a_store_stays(store: Store, tmp_path: Path, command: Command) -> None:
+def test_what_others_put_into_a_store_stays(store, tmp_path, command):
     """Other files, folders with the name of a table and other contents, links to tables, hidden ones."""
     elsewhere = Store(tmp_path / "elsewhere").table("rollouts", KEY, SHARDS)
     elsewhere.fill(shard)
-    mine = ["notes.txt", "Old/x", "rollouts/notes", "rollouts/0123456789abcdef/mine.txt", "rollouts/.snapshot/x"]
-    mine += [".git/.removed-0123456789ab/x"]
-    for path in (store.root / name for name in mine):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("mine")
     (store.root / "rollouts" / elsewhere.folder.name).symlink_to(elsewhere.folder)
-    for key in ("rollouts/0123456789abcdef", elsewhere.name):
-        assert command("prune", "--key", key, "--yes")[0] == 1
-    status, _, err = command("prune", "--older-than", "0", "--yes")
-    assert (status, err) == (
-        1,
-        f"error: {store.root} holds Old, notes.txt, rollouts, which a store does not; nothing is removed\n",
-    )
-    assert len(names(store)) == 4
-    assert all((store.root / name).exists() for name in mine)
-    for name in mine[:3]:
+    visible = ["notes.txt", "Old/x", "rollouts/notes"]
+    hidden = ["rollouts/0123456789abcdef/mine.txt", "rollouts/.snapshot/x", ".git/.removed-0123456789ab/x"]
+    write_files(store.root, *visible, *hidden)
+
+    for name in ("rollouts/0123456789abcdef", elsewhere.name):
+        assert command("prune --yes --key", name).status == 1
+    line = f"error: {store.root} holds Old, notes.txt, rollouts, which a store does not; nothing is removed\n"
+    assert command("prune --older-than 0 --yes") == (1, "", line)
+    assert len(table_names(store)) == 4
+
+    for name in visible:
         (store.root / name).unlink()
     (store.root / "Old").rmdir()
-    assert command("prune", "--older-than", "0", "--yes")[0] == 0
-    assert not names(store)
-    assert all((store.root / name).exists() for name in mine[3:])
+    assert command("prune --older-than 0 --yes").status == 0
+    assert not table_names(store)
+    assert all((store.root / name).exists() for name in hidden)
     assert not elsewhere.missing()
 
 
-def test_a_store_is_marked_when_it_is_used_and_holds_nothing_else(store: Store, command: Command) -> None:
+def test_a_store_is_marked_when_it_is_used_and_holds_nothing_else(store, command):
     (store.root / MARKER).unlink()
-    (store.root / "a.txt").write_text("mine")
-    store.table("rollouts", {"weights": "w"}, 1).fill(shard)
+    write_files(store.root, "a.txt")
+    filled_table(store, "rollouts", {"weights": "w"})
     assert not (store.root / MARKER).exists()
+
     (store.root / "a.txt").unlink()
-    status, out, _ = command("prune", "--older-than", "0", "--yes")
-    assert (status, out, len(names(store))) == (1, "", 4)
-    store.table("rollouts", {"weights": "w"}, 1).fill(shard)
-    assert command("prune", "--older-than", "0")[0] == 0
+    assert command("prune --older-than 0 --yes").status == 1
+    filled_table(store, "rollouts", {"weights": "w"})
+    assert command("prune --older-than 0").status == 0
 
 
-@pytest.mark.parametrize("damage", ["truncated", "another table's", "missing"])
-def test_a_damaged_table_goes_only_by_its_full_name(store: Store, command: Command, damage: str) -> None:
-    table, other = import_old(store), store.table("rollouts", {"weights": "w"}, 1)
-    key_file = table.folder / "key.json"
-    if damage == "missing":
-        key_file.unlink()
-    else:
-        key_file.write_text((other.folder / "key.json").read_text()[: 9 if damage == "truncated" else None])
-    (line,) = [line for line in command("list")[1].split("\n") if line.startswith(table.name)]
-    assert "can't be made again  " in line
-    os.utime(table.folder, (0, 0))
-    assert command("prune", "--older-than", "1", "--kind", "imported", "--yes")[1].startswith("removed 0 tables")
-    status, _, err = command("prune", "--key", "imported", "--yes")
-    assert (status, table.folder.exists()) == (1, True)
-    assert err.endswith(f": prune --key {table.name}\n")
-    assert command("prune", "--key", table.name, "--yes")[1].startswith(f"removed  {table.name}")
-    assert not table.folder.exists()
-
-
-def test_imports_go_only_when_they_are_asked_for(store: Store, command: Command) -> None:
+def test_imports_go_only_when_they_are_asked_for(store, command):
     """No run can make them again."""
-    table = import_old(store)
-    assert any(line.startswith(table.name) and "can't be made again" in line for line in command("list")[1].split("\n"))
-    assert command("prune", "--older-than", "90", "--yes")[1] == "removed 0 tables, 0.0 MB\n"
-    out = command("prune", "--older-than", "90", "--kind", "imported")[1]
-    assert f"{table.name}  " in out
-    assert "can't be made again" in out
-    assert command("prune", "--key", "imported", "--yes")[1].startswith(f"removed  {table.name}")
+    table = filled_table(store, "imported", {"content": "abc"}, 100)
+    assert "can't be made again" in command("list").out
+
+    assert command("prune --older-than 90 --yes").out == "removed 0 tables, 0.0 MB\n"
+    assert f"would go {table.name}" in command("prune --older-than 90 --kind imported").out
+    assert command("prune --key imported --yes").out.startswith(f"removed  {table.name}")
+
+
+@pytest.mark.parametrize("content", ["{", '{"content": "of another table"}', None])
+def test_a_table_with_a_damaged_key_goes_only_by_its_full_name(store, command, content):
+    table = filled_table(store, "imported", {"content": "abc"}, 100)
+    (table.folder / "key.json").unlink()
+    if content is not None:
+        (table.folder / "key.json").write_text(content)
+    os.utime(table.folder, (0, 0))
+    assert "can't be made again  " in command("list").out
+
+    assert command("prune --older-than 1 --kind imported --yes").out.startswith("removed 0 tables")
+    outcome = command("prune --key imported --yes")
+    assert outcome.status == 1
+    assert outcome.err.endswith(f": prune --key {table.name}\n")
+
+    assert command(f"prune --key {table.name} --yes").out.startswith(f"removed  {table.name}")
+    assert not table.folder.exists()

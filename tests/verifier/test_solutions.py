@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,212 +9,163 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import make_completions, make_graded
+from tests.conftest import make_completions, make_graded, values_of
 from topr_exp.data.problems import ProblemSets
 from topr_exp.evaluation.statistics import summarise as summarise_evaluation
 from topr_exp.sampling.completions import Completions
-from topr_exp.types import CORRECT, INCORRECT, INVALID, VERDICTS, Problem
+from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally
 from topr_exp.verifier.solutions import Verification, questions_about
 
 PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="sums") for i in range(2)]
 
 
-def solved(problems: list[Problem], texts: list[str], verdicts: Any, classes: Any) -> Any:
+def make_solutions(problems: list[Problem], texts: list[str], verdicts: Any, classes: Any) -> Completions:
     """Graded solutions; verdicts, classes: [problems, solutions of each]."""
-    verdicts, classes = np.asarray(verdicts), np.asarray(classes)
-    columns = {"text": texts, "verdict": verdicts.ravel(), "class": classes.ravel()}
-    return make_completions(np.repeat(np.arange(len(problems)), verdicts.shape[1]), problems=problems, **columns)
+    verdicts = np.asarray(verdicts)
+    columns = {"text": texts, "verdict": verdicts.ravel(), "class": np.asarray(classes).ravel()}
+    problem_index = np.repeat(np.arange(len(problems)), verdicts.shape[1])
+    completions: Completions = make_completions(problem_index, problems=problems, **columns)
+    return completions
 
 
-SOLUTIONS = solved(
-    PROBLEMS,
-    [" 1.", " 2.", " hm", " 2.", " 2.", " 9."],
-    [[CORRECT, INCORRECT, INVALID], [CORRECT, CORRECT, INCORRECT]],
-    [[0, 1, -1], [0, 0, 1]],
-)
+# ---- questions
 
 
-def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it() -> None:
-    questions = questions_about(SOLUTIONS, "{question} | {solution} |")
-    assert [one.question for one in questions] == [
-        "What is 0+1? | 1. |", "What is 1+1? | 2. |",
-        "What is 0+1? | 2. |", "What is 1+1? | 2. |",
-        "What is 0+1? | hm |", "What is 1+1? | 9. |",
-    ]  # fmt: skip
-    assert [one.answer for one in questions] == ["correct", "correct", "incorrect", "correct", "incorrect", "incorrect"]
-    assert [one.source for one in questions] == ["p0", "p1"] * 3
-    assert [one.level for one in questions] == [0, 1] * 3
-    assert len({one.id for one in questions}) == 6
+def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it():
+    solutions = make_solutions(
+        PROBLEMS,
+        [" 1.", " 2.", " hm", " 2.", " 2.", " 9."],
+        [[CORRECT, INCORRECT, INVALID], [CORRECT, CORRECT, INCORRECT]],
+        [[0, 1, -1], [0, 0, 1]],
+    )
+
+    questions = questions_about(solutions, "{question} | {solution} |")
+
+    assert [(question.question, question.answer) for question in questions] == [
+        ("What is 0+1? | 1. |", "correct"),
+        ("What is 1+1? | 2. |", "correct"),
+        ("What is 0+1? | 2. |", "incorrect"),
+        ("What is 1+1? | 2. |", "correct"),
+        ("What is 0+1? | hm |", "incorrect"),
+        ("What is 1+1? | 9. |", "incorrect"),
+    ]
+    assert values_of(questions, "source") == ["p0", "p1"] * 3
+    assert values_of(questions, "level") == [0, 1] * 3
+    assert len(set(values_of(questions, "id"))) == 6
 
 
 @pytest.mark.parametrize("text", ["{solution}", "{question}", "{0} {", "\\1 \\g<0>", "%s", "$\\frac{1}{2}$"])
-def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text: str) -> None:
-    solution = solved([Problem("p", text, "")], [text], [[CORRECT]], [[0]])
-    assert questions_about(solution, "Q {question} S {solution} V")[0].question == f"Q {text} S {text} V"
+def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text):
+    solutions = make_solutions([Problem("p", text, "")], [text], [[CORRECT]], [[0]])
+
+    assert questions_about(solutions, "Q {question} S {solution} V")[0].question == f"Q {text} S {text} V"
 
 
-def test_training_and_test_have_solutions_of_their_own() -> None:
-    """Each with its number and its seed, and a verifier is asked of the test's; without training problems of none."""
-    asked = []
+@pytest.mark.parametrize("train", [PROBLEMS[:1], []], ids=["train", "test only"])
+def test_training_and_test_have_solutions_of_their_own(train):
+    """Each with its number and its seed."""
+    requests = []
 
-    def solve(problems: Any, n: int, seed: int) -> Any:
-        asked.append(([problem.id for problem in problems], n, seed))
+    def solve(problems, n, seed):
+        requests.append((values_of(problems, "id"), n, seed))
         rows = np.repeat(np.arange(len(problems)), n)
-        solutions = make_graded(rows, rows < 0, problems=problems, text=["."] * len(rows), name="rollouts/r")
+        solutions: Completions = make_graded(
+            rows, rows < 0, problems=problems, text=["."] * len(rows), name="rollouts/r"
+        )
         return replace(solutions, stored=replace(solutions.stored, tokens_sampled=10 * n))
 
     task: Any = SimpleNamespace(solutions=2, test_solutions=3, template="T {question}{solution}", chat=False)
-    for train in (PROBLEMS[:1], []):
-        asked.clear()
-        sets: Any = ProblemSets(train, PROBLEMS[1:], *[SimpleNamespace()] * 2)  # type: ignore[arg-type]
-        made = Verification(task, solve, sets, seed=7, test_seed=8)
-        assert sorted(asked) == [*([(["p0"], 2, 7)] if train else []), (["p1"], 3, 8)]
-        questions = [[question.question for question in part] for part in (made.sets.train, made.sets.test)]
-        assert questions == [[f"T {one.question}." for one in train] * 2, [f"T {PROBLEMS[1].question}."] * 3]
-        assert made.tokens_sampled == 10 * (3 + (2 if train else 0))
+    sets: Any = ProblemSets(train, PROBLEMS[1:], *[SimpleNamespace()] * 2)
+    verification = Verification(task, solve, sets, seed=7, test_seed=8)
+
+    requests_by_set = [(["p0"], 2, 7)] * len(train) + [(["p1"], 3, 8)]
+    assert sorted(requests) == requests_by_set
+    assert values_of(verification.sets.train, "question") == ["T What is 0+1?."] * 2 * len(train)
+    assert values_of(verification.sets.test, "question") == ["T What is 1+1?."] * 3
+    assert verification.tokens_sampled == sum(10 * n for _, n, _ in requests)
 
 
-# ---- from verdicts to figures: each is counted for the solution that was read, whatever the order
-
-
-P, K, N = 40, 5, 3
-
-
-def made_up(seed: int) -> tuple[Any, dict[tuple[int, int], list[str]]]:
-    """Solutions with answers, and what a verifier says of them: whether it is right, by problem and solution."""
-    rng = np.random.default_rng(seed)
-    classes = rng.integers(-1, 3, (P, K))
-    verdicts = np.where(classes < 0, INVALID, np.where(classes == 0, CORRECT, INCORRECT))
-    problems = [Problem(id=f"p{i}", question=f"Q{i}", answer="7") for i in range(P)]
-    texts = [f"text {p} {s}" for p in range(P) for s in range(K)]
-    easy = rng.uniform(0.2, 0.9, P)
-    said = {}
-    for p in range(P):
-        for s in range(K):
-            draws = rng.random((N, 2))
-            said[p, s] = ["invalid" if a < 0.15 else "correct" if b < easy[p] else "incorrect" for a, b in draws]
-    return solved(problems, texts, verdicts, classes), said
-
-
-def evaluation(solutions: Completions, said: dict[tuple[int, int], list[str]], left_out: int) -> Any:
-    """The questions as a verifier is asked them, less a few that were too long."""
-    asked = questions_about(solutions, "{question} {solution}")
-    asked = [each for i, each in enumerate(asked) if i % 17 != left_out]
-    words = [word for each in asked for word in said[place(each.question)]]
-    verdicts = [VERDICTS.index(word) for word in words]
-    return make_completions(np.repeat(np.arange(len(asked)), N), problems=asked, verdict=verdicts)
-
-
-def place(question: str) -> tuple[int, int]:
-    """Problem and solution from what was asked: "Q3 text 3 1"."""
-    _, _, p, s = question.split()
-    return int(p), int(s)
-
-
-def verification(solutions: Completions) -> Verification:
-    made = object.__new__(Verification)
-    made.test_solutions, made.base_tally = solutions, None
-    return made
-
-
-def by_hand(solutions: Completions, said: dict[tuple[int, int], list[str]], left_out: int) -> dict[str, Any]:
-    """Every figure by counting one verdict after the other."""
-    asked = {place(each.question) for i, each in enumerate(questions_about(solutions, "{question} {solution}"))
-             if i % 17 != left_out}  # fmt: skip
-    count: dict[str, int] = dict.fromkeys(("all", "right", "invalid", "good", "right good", "bad", "right bad"), 0)
-    weighted, plain = [], []
-    verdicts, classes = (values.reshape(P, K) for values in (solutions.verdicts, solutions.answer_classes))
-    for p in range(P):
-        votes: dict[int, Fraction] = {}
-        heads: dict[int, int] = {}
-        for s in range(K):
-            good = verdicts[p, s] == CORRECT
-            words = said[p, s] if (p, s) in asked else []
-            count["all"] += len(words)
-            count["right"] += words.count("correct")
-            count["invalid"] += words.count("invalid")
-            kind = "good" if good else "bad"
-            count[kind] += len(words)
-            count[f"right {kind}"] += words.count("correct")
-            approves = words.count("correct" if good else "incorrect")
-            answer = int(classes[p, s])
-            if answer >= 0:
-                votes[answer] = votes.get(answer, Fraction(0)) + approves
-                heads[answer] = heads.get(answer, 0) + 1
-        for found, tallied in ((weighted, votes), (plain, heads)):
-            first = [answer for answer, each in tallied.items() if each == max(tallied.values())]
-            found.append((0 in first) / len(first) if first else 0.0)  # 0 is the right answer
-    of_good, of_bad = count["right good"] / count["good"], count["right bad"] / count["bad"]
-    return {
-        "accuracy": count["right"] / count["all"],
-        "invalid": count["invalid"] / count["all"],
-        "accuracy_on_correct": of_good,
-        "accuracy_on_incorrect": of_bad,
-        "balanced_accuracy": (of_good + of_bad) / 2,
-        "weighted_sc": sum(weighted) / P,
-        "maj": sum(plain) / P,
-        "weighted_sc - maj": (sum(weighted) - sum(plain)) / P,
-        "oracle": (verdicts == CORRECT).any(axis=1).mean(),
-        "solved": (verdicts == CORRECT).mean(),
-    }
-
-
-def test_the_figures_of_each_evaluation(tmp_path: Path) -> None:
-    """The base, then a later one of other verdicts, of which other questions were too long."""
-    solutions, said = made_up(0)
-    _, later = made_up(1)
-    task, expected = verification(solutions), []
-    for iteration, (words, left_out) in enumerate(((said, 3), (later, 5))):
-        expected.append(by_hand(solutions, words, left_out))
-        found = task.figures(tmp_path, iteration, evaluation(solutions, words, left_out))["verifier"]
-        for name, value in expected[-1].items():
-            assert found[name]["value"] == pytest.approx(value), (iteration, name)
-    change = expected[1]["weighted_sc"] - expected[0]["weighted_sc"]
-    assert abs(change) > 0.02
-    assert found["weighted_sc - base"]["value"] == pytest.approx(change)
-    noted = json.loads((tmp_path / "verification.json").read_text())
-    assert noted["problems"] == [problem.id for problem in solutions.problems]
-    for iteration in (0, 1):
-        mean = sum(noted["iterations"][str(iteration)]["weighted_sc"]) / P
-        assert mean == pytest.approx(expected[iteration]["weighted_sc"])
-
-
-# ---- figures
+# ---- from verdicts to figures
 
 
 C, W, X = CORRECT, INCORRECT, INVALID
+SOLVED = np.array([[C, W, X], [W, W, C]])  # of two problems with three solutions each
+CLASSES = np.array([[0, 1, -1], [1, 1, 0]])  # of their answers; 0 is right, -1 is none
 
-# Two problems, three solutions each, two verifications of a solution.
-SOLVED = np.array([[C, W, X], [W, W, W]])
-CLASSES = np.array([[0, 1, -1], [0, 0, 1]])
-SAID = np.array([[[C, X], [C, W], [C, C]], [[W, W], [C, C], [X, C]]])  # of the verifications: right, wrong, none
+
+FIGURES_OF_BASE = {
+    "accuracy": 6 / 10,
+    "invalid": 2 / 10,
+    "accuracy_on_correct": 3 / 4,
+    "accuracy_on_incorrect": 3 / 6,
+    "balanced_accuracy": (3 / 4 + 3 / 6) / 2,
+    # Votes for p0: 1 for the right answer (C of "C, X"), 1 for the wrong one (W of "C, W"); for p1: 2 and 1.
+    "weighted_sc": (1 / 2 + 1) / 2,
+    "maj": (1 / 2 + 0) / 2,
+    "weighted_sc - maj": 3 / 4 - 1 / 4,
+    "oracle": 1,
+    "solved": 2 / 6,
+}
+
+
+def evaluate(verification: Verification, folder: Path, iteration: int, verdicts: list[list[list[int]]]) -> Any:
+    """Figures of two verdicts on each solution: C where the verifier is right; []: its question was too long."""
+    asked_questions, codes = [], []
+    for index, question in enumerate(questions_about(verification.test_solutions, "{question} {solution}")):
+        solution_index, problem_index = divmod(index, 2)
+        if verdicts[problem_index][solution_index]:
+            asked_questions.append(question)
+            codes += verdicts[problem_index][solution_index]
+    rows = np.repeat(np.arange(len(asked_questions)), 2)
+    completions = make_completions(rows, problems=asked_questions, verdict=codes)
+    return verification.figures(folder, iteration, completions)["verifier"]
+
+
+def test_the_figures_of_each_evaluation(tmp_path):
+    verification = object.__new__(Verification)
+    verification.test_solutions = make_solutions(PROBLEMS, list("abcdef"), SOLVED, CLASSES)
+    verification.base_tally = None
+
+    base = evaluate(verification, tmp_path, 0, [[[C, X], [C, W], [C, C]], [[W, X], [], [C, C]]])
+    assert {name: base[name]["value"] for name in FIGURES_OF_BASE} == pytest.approx(FIGURES_OF_BASE)
+
+    second = evaluate(verification, tmp_path, 1, [[[C, C], [C, W], [C, C]], [[W, X], [W, W], [C, C]]])
+    assert second["weighted_sc"]["value"] == pytest.approx(1 / 2)  # the wrong answer to p1 has 3 votes against 2
+    assert second["weighted_sc - base"]["value"] == pytest.approx(1 / 2 - 3 / 4)
+    recorded = json.loads((tmp_path / "verification.json").read_text())
+    assert recorded["problems"] == ["p0", "p1"]
+    assert recorded["iterations"]["0"]["weighted_sc"] == [0.5, 1]
+    assert recorded["iterations"]["1"]["weighted_sc"] == [1, 0]
 
 
 def test_solutions_of_which_none_was_verified_say_nothing():
-    found = summarise(tally(SOLVED, CLASSES, SAID, np.zeros((2, 3), dtype=bool)))
-    assert found["accuracy"] == {"value": None, "low": None, "high": None}
-    assert found["balanced_accuracy"]["value"] is None
-    assert found["weighted_sc"]["value"] == pytest.approx(1 / 4)  # both answers tie at 0
+    verdicts = np.full((2, 3, 2), CORRECT)
+
+    figures = summarise(tally(SOLVED, CLASSES, verdicts, np.zeros((2, 3), dtype=bool)))
+
+    assert figures["accuracy"] == {"value": None, "low": None, "high": None}
+    assert figures["balanced_accuracy"]["value"] is None
+    assert figures["weighted_sc"]["value"] == pytest.approx(1 / 2)  # all answers tie at 0
 
 
 def test_the_accuracy_of_an_evaluation_has_the_same_interval_when_its_problems_have_sources():
     rng = np.random.default_rng(2)
-    easy = rng.random((50, 1)) < 0.5
-    right = rng.random((50, 6, 4)) < np.where(easy, 0.9, 0.2)[:, :, None]
-    codes = np.where(right, C, W)
-    solved = np.where(rng.random((50, 6)) < 0.5, C, W)
-    ours = summarise(tally(solved, solved, codes, np.ones((50, 6), dtype=bool)))["accuracy"]
-    flat, classes = codes.reshape(300, 4), (codes.reshape(300, 4) == C).astype(int)
-    asked = [Problem(f"p{i}/{s}", "Q", "A", source=f"p{i}") for i in range(50) for s in range(6)]
-    together = summarise_evaluation(flat, classes, asked)
-    alone = summarise_evaluation(flat, classes)
-    assert together["pass@1"] == alone["pass@1"] == pytest.approx(ours["value"])
-    assert together["pass@k"]["1"]["low"] == pytest.approx(ours["low"], abs=0.01)
-    assert together["pass@k"]["1"]["high"] == pytest.approx(ours["high"], abs=0.01)
-    (wide, narrow) = (found["pass@k"]["1"]["high"] - found["pass@k"]["1"]["low"] for found in (together, alone))
-    assert wide > 1.5 * narrow
-    assert wide == pytest.approx(2 * 1.96 * right.reshape(50, 24).mean(axis=1).std(ddof=1) / np.sqrt(50), rel=0.1)
+    is_easy = rng.random((50, 1, 1)) < 0.5
+    is_right = rng.random((50, 6, 4)) < np.where(is_easy, 0.9, 0.2)
+    verdicts = np.where(is_right, CORRECT, INCORRECT)
+    solved = np.full((50, 6), CORRECT)
+    questions = [Problem(f"p{row}", "Q", "A", source=f"p{row // 6}") for row in range(300)]
+
+    figures = summarise(tally(solved, solved, verdicts, np.ones((50, 6), dtype=bool)))
+    evaluation = summarise_evaluation(verdicts.reshape(300, 4), is_right.reshape(300, 4).astype(int), questions)
+
+    accuracy, by_source = figures["accuracy"], evaluation["pass@k"]["1"]
+    assert by_source["value"] == pytest.approx(accuracy["value"])
+    assert by_source["low"] == pytest.approx(accuracy["low"], abs=0.01)
+    assert by_source["high"] == pytest.approx(accuracy["high"], abs=0.01)
+    deviation = is_right.reshape(50, 24).mean(axis=1).std(ddof=1)
+    assert by_source["high"] - by_source["low"] == pytest.approx(2 * 1.96 * deviation / np.sqrt(50), rel=0.1)
 
 
 # ---- the table: every figure in its own row and column, every difference the right way round
@@ -224,24 +174,21 @@ def test_the_accuracy_of_an_evaluation_has_the_same_interval_when_its_problems_h
 NAMES = ("accuracy", "balanced_accuracy", "invalid", "weighted_sc", "maj", "oracle", "solved")
 
 
-def figures(start: float, **more: float) -> dict[str, Any]:
+def numbered_figures(start: float, **differences: float) -> dict[str, Any]:
     """Figures in percent that are all different, from `start` on, with ends 2 below and 3 above."""
-    values = {name: start + i for i, name in enumerate(NAMES)} | more
-    sizes = {"problems": 40, "solutions": 8, "verifications": 4}
-    return sizes | {
-        name: {"value": value / 100, "low": (value - 2) / 100, "high": (value + 3) / 100}
-        for name, value in values.items()
-    }
+    figures: dict[str, Any] = {"problems": 40, "solutions": 8, "verifications": 4}
+    values = {name: start + index for index, name in enumerate(NAMES)}
+    for name, value in (values | differences).items():
+        figures[name] = {"value": value / 100, "low": (value - 2) / 100, "high": (value + 3) / 100}
+    return figures
 
 
-def lines(table: list[str]) -> list[str]:
-    return [" ".join(line.split()) for line in table]
+def test_tables():
+    base = numbered_figures(10, **{"weighted_sc - maj": 1.5})
+    differences = {"weighted_sc - maj": 2.5, "weighted_sc - base": 4.5}
+    final = numbered_figures(70, **differences, maj=99.0, oracle=98.0)
 
-
-def test_tables() -> None:
-    base = figures(10, **{"weighted_sc - maj": 1.5})
-    final = figures(70, **{"weighted_sc - maj": 2.5, "weighted_sc - base": 4.5, "maj": 99.0, "oracle": 98.0})
-    assert lines(run_table(base, final)) == [
+    assert [" ".join(line.split()) for line in run_table(base, final)] == [
         "% accuracy balanced invalid weighted SC",
         "none (maj@8) – – – 14.0 [12.0, 17.0]",
         "base 10.0 [8.0, 13.0] 11.0 [9.0, 14.0] 12.0 [10.0, 15.0] 13.0 [11.0, 16.0]",
@@ -251,6 +198,6 @@ def test_tables() -> None:
         "base - none 1.5 [-0.5, 4.5]",
         "[ ]: 95 %, bootstrap over 40 problems; 8 solutions each, 16.0 % of them correct; 4 verifications a solution",
     ]
-    found = lines(evaluation_table(base).splitlines())
-    assert found[2] == "model 10.0 [8.0, 13.0] 11.0 [9.0, 14.0] 12.0 [10.0, 15.0] 13.0 [11.0, 16.0]"
-    assert found[4] == "weighted SC, paired: model - none 1.5 [-0.5, 4.5]"
+    lines = [" ".join(line.split()) for line in evaluation_table(base).splitlines()]
+    assert lines[2] == "model 10.0 [8.0, 13.0] 11.0 [9.0, 14.0] 12.0 [10.0, 15.0] 13.0 [11.0, 16.0]"
+    assert lines[4] == "weighted SC, paired: model - none 1.5 [-0.5, 4.5]"

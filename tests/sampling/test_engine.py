@@ -1,0 +1,170 @@
+"""A process that samples with vLLM: what it answers, how it fails in one line, and when it ends."""
+
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sampling.conftest import BREAKS, FAILS, HANGS, PLAIN, STOPS, VANISHES, StandIn, uniform_policy
+from tests.sweep_tools import wait_for
+from topr_exp.sampling.engine import CLOSE_SECONDS, DISTRIBUTED, Engine
+from topr_exp.sampling.engine_weights import completions_of, send_weights
+from topr_exp.sampling.sampler import Sample
+from topr_exp.types import TOPRError
+
+START = {
+    "model": "m",
+    "dtype": "float32",
+    "length": 8,
+    "eager": True,
+    "sleep": False,
+    "trust_remote_code": False,
+    "float32_head": False,
+}
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
+
+
+def start_engine(stand_in: StandIn, log: Path) -> Engine:
+    engine = Engine(str(stand_in.python), log, threads=1, gpu=None, timeout_minutes=5)
+    engine.ask("start", **START)
+    return engine
+
+
+def generate(engine: Engine, *prompts: tuple[int, int]) -> list[list[Sample]]:
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **SAMPLING))
+
+
+@pytest.fixture(scope="module")
+def shared_stand_in(tmp_path_factory) -> StandIn:
+    return StandIn(tmp_path_factory.mktemp("engine") / "stand_in")
+
+
+@pytest.fixture(scope="module")
+def engine(shared_stand_in) -> Iterator[Engine]:
+    """An engine that survives these tests."""
+    engine = start_engine(shared_stand_in, shared_stand_in.folder / "engine.log")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def own_engine(stand_in, tmp_path) -> Iterator[Engine]:
+    """An engine that a test may end."""
+    engine = start_engine(stand_in, tmp_path / "engine.log")
+    yield engine
+    engine.close()
+
+
+def is_running(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and " Z " not in state.read_text()
+
+
+# ---- answers
+
+
+def test_completions_come_in_the_order_of_prompts_from_an_empty_cache(engine, shared_stand_in):
+    first, second = generate(engine, (PLAIN, 5), (STOPS, 6))
+
+    logprob = pytest.approx(-math.log(11))
+    assert first == [Sample([5], [logprob], "stop")] * 2
+    assert second == [Sample([6], [logprob], "stop_string")] * 2
+    assert len(shared_stand_in.notes("reset")) == len(shared_stand_in.notes("generate"))
+
+
+def test_an_engine_computes_in_full_float32_and_draws_by_its_seeds(engine, shared_stand_in):
+    generate(engine, (PLAIN, 5))
+
+    environment = shared_stand_in.notes("environment")[-1]
+    assert environment["TRITON_F32_DEFAULT"] == "ieee"
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [(FAILS, "ValueError: no such prompt; its log is"), (VANISHES, "vLLM lost requests;")],
+)
+def test_what_vllm_says_is_one_line_and_the_engine_goes_on(engine, act, message):
+    with pytest.raises(TOPRError, match=f"^vLLM could not generate: {message}"):
+        generate(engine, (PLAIN, 4), (act, 5))
+
+    assert len(generate(engine, (PLAIN, 4))) == 1
+
+
+def test_a_cache_that_stays_and_weights_that_do_not_fit_are_one_line(engine, shared_stand_in):
+    shared_stand_in.refuse("empty", "weights")
+
+    with pytest.raises(TOPRError, match="vLLM could not generate: vLLM did not empty its prefix cache"):
+        generate(engine, (PLAIN, 5))
+    with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: out of room; its log is"):
+        send_weights(engine, uniform_policy())
+    engine.ask("reload")
+    with pytest.raises(TOPRError, match=r"vLLM could not take: RuntimeError: (?!out of room)"):
+        engine.ask("take", name="weight", dtype="float32", shape=[-7], content=bytes(8), shared=None)
+
+    shared_stand_in.refuse()
+
+
+def test_an_engine_does_not_take_itself_for_a_process_of_the_run():
+    of_run = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"]
+    of_machine = ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"]
+
+    assert [name for name in of_run + of_machine if name.startswith(DISTRIBUTED)] == of_run
+
+
+# ---- ends
+
+
+def test_an_engine_that_breaks_says_why_and_stays_ended(own_engine):
+    for act in (BREAKS, PLAIN):
+        with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
+            generate(own_engine, (act, 5))
+
+
+def test_an_engine_that_hangs_is_an_error_and_is_killed(own_engine):
+    own_engine.timeout_minutes = 0.01
+
+    with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes; look"):
+        generate(own_engine, (HANGS, 5))
+    close_time = time.monotonic()
+    own_engine.close()
+
+    assert time.monotonic() - close_time < CLOSE_SECONDS
+    assert not is_running(own_engine.process.pid)
+
+
+def test_an_importing_engine_is_killed(stand_in, tmp_path):
+    engine = Engine(str(stand_in.python), tmp_path / "engine.log", threads=1, gpu=None, timeout_minutes=5)
+    engine.close()
+
+    assert engine.process.returncode == -signal.SIGKILL
+
+
+def test_a_failing_import_is_reported_by_the_start(stand_in, tmp_path):
+    (stand_in.folder / "vllm" / "__init__.py").write_text("raise ImportError('libcudart.so.13: not found')\n")
+
+    with pytest.raises(TOPRError, match=r"vLLM could not start: ImportError: libcudart.so.13: not found; its log"):
+        start_engine(stand_in, tmp_path / "engine.log")
+
+
+def test_a_busy_engine_ends_with_its_parent(stand_in, tmp_path):
+    program = f"""
+from pathlib import Path
+from topr_exp.sampling.engine import Engine
+engine = Engine({str(stand_in.python)!r}, Path({str(tmp_path)!r}) / "log", threads=1, gpu=None, timeout_minutes=5)
+engine.ask("start", **{START!r})
+print(engine.process.pid, flush=True)
+engine.ask("generate", prompts=[[{HANGS}, 5]], seeds=[0], **{SAMPLING!r})
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        wait_for(lambda: bool(stand_in.notes("generate")))
+        parent.send_signal(signal.SIGKILL)
+
+    wait_for(lambda: not is_running(worker))

@@ -1,0 +1,230 @@
+"""The sampler's engines, with a stand-in for vLLM: when one starts, what reaches it, which weights it has."""
+
+import contextlib
+import hashlib
+import math
+import re
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import config_of
+from tests.sampling.conftest import StandIn, uniform_policy
+from tests.sweep_tools import wait_for
+from topr_exp.models.policy import Policy, stored_weights
+from topr_exp.sampling import vllm as vllm_module
+from topr_exp.sampling.vllm import VLLM
+from topr_exp.types import TOPRError
+
+OPTIONS = {
+    "dtype": "float32",
+    "trust_remote_code": False,
+    "max_model_len": 128,
+    "enforce_eager": True,
+    "enable_prefix_caching": True,
+    "max_num_batched_tokens": 16384,
+    "logprobs_mode": "processed_logprobs",  # of the distribution that was drawn from
+    "generation_config": "vllm",
+    "seed": 0,
+    "enable_chunked_prefill": False,
+    "kv_cache_memory_bytes": 2**30,
+}
+TOKEN_SETTINGS = ["sampler.temperature=0.7", "sampler.top_p=0.9", "sampler.top_k=5", "sampler.max_new_tokens=13"]
+TOKEN_OPTIONS = {
+    "n": 3,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 5,
+    "max_tokens": 13,
+    "logprobs": 0,
+    "ignore_eos": True,
+    "stop_token_ids": [1],
+    "stop": ["Q:", "\n"],
+    "detokenize": True,
+}
+
+
+def open_vllm(stand_in: StandIn, *settings: str, trust_remote_code: bool = False, **options: Any) -> VLLM:
+    config: Any = config_of("sampler=vllm", stand_in.setting, *settings).sampler
+    return VLLM(config, stand_in.folder / "sampler", trust_remote_code, **options)
+
+
+def sample(sampler: VLLM, policy: Policy, prompts: Any = ((0, 5),), n: int = 1, stop: Any = ()) -> None:
+    sampler.prepare(policy, 20)
+    sampler.sample(policy, prompts, n, (4, 2), stop)
+
+
+@pytest.fixture
+def sampler(stand_in) -> Iterator[VLLM]:
+    with contextlib.closing(open_vllm(stand_in)) as sampler:
+        yield sampler
+
+
+# ---- requests
+
+
+def test_every_setting_reaches_vllm(stand_in, policy):
+    sampler = open_vllm(stand_in, "sampler.eager=true", *TOKEN_SETTINGS)
+    with contextlib.closing(sampler):
+        sample(sampler, policy, [[0, 5], [0, 6], [0, 5]], 3, ["Q:", "\n"])
+
+    assert stand_in.notes("options") == [{"model": str(policy.folder), **OPTIONS}]
+    requests = stand_in.notes("sampling")[-3:]
+    for index, request in enumerate(requests):
+        digest = hashlib.blake2b(f"4 2 {index}".encode(), digest_size=8).digest()
+        assert request.pop("seed") == int.from_bytes(digest, "little") >> 2
+        assert request == TOKEN_OPTIONS
+
+
+def test_the_defaults_ask_vllm_for_all_tokens_and_no_text(stand_in, tmp_path):
+    policy = uniform_policy(folder=tmp_path, compute_dtype=torch.bfloat16, float32_head=True)
+    sampler = open_vllm(stand_in, "sampler.top_k=500", trust_remote_code=True)  # of a vocabulary of 11
+    with contextlib.closing(sampler):
+        sample(sampler, policy)
+
+    request = stand_in.notes("sampling")[-1]
+    assert (request["top_k"], request["temperature"], request["top_p"]) == (11, 1.0, 1.0)
+    assert (request["stop"], request["detokenize"]) == ([], False)
+    (options,) = stand_in.notes("options")
+    assert options["trust_remote_code"]
+    assert options["hf_overrides"] == {"head_dtype": "float32"}
+
+
+# ---- engines and their weights
+
+
+def test_vllm_is_imported_before_there_is_a_model(sampler, stand_in, policy, capsys):
+    """So an engine's start takes only its remaining seconds; it is a separate stage."""
+    stages = []
+    sampler.time_stages_with(lambda stage: contextlib.nullcontext(stages.append(stage)))
+
+    for _ in range(2):
+        sampler.warm_up()
+    wait_for((stand_in.folder / "imported").exists)
+    assert sampler.next_engine is not None
+    process = sampler.next_engine.process
+    assert not stand_in.notes("start")
+
+    for _ in range(2):
+        sample(sampler, policy)
+    assert sampler.engine is not None
+    assert sampler.engine.process is process
+    assert stages == ["engine"]
+    line = capsys.readouterr().err
+    assert re.search(r"engine +started in \d+ s: 0 import.*, \d+ load, profile and compile\n", line)
+
+    sampler.release()  # the policy trains; the next engine imports meanwhile
+    assert process.returncode == 0, "without the long end of vLLM and CUDA"
+    assert sampler.engine is None
+    next_process = sampler.next_engine.process
+    sampler.close()
+    assert next_process.returncode is not None
+
+
+def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision(sampler, stand_in, tmp_path):
+    first = uniform_policy("first", tmp_path, compute_dtype=torch.bfloat16)
+    second = uniform_policy("second", compute_dtype=torch.bfloat16)
+    last = uniform_policy("the last", compute_dtype=torch.bfloat16)
+
+    for policy in (first, first, second, last, last):
+        sample(sampler, policy)
+    assert stand_in.notes("start") == [str(tmp_path)]
+    assert len(stand_in.notes("weights")) == 2
+
+    sampler.close()
+    sample(sampler, last)  # of another engine, which starts with the folder's weights
+    expected = {}
+    for name, weight in last.model.named_parameters():
+        expected[name] = ["torch.bfloat16", weight.bfloat16().double().sum().item()]
+    assert stand_in.notes("weights")[1:] == [expected, expected]
+
+
+def test_an_engine_stays_where_there_is_room_to_train_beside_it(sampler, stand_in, policy, gpu):
+    gpu.free = 100
+
+    sample(sampler, policy)
+    sampler.release()
+    sample(sampler, uniform_policy("trained"))
+
+    assert len(stand_in.notes("start")) == len(stand_in.notes("weights")) == 1
+
+
+# ---- engines on a GPU that has little memory
+
+
+class FakeEngine:
+    """Notes requests, and refuses those that `refusals` names."""
+
+    def __init__(self) -> None:
+        self.requests = []
+        self.refusals = dict[str, str]()
+
+    def ask(self, request: str, *, prompts: Any = (), n: int = 1, **values: Any) -> dict[str, Any]:
+        self.requests.append(request)
+        if request in self.refusals:
+            raise TOPRError(f"vLLM could not {request}: {self.refusals[request]}")
+        completion = (array("i", [3]), array("f", [-math.log(11)]), "stop")
+        completions = [[completion] * n] * len(prompts)
+        return {"made_by": {}, "import_seconds": 1.0, "imported_at": 0.0, "completions": completions}
+
+    def close(self) -> None:
+        self.requests.append("close")
+
+    def requests_to_sample(self, sampler: VLLM, policy: Policy) -> list[str]:
+        self.requests.clear()
+        sample(sampler, policy)
+        return [*self.requests]
+
+
+@pytest.fixture
+def fake_engine(monkeypatch) -> FakeEngine:
+    engine = FakeEngine()
+    monkeypatch.setattr(vllm_module, "Engine", lambda *arguments, **settings: engine)
+    return engine
+
+
+def test_an_engine_that_fits_wakes_and_another_one_is_replaced(stand_in, fake_engine, policy):
+    sampler = open_vllm(stand_in, "sampler.sleep=true", beside_training=True)
+    takes = ["take"] * len([*stored_weights(policy.model)])
+    reload = ["reload", *takes, "done"]
+    check = "generate"  # two completions that transformers scores too
+
+    assert fake_engine.requests_to_sample(sampler, policy) == ["start", check, "generate"]
+    assert fake_engine.requests_to_sample(sampler, policy) == ["generate"]
+    sampler.sleep()
+    assert fake_engine.requests_to_sample(sampler, policy) == ["wake", *reload, check, "generate"]
+    assert fake_engine.requests_to_sample(sampler, uniform_policy("later")) == [*reload, check, "generate"]
+
+    sampler.sleep()
+    fake_engine.refusals = {"wake": "out of memory"}  # AdamW's state came meanwhile
+    assert fake_engine.requests_to_sample(sampler, policy) == ["wake", "close", "start", check, "generate"]
+    sampler.max_length = 2048
+    assert fake_engine.requests_to_sample(sampler, policy) == ["close", "start", check, "generate"]
+
+
+NO_MEMORY = "ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than"
+NO_CACHE = "ValueError: No available memory for"
+
+
+@pytest.mark.parametrize(
+    ("message", "runs", "tries"),
+    [(NO_MEMORY, 4, 3), (NO_CACHE, 4, 3), ("no such file", 4, 1), (NO_MEMORY, 1, 1)],
+)
+def test_an_engine_without_memory_waits_for_the_other_runs(
+    sampler, fake_engine, gpu, policy, message, runs, tries, monkeypatch, capsys
+):
+    """It warns once; any other refusal, and a GPU that no other run uses, ends the run."""
+    free_later = iter([100.0, 140.0])  # the other runs leave after the second try
+    monkeypatch.setattr("time.sleep", lambda seconds: setattr(gpu, "free", next(free_later)))
+    gpu.free = 100.0
+    gpu.share_among(runs)
+    fake_engine.refusals = {"start": message}
+
+    with pytest.raises(TOPRError, match="vLLM could not start"):
+        sample(sampler, policy)
+
+    assert fake_engine.requests.count("start") == tries
+    assert capsys.readouterr().err.count("it waits until they leave some") == int(tries > 1)
