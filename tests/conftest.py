@@ -32,18 +32,17 @@ needs_peft = pytest.mark.skipif(
 )
 
 
-# In the order in which they begin, so that no process waits for another's at the end: the files that take longest.
-LONGEST = [f"tests/{name}.py" for name in (
-    "training/test_asynchronous", "sweeps/test_slurm", "reference/test_reference_run", "grading/test_processes",
-    "training/test_parallel", "report/test_page", "tracking/test_tracker_command", "sweeps/test_group",
-    "sweeps/test_local", "grading/test_own_grader", "runtime/test_console", "evaluation/test_journal", "test_pipeline",
-    "scripts/test_io_faults", "report/test_runs", "runs/test_attempt", "test_evaluate",
-)]  # fmt: skip
+# The files that take longest begin first, in this order, so that no process waits for another's at the end.
+LONGEST = """
+training/test_asynchronous sweeps/test_slurm reference/test_reference_run training/test_parallel grading/test_processes
+tracking/test_tracker_command sweeps/test_group sweeps/test_local report/test_page runtime/test_console test_pipeline
+evaluation/test_journal scripts/test_io_faults grading/test_own_grader report/test_runs runs/test_attempt test_evaluate
+""".split()  # noqa: SIM905 - paths read better than a list of strings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {name: i for i, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.location[0], len(LONGEST)))
+    rank = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.location[0], len(LONGEST)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,16 +60,16 @@ def haste() -> Iterator[None]:
     """
     from topr_exp.config.compose_overrides import Composer
 
-    found: dict[Any, Any] = {}
-    begin = Composer.__init__
+    compositions: dict[Any, Any] = {}
+    init = Composer.__init__
 
-    def shared(self: Any, args: Any) -> None:
-        begin(self, args)
+    def init_with_shared_compositions(self: Any, args: Any) -> None:
+        init(self, args)
         if args.config_dir is None:
-            self.compositions = found
+            self.compositions = compositions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Composer, "__init__", shared)
+        patch.setattr(Composer, "__init__", init_with_shared_compositions)
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
@@ -117,18 +116,18 @@ def make_completions(
     from topr_exp.sampling.completions import Completions, StoredTables
     from topr_exp.types import Problem
 
-    kinds = {"tokens": pa.list_(pa.int32()), "text": pa.string(), "verdict": pa.int8(), "class": pa.int32()}
-    kinds |= {"answer": pa.string(), "path": pa.string(), "mu_logp": pa.list_(pa.float32())}
+    types = {"tokens": pa.list_(pa.int32()), "mu_logp": pa.list_(pa.float32()), "class": pa.int32()}
+    types |= {"problem": pa.int32(), "sample": pa.int16(), "verdict": pa.int8()}
+    types |= dict.fromkeys(("text", "answer", "path"), pa.string())
     rows = np.asarray(problem)
-    prompts = [[0]] * (int(rows.max()) + 1) if prompts is None else prompts
+    if prompts is None:
+        prompts = [[0]] * (int(rows.max()) + 1)
     problems = columns.pop("problems", None) or [Problem(f"p{i}", "?", "1") for i in range(len(prompts))]
-    sample = [int((rows[:i] == rows[i]).sum()) for i in range(len(rows))]
-    table = {"problem": pa.array(rows, pa.int32()), "sample": pa.array(sample, pa.int16())}
-    given = {"finish": ["stop"] * len(rows)} | columns
-    table |= {each: pa.array(values, kinds.get(each)) for each, values in given.items()}
-    ids = [np.array(prompt, np.int32) for prompt in prompts]
+    samples = [int((rows[:i] == rows[i]).sum()) for i in range(len(rows))]
+    columns = {"problem": rows, "sample": samples, "finish": ["stop"] * len(rows)} | columns
+    table = pa.table({column: pa.array(values, types.get(column)) for column, values in columns.items()})
     stored = None if name is None else StoredTables(name, bounds or [0, len(rows)], ())
-    return Completions(problems, ids, pa.table(table), stored)
+    return Completions(problems, [np.array(prompt, np.int32) for prompt in prompts], table, stored)
 
 
 def make_graded(problem: Any, is_correct: Any, **columns: Any) -> Any:
@@ -153,14 +152,17 @@ def make_policy() -> Any:
     return wrap
 
 
-def overrides(folder: Path, *more: str) -> list[str]:
-    """A run of a few seconds in `folder`; `more` replaces what is given before it."""
-    return last_of_each(["experiment=smoke", f"output_dir={folder}", "cluster.threads=1", *more])
+def overrides(folder: Path, *settings: str) -> list[str]:
+    """A run of a few seconds in `folder`; a setting replaces what stands before it."""
+    return last_of_each(["experiment=smoke", f"output_dir={folder}", "cluster.threads=1", *settings])
 
 
 def last_of_each(words: Iterable[str]) -> list[str]:
     """Settings of which each is given once, with its last value; options stay."""
-    last = {word.lstrip("+").partition("=")[0] if "=" in word else word: word for word in words}
+    last = {}
+    for word in words:
+        key = word.lstrip("+").partition("=")[0] if "=" in word else word
+        last[key] = word
     return list(last.values())
 
 
@@ -195,7 +197,8 @@ def values_of(items: Iterable[Any], name: str) -> list[Any]:
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
     """Write a JSON Lines file; a row that is text is written as it is."""
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 

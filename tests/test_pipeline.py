@@ -6,7 +6,6 @@ import re
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +27,47 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("outputs")
 
 
-def test_a_run_leaves_everything_behind(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_everything_behind(outputs, capsys):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     config = config_of(*overrides(outputs, "data=math", "baseline=-0.3"))
-    summary = run(config)
     folder = config.folder
+
+    summary = run(config)
+
+    printed = "".join(capsys.readouterr())
+    for text in (
+        "R           correct: > 0 100 %; wrong: < 0 100 %",
+        "a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0",
+        "in the form of",
+        "M parameters, cpu with 1 thread, ",
+        str(folder),
+        "[ ]: 95 % over",
+    ):
+        assert text in printed
     names = {"config.yaml", "environment.json", "metrics.jsonl", "eval.jsonl", "summary.json", "model", "DONE"}
     assert names <= {path.name for path in folder.iterdir()}
     assert summary == json.loads((folder / "summary.json").read_text())
-    assert (summary["algo"], summary["data"], summary["source"], summary["model"]) == (
-        "topr",
-        "math",
-        "embedded",
-        "tiny",
-    )
-    assert (summary["baseline"], summary["n_train"]) == (-0.3, 16 * 4)
-    p = summary["positive_share"]
-    assert summary["effective_positive"] == pytest.approx(p * 1.3 / (1 - (1 - 2 * p) * 0.3))
+    labels = {
+        "algo": "topr",
+        "data": "math",
+        "source": "embedded",
+        "model": "tiny",
+        "baseline": -0.3,
+        "n_train": 16 * 4,
+    }
+    assert labels.items() <= summary.items()
+    share = summary["positive_share"]
+    assert summary["effective_positive"] == pytest.approx(share * 1.3 / (1 - (1 - 2 * share) * 0.3))
     for figures in (summary["base"], summary["final"]):
+        assert list(figures)[:5] == ["pass@1", "maj@4", "correct", "incorrect", "invalid"]
         assert figures["correct"] + figures["incorrect"] + figures["invalid"] == pytest.approx(1)
         assert figures["pass@1"] == pytest.approx(figures["correct"])
-        assert list(figures)[:5] == ["pass@1", "maj@4", "correct", "incorrect", "invalid"]
     assert tuple(summary["seconds"]) == STAGES
     assert [record["step"] for record in lines_of(folder / "metrics.jsonl")] == [1, 2, 3, 4]
     environment = json.loads((folder / "environment.json").read_text())
-    assert {"git_commit", "versions", "cores", "seed", "python"} <= set(environment)
-    printed = "".join(capsys.readouterr())
-    for text in ("R           correct: > 0 100 %; wrong: < 0 100 %",
-                 "a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0", "in the form of", "M parameters, cpu with 1 thread, ",
-                 str(folder), "[ ]: 95 % over"):  # fmt: skip
-        assert text in printed
-    assert "π_old" not in printed, "μ is compared with the sampler's as it was scored"
+    assert {"git_commit", "versions", "cores", "seed", "python"} <= environment.keys()
+
     assert run(config) == summary
     assert "finished before, nothing to do" in capsys.readouterr().out
 
@@ -69,120 +77,129 @@ def test_a_run_leaves_everything_behind(outputs: Path, capsys: pytest.CaptureFix
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
 
 
-def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path) -> None:
+def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs):
     first = run(config_of(*overrides(outputs)))
-    second = run(config_of(*overrides(outputs, "seed=5", "effective_positive=0.5", "optim.lr=1e-5")))
-    assert second["tokens"]["tokens_sampled"] == second["tokens"]["tokens_scored"] == 0
-    assert second["effective_positive"] == pytest.approx(0.5)
-    third = run(config_of(*overrides(outputs, "sampler.seed=7")))
-    assert third["tokens"]["tokens_sampled"] > 0
-    assert third["base"] == first["base"]  # evaluation has a seed of its own
+    other_training = run(config_of(*overrides(outputs, "seed=5", "effective_positive=0.5", "optim.lr=1e-5")))
+    other_samples = run(config_of(*overrides(outputs, "sampler.seed=7")))
+
+    assert other_training["tokens"]["tokens_sampled"] == other_training["tokens"]["tokens_scored"] == 0
+    assert other_training["effective_positive"] == pytest.approx(0.5)
+    assert other_samples["tokens"]["tokens_sampled"] > 0
+    assert other_samples["base"] == first["base"], "evaluation has a seed of its own"
 
 
-def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
+def test_each_iteration_stands_for_itself(tmp_path):
     """Its weights are kept if they were to be, what they sampled is this run's alone, the last one is the result."""
-    more = ["iterations=3", "compose=anna_karenina", "checkpoint.keep_iterations=[1]", "data.eval_n=3"]
-    config = config_of(*overrides(tmp_path, *more))
+    settings = ["iterations=3", "compose=anna_karenina", "checkpoint.keep_iterations=[1]", "data.eval_n=3"]
+    config = config_of(*overrides(tmp_path, *settings))
+
     summary = run(config)
-    assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == [1]
+
+    assert [path.parent.name for path in config.folder.glob("iteration-*/model")] == ["iteration-1"]
     base = weights_fingerprint(fetch_model_folder("tiny"))
-    shared, own = (keys_of(folder / "store", "weights") for folder in (tmp_path, config.folder))
-    assert shared == [base] * 2, "to train on and to test"
-    assert sorted(Counter(own).values()) == [1, 2, 2], "the last one is tested alone"
-    assert base not in own
-    counts, seeds = (
-        [value for folder in (tmp_path, config.folder) for value in keys_of(folder / "store", name)]
-        for name in ("n", "seed")
-    )
-    drawn = [seed for seed, count in zip(seeds, counts, strict=True) if count == config.data.n]
-    assert len(drawn) == len({*drawn}) == 3, "a policy was trained on what the earlier numbers drew"
-    recorded = lines_of(config.folder / "eval.jsonl")
-    assert [record["iteration"] for record in recorded] == [0, 1, 2, 3]
-    for part, iteration in (("base", 0), ("final", 3)):
-        assert summary[part] == {name: value for name, value in recorded[iteration].items() if name != "iteration"}
-    sets = [json.loads((config.folder / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2, 3)]
-    assert len({each["positive_share"] for each in sets}) > 1
-    assert all(summary[name] == sets[-1][name] for name in ("n_train", "positive_share", "effective_positive"))
+    shared_keys, keys_of_run = (rollout_keys(folder / "store") for folder in (tmp_path, config.folder))
+    assert [key["weights"] for key in shared_keys] == [base] * 2, "to train on and to test"
+    counts = Counter(key["weights"] for key in keys_of_run)
+    assert sorted(counts.values()) == [1, 2, 2], "the last one is tested alone"
+    assert base not in counts
+    seeds = [key["seed"] for key in shared_keys + keys_of_run if key["n"] == config.data.n]
+    assert len(seeds) == len(set(seeds)) == 3, "a policy was trained on what the earlier numbers drew"
+    evaluations = lines_of(config.folder / "eval.jsonl")
+    assert [evaluation.pop("iteration") for evaluation in evaluations] == [0, 1, 2, 3]
+    assert (summary["base"], summary["final"]) == (evaluations[0], evaluations[3])
+    *_, last = training_sets = [
+        json.loads((config.folder / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2, 3)
+    ]
+    assert len({training_set["positive_share"] for training_set in training_sets}) > 1
+    for name in ("n_train", "positive_share", "effective_positive"):
+        assert summary[name] == last[name]
 
 
-def keys_of(store: Path, name: str) -> list[Any]:
-    """What drew each table of completions: its weights, or its seed."""
-    return [json.loads(path.read_text())["key"][name] for path in store.glob("rollouts/*/key.json")]
-
-
-@pytest.mark.parametrize(
-    "more", [["algo=agro", "iterations=2"], ["schedule=on_policy", "schedule.rounds=2", "optim.batch_size=32"]]
-)
-def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, more, monkeypatch):
-    """At 8B there is no memory for the trained weights, their gradients, and the same weights read from disk."""
-    loaded: list[Any] = []
-
-    def load(*given: Any) -> Any:
-        policy_of_the_run = len(given) == 3 or not loaded  # else the reference, which stands beside it
-        if policy_of_the_run:
-            assert all(model() is None for model in loaded)
-        policy = load_policy(*given)
-        if policy_of_the_run:
-            loaded.append(weakref.ref(policy.model))
-        return policy
-
-    config = config_of(*overrides(outputs, *more, "evaluation.every=1"))
-    monkeypatch.setattr(policies, "load_policy", load)
-    run(config)
-    assert len(loaded) == 1 + config.iterations
-
-
-ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
+def rollout_keys(store: Path) -> list[dict[str, Any]]:
+    """What drew each table of completions."""
+    return [json.loads(path.read_text())["key"] for path in store.glob("rollouts/*/key.json")]
 
 
 @pytest.mark.parametrize(
-    "more",
+    "settings",
     [
-        pytest.param(["optim.epochs=6", *slow("Slow")], id="topr"),
-        pytest.param([*ROUNDS, *slow("SlowRLOO")], id="rloo", marks=pytest.mark.extended),
+        ["algo=agro", "iterations=2"],
+        pytest.param(
+            ["schedule=on_policy", "schedule.rounds=2", "optim.batch_size=32"],
+            marks=pytest.mark.extended,
+        ),
     ],
 )
-def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
-    arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
-    undisturbed = config_of(*overrides(tmp_path / "a", *arguments, "algo.seconds=0"))
+def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings, monkeypatch):
+    """At 8B there is no memory for the trained weights, their gradients, and the same weights read from disk."""
+    models: list[Any] = []
+
+    def load(*arguments: Any) -> Any:
+        is_reference = len(arguments) != 3 and bool(models)  # it stands beside the policy
+        if not is_reference:
+            assert all(model() is None for model in models)
+        policy = load_policy(*arguments)
+        if not is_reference:
+            models.append(weakref.ref(policy.model))
+        return policy
+
+    config = config_of(*overrides(outputs, *settings, "evaluation.every=1"))
+    monkeypatch.setattr(policies, "load_policy", load)
+    run(config)
+
+    assert len(models) == 1 + config.iterations
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(["optim.epochs=6", *slow("Slow")], id="topr"),
+        pytest.param(
+            ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4", *slow("SlowRLOO")],
+            id="rloo",
+            marks=pytest.mark.extended,
+        ),
+    ],
+)
+def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, settings):
+    settings = [*settings, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
+    undisturbed = config_of(*overrides(tmp_path / "a", *settings, "algo.seconds=0"))
     run(undisturbed)
-    killed = config_of(*overrides(tmp_path / "b", *arguments))
-    command = overrides(tmp_path / "b", *arguments)
-    moments: list[Callable[[], bool]] = [
-        killed.folder.exists,  # in one of the first stages, or in training
-        lambda: steps(killed.folder) >= 2,
-        lambda: steps(killed.folder) >= 4,
-    ]
+    command = overrides(tmp_path / "b", *settings)
+    killed = config_of(*command).folder
     rng = random.Random(0)
-    for reached in moments:
+
+    for least_steps in (-1, 2, 4):  # in one of the first stages, or in training
         process = start_command(*command)
-        wait_for(lambda reached=reached, process=process: reached() or not process.is_alive())
+        wait_for(lambda n=least_steps: killed.exists() and steps(killed) >= n)
         time.sleep(rng.uniform(0.0, 0.3))
         assert process.is_alive(), "was done before it could be killed"
         process.kill()
         process.join(60)
-        assert not (killed.folder / "DONE").exists()
-    last = start_command(*command)
-    last.join(500)
-    assert last.exitcode == 0
-    assert result(killed.folder) == (expected := result(undisturbed.folder))
-    assert len(expected["updates"]) >= 20
+        assert not (killed / "DONE").exists()
+    process = start_command(*command)
+    process.join(500)
+
+    assert process.exitcode == 0
+    assert result(killed) == result(undisturbed.folder)
+    assert len(result(killed)["updates"]) >= 20
 
 
-IN_ROUNDS = ("schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2")
-
-
-@pytest.mark.parametrize("rounds", [(), pytest.param(IN_ROUNDS, marks=pytest.mark.extended)])
-def test_how_far_the_samplers_mu_is_from_the_policy_is_said(
-    outputs: Path, rounds: tuple[str, ...], capsys: Any
-) -> None:
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [],
+        pytest.param(["schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2"], marks=pytest.mark.extended),
+    ],
+    ids=["offline", "in rounds"],
+)
+def test_the_distance_of_the_samplers_mu_from_the_policy_is_printed(outputs, rounds, capsys):
     """At temperature 1 they are the same, at 0.6 not."""
     gaps = []
     for temperature in (1.0, 0.6):
         run(config_of(*overrides(outputs, "mu=sampler", f"sampler.temperature={temperature}", "name=mu", *rounds)))
-        (line,) = re.findall(r"^log μ +\|log π − log μ\| is (\S+) a token(.*)$", capsys.readouterr().out, re.MULTILINE)
-        gaps.append(float(line[0]))
-        if not rounds:
-            share = float(re.search(r"effective sample size (\S+) %", line[1])[1])
-            assert (share == 100) == (temperature == 1)
+        (line,) = re.findall(r"^log μ +\|log π − log μ\| is (.*)$", capsys.readouterr().out, re.MULTILINE)
+        gaps.append(float(line.partition(" ")[0]))
+        assert rounds or ("effective sample size 100 %" in line) == (temperature == 1)
+
     assert gaps[0] < 1e-4 < 0.01 < gaps[1]

@@ -16,82 +16,93 @@ CHANGED = r"rollouts/.*\.arrow changed while it was read; nothing made of it is 
 CURVE, NO_CURVE = "evaluation.every=2", "evaluation.every=null"
 
 
-class Place(NamedTuple):
-    """A place at which a run saves: right before it, a file is put in its place for the last time."""
-
-    before: Callable[[Path], bool]
-    times: int
-    setting: str
-    saved: Callable[[Path], Any]  # what the run's folder then has
-    expected: Any
+def is_completions(path: Path) -> bool:
+    return path.name == "completions.jsonl"
 
 
-def named(name: str) -> Callable[[Path], bool]:
-    return lambda path: path.name == name
+def is_evaluations(path: Path) -> bool:
+    return path.name == "eval.jsonl"
 
 
-def of_training(path: Path) -> bool:
+def is_state_of_training(path: Path) -> bool:
     return path.name == "state.json" and json.loads(path.read_text())["stage"] == "training"
 
 
-def own_verdicts(path: Path) -> bool:
+def is_verdicts_of_run(path: Path) -> bool:
     """The verdicts on what a policy in training drew, which lie in the run's folder."""
     return path.suffix == ".arrow" and path.parents[1].name == "verdicts" and (path.parents[3] / "state.json").exists()
 
 
-def evaluations(folder: Path) -> list[tuple[int, int | None, bool]]:
-    path = folder / "eval.jsonl"
-    records = lines_of(path) if path.exists() else []
-    return [(record["iteration"], record.get("step"), "subset" in record) for record in records]
+def count_evaluations(folder: Path) -> int:
+    return len(lines_of(folder / "eval.jsonl")) if (folder / "eval.jsonl").exists() else 0
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    return [*folder.glob("checkpoints/1/step-*")]
+def count_checkpoints(folder: Path) -> int:
+    return len([*folder.glob("checkpoints/1/step-*")])
 
 
-PLACES = {
-    "the beginning of a curve": Place(named("completions.jsonl"), 1, CURVE, evaluations, []),
-    "an evaluation": Place(named("eval.jsonl"), 1, CURVE, evaluations, [(0, None, True)]),
-    "a point of a curve": Place(own_verdicts, 1, CURVE, evaluations, [(0, None, True), (0, None, False)]),
-    "a checkpoint": Place(of_training, 1, NO_CURVE, checkpoints, []),
-    "a model": Place(named("completions.jsonl"), 2, NO_CURVE, lambda folder: (folder / "model").exists(), False),
+def count_models(folder: Path) -> int:
+    return len([*folder.glob("model")])
+
+
+class Moment(NamedTuple):
+    """When completions change: after a file was put in its place so many times; then so much was saved and stays."""
+
+    is_file: Callable[[Path], bool]
+    times: int
+    setting: str
+    count_saved: Callable[[Path], int]
+    saved: int
+
+
+MOMENTS = {
+    "the beginning of a curve": Moment(is_completions, 1, CURVE, count_evaluations, 0),
+    "an evaluation": Moment(is_evaluations, 1, CURVE, count_evaluations, 1),
+    "a point of a curve": Moment(is_verdicts_of_run, 1, CURVE, count_evaluations, 2),
+    "a checkpoint": Moment(is_state_of_training, 1, NO_CURVE, count_checkpoints, 0),
+    "a model": Moment(is_completions, 2, NO_CURVE, count_models, 0),
 }
 
 
-def change_after(place: Place, store: Path, patch: pytest.MonkeyPatch) -> None:
-    """Have all completions of a store change once a file was put into its place for the last time."""
-    real, seen = os.replace, 0
+@pytest.fixture
+def change_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Moment], None]:
+    """Have all completions of the shared store change at a moment."""
 
-    def replace(source: Any, target: Any) -> None:
-        nonlocal seen
-        real(source, target)
-        seen += place.before(Path(target))
-        if seen == place.times:
-            seen += 1
-            for path in store.glob("rollouts/*/*.arrow"):
-                os.utime(path, ns=(0, 0))
+    def change(moment: Moment) -> None:
+        replace, count = os.replace, 0
 
-    patch.setattr(os, "replace", replace)
+        def replace_and_change(source: Any, target: Any) -> None:
+            nonlocal count
+            replace(source, target)
+            if moment.is_file(Path(target)):
+                count += 1
+                for path in tmp_path.glob("store/rollouts/*/*.arrow") if count == moment.times else ():
+                    os.utime(path, ns=(0, 0))
+
+        monkeypatch.setattr(os, "replace", replace_and_change)
+
+    return change
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_a_run_saves_nothing_of_completions_that_changed(name: str, tmp_path: Path, monkeypatch: Any) -> None:
-    place = PLACES[name]
-    config = config_of(*overrides(tmp_path, place.setting, "checkpoint.every_seconds=0"))
-    with monkeypatch.context() as patch:
-        change_after(place, config.store, patch)
-        with refused(CHANGED):
-            run(config)
-    assert place.saved(config.folder) == place.expected
+@pytest.mark.parametrize("name", MOMENTS)
+def test_a_run_saves_nothing_of_completions_that_changed(name, tmp_path, change_at):
+    moment = MOMENTS[name]
+    settings = ["checkpoint.every_seconds=0", "data.train_problems=8", "data.test_problems=4"]
+    config = config_of(*overrides(tmp_path, moment.setting, *settings))
+    change_at(moment)
+
+    with refused(CHANGED):
+        run(config)
+
+    assert moment.count_saved(config.folder) == moment.saved
     assert not (config.folder / "DONE").exists()
 
 
-def test_an_evaluation_saves_nothing_of_completions_that_changed(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    place = PLACES["the beginning of a curve"]
+def test_an_evaluation_saves_nothing_of_completions_that_changed(tmp_path, change_at, capsys):
     words = ["model=tiny", f"output_dir={tmp_path}", "data.test_problems=4", "data.eval_n=2", "cluster.threads=1"]
-    with monkeypatch.context() as patch:
-        change_after(place, tmp_path / "store", patch)
-        assert evaluate(words) == 1
-    (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
-    assert "changed while it was read; nothing made of it is kept" in error
+    change_at(MOMENTS["the beginning of a curve"])
+
+    assert evaluate(words) == 1
+
+    assert "changed while it was read; nothing made of it is kept" in capsys.readouterr().err
     assert not list(tmp_path.rglob("eval.json"))

@@ -1,29 +1,36 @@
-"""The tables of `cases.toml`: answers, verdicts, and completions that break graders.
-
-Each of those has to be answered in time, harmlessly, and never as correct.
-"""
+"""Tables of `cases.toml`: answers, verdicts, hostile completions, arithmetic, mistakes of graders."""
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
+Parts = Iterable[str | tuple[str, int]]  # texts, some of them with how often they are repeated
+
+
+def join_parts(parts: Parts) -> str:
+    text = ""
+    for part in parts:
+        text += part if isinstance(part, str) else part[0] * part[1]
+    return text
+
+
+def with_answers(rows: list[list[str]]) -> list[tuple[str, str | None]]:
+    """Completions with their answers, None where a row has none."""
+    return [(row[0], row[1] if row[1:] else None) for row in rows]
+
+
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))
-ANSWERS = {format: [(row[0], row[1] if row[1:] else None) for row in rows] for format, rows in CASES["answers"].items()}
-VERDICTS = {format: [tuple(row) for row in rows] for format, rows in CASES["verdicts"].items()}
+ANSWERS = {answer_format: with_answers(rows) for answer_format, rows in CASES["answers"].items()}
+
+# Completions that break graders: each has to be answered in time, harmlessly, and never as correct.
 GOLD = r"\pi+1"
-
-
-def joined(parts: str | list[str | tuple[str, int]]) -> str:
-    """The text of parts, some of them repeated."""
-    return "".join(part if isinstance(part, str) else part[0] * part[1] for part in parts)
-
-
-DETERMINANT = r"\\".join("&".join(f"x_{i}y_{j}" for j in range(9)) for i in range(9))
-IN_A_BOX = {name: joined(parts) for name, parts in CASES["hostile"]["boxed"].items()} | {
-    "sum of many terms": "+".join(f"x_{{{i}}}" for i in range(150)),
-    "product of sums": "".join(f"(x+{i})" for i in range(60)),
-    "determinant": r"\begin{vmatrix}" + DETERMINANT + r"\end{vmatrix}",
-    "control characters": "".join(chr(i) for i in range(32)) + "1",
-    "lone surrogate": "\ud800",
-}
-HOSTILE = {name: rf"The answer is \boxed{{{answer}}}" for name, answer in IN_A_BOX.items()}
-HOSTILE |= {name: joined(parts) for name, parts in CASES["hostile"]["whole"].items()}
+BOXED = {name: join_parts(parts) for name, parts in CASES["hostile"]["boxed"].items()}
+BOXED["sum of many terms"] = "+".join(map("x_{{{}}}".format, range(150)))
+BOXED["product of sums"] = "".join(map("(x+{})".format, range(60)))
+DETERMINANT_ROWS = ["&".join(f"x_{row}y_{column}" for column in range(9)) for row in range(9)]
+BOXED["determinant"] = r"\begin{vmatrix}" + r"\\".join(DETERMINANT_ROWS) + r"\end{vmatrix}"
+BOXED["control characters"] = "".join(map(chr, range(32))) + "1"
+BOXED["lone surrogate"] = "\ud800"
+HOSTILE = {name: join_parts(parts) for name, parts in CASES["hostile"]["whole"].items()}
+for name, answer in BOXED.items():
+    HOSTILE[name] = rf"The answer is \boxed{{{answer}}}"

@@ -1,6 +1,7 @@
 """Graders that many tests share; a user's graders are found as a module beside the command is."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,36 @@ def grader() -> Iterator[Grader]:
 
 @pytest.fixture(scope="session")
 def obedient(own_graders_are_importable: None) -> Iterator[Grader]:
-    with Grader("own_graders.obedient", workers=1, deadline=60.0) as grader:
+    """A user's grader that does what the completion says."""
+    with Grader("own_graders.obedient", workers=1, deadline=60.0, threshold=0.5) as grader:
         yield grader
 
 
+@pytest.fixture
+def graded(obedient: Grader) -> Grader:
+    """The same with graded rewards, on the same workers."""
+    obedient.start()
+    grader = copy.copy(obedient)
+    grader.graded = True
+    return grader
+
+
+def boxed(answer: str) -> str:
+    return rf"\boxed{{{answer}}}"
+
+
+def verdicts_on(grader: Grader, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [outcome.verdict for outcome in grader.grade(pairs)]
+
+
+def decisions(grader: Grader, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Verdicts, each with what decided it."""
+    return [(outcome.verdict, outcome.path) for outcome in grader.grade(pairs)]
+
+
 def worker_pids(grader: Grader) -> list[int]:
-    """Process ids of the server and the workers; empty while none were needed."""
+    """Process ids of the server and the workers; none before they are needed."""
     pool = grader._pool
-    return [pool._server.pid, *(worker.pid for worker in pool._workers)] if pool is not None and pool.usable else []
+    if pool is None or not pool.usable:
+        return []
+    return [pool._server.pid, *(worker.pid for worker in pool._workers)]

@@ -6,26 +6,16 @@ import os
 import sys
 import time
 
-KEPT: list[bytes] = []
+HOARD: list[bytes] = []
 
 
 def contains(completion: str, gold: str) -> str:
     return "correct" if gold in completion else "incorrect"
 
 
-def with_answer(completion: str, gold: str) -> tuple[str, str | None]:
-    words = completion.split()
-    return ("correct" if gold in words else "incorrect", words[-1]) if words else ("invalid", None)
-
-
-def naming_mistakes(completion: str, gold: str) -> str | tuple[str, str]:
-    """Gives the answers of incorrect completions alone."""
-    return "correct" if completion == gold else ("incorrect", completion)
-
-
 def obedient(completion: str, gold: str) -> object:
     """Does what the completion says, or returns it, read as JSON."""
-    act, _, rest = completion.partition(" ")
+    act, _, argument = completion.partition(" ")
     match act:
         case "raise":
             raise ValueError("no\nidea")
@@ -34,50 +24,46 @@ def obedient(completion: str, gold: str) -> object:
         case "hang":
             time.sleep(600)
         case "hoard":
-            hoard = []
             while True:
-                hoard.append(bytearray(1 << 26))
+                HOARD.append(bytes(1 << 26))
         case "swell":
-            KEPT.append(b"x" * (500 << 20))
-            return "correct"
+            HOARD.append(b"x" * (500 << 20))
+            return 1
         case "write":
-            os.close(os.open(rest, os.O_WRONLY | os.O_CREAT))
+            os.close(os.open(argument, os.O_WRONLY | os.O_CREAT))
         case "eval":
-            return eval(rest)
+            return eval(argument)
         case "tree":
-            return eval(compile(ast.parse(rest, mode="eval"), "<unknown>", "eval"))
+            return eval(compile(ast.parse(argument, mode="eval"), "<unknown>", "eval"))
         case "literal":
             import colorsys  # late, and of no bytecode before
 
             assert colorsys
-            return "correct" if list(ast.literal_eval(rest)) == ast.literal_eval(gold) else "incorrect"
+            return int(list(ast.literal_eval(argument)) == ast.literal_eval(gold))
         case "library":
             import fractions
 
             return fractions.Fraction(1, 4)
         case "print":
-            print("said", rest, file=sys.stderr, flush=True)
-            os.write(2, f"wrote {rest}\n".encode())
+            print("said", argument, file=sys.stderr, flush=True)
+            os.write(2, f"wrote {argument}\n".encode())
             print("for nobody")
-            return "correct"
+            return 1
         case "object":
             return {"correct"}
-    said = json.loads(completion)
-    return tuple(said) if isinstance(said, list) else said
+        case "randomness":
+            return sys.flags.hash_randomization
+    value = json.loads(completion)
+    return tuple(value) if isinstance(value, list) else value
 
 
-def dying_without_file(completion: str, gold: str) -> tuple[str, str]:
-    """Says from when to when it was at work, in the seconds of one clock for all processes."""
-    if gold and not os.path.exists(gold):
+def dying_in_old_workers(seconds: str, last_pid: str) -> tuple[str, str]:
+    """Says from when to when it was at work, by a clock of all processes; ends workers up to a process id."""
+    if last_pid and os.getpid() <= int(last_pid):
         os._exit(3)
-    began = time.monotonic()
-    time.sleep(float(completion))
-    return "correct", f"{began} {time.monotonic()}"
-
-
-def hashing(completion: str, gold: str) -> tuple[str, str]:
-    """Says what the hash of a text is in its process."""
-    return "correct", str(hash(completion))
+    start = time.monotonic()
+    time.sleep(float(seconds))
+    return "correct", f"{start} {time.monotonic()}"
 
 
 NOT_CALLABLE = 3

@@ -4,25 +4,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from tests.run_folders import write_run
+from topr_exp.evaluation.statistics import summarise
 from topr_exp.report.reader import Run
+from topr_exp.store import Store
+from topr_exp.types import CORRECT, INCORRECT, INVALID, VERDICTS
+
+Ends = tuple[float, float]
 
 
 def evaluation(
-    correct: float, maj: float, invalid: float, *, se: float | None = None, ends: tuple[float, float] | None = None
+    correct: float, maj: float, invalid: float, *, se: float | None = None, ends: Ends | None = None
 ) -> dict[str, Any]:
     """Shares in percent; ends: the interval over problems of pass@1, and of maj@8 three points higher."""
-    results: dict[str, Any] = {
-        "pass@1": correct / 100, "maj@8": maj / 100, "correct": correct / 100, "invalid": invalid / 100,
-        "incorrect": 1 - (correct + invalid) / 100, "problems": 50,
-    }  # fmt: skip
+    results: dict[str, Any] = {"pass@1": correct / 100, "maj@8": maj / 100, "problems": 50}
+    results |= {"correct": correct / 100, "invalid": invalid / 100, "incorrect": 1 - (correct + invalid) / 100}
     if se is not None:
-        results |= {"pass@1_se": se / 100}
+        results["pass@1_se"] = se / 100
     if ends is not None:
-        low, high = (end / 100 for end in ends)
-        results["pass@k"] = {"1": {"value": correct / 100, "low": low, "high": high},
-                           "8": {"value": correct / 100 + 0.2, "low": low + 0.2, "high": high + 0.2}}  # fmt: skip
-        results["maj@k"] = {"8": {"value": maj / 100, "low": low + 0.03, "high": high + 0.03}}
+        results["pass@k"] = {"1": interval(correct, ends), "8": interval(correct, ends, shift=20)}
+        results["maj@k"] = {"8": interval(maj, ends) | {"low": ends[0] / 100 + 0.03, "high": ends[1] / 100 + 0.03}}
     return results
+
+
+def interval(value: float, ends: Ends, *, shift: float = 0.0) -> dict[str, float]:
+    values = np.array([value, *ends]) / 100 + shift / 100
+    return dict(zip(("value", "low", "high"), values.tolist(), strict=True))
 
 
 def made_run(
@@ -33,18 +43,56 @@ def made_run(
     updates: Sequence[Mapping[str, float]] = (),
     **settings: Any,
 ) -> Run:
-    """curve: step -> pass@1 and invalid in percent; settings: dots as two underscores."""
+    """A finished run. curve: step -> pass@1 and invalid in percent; settings: dots as two underscores."""
     seed = settings.get("seed", 0)  # decides completions and problems too
     config: dict[str, Any] = {"algo": {"name": "topr"}, "seed": seed, "sampler": {"seed": seed}, "data": {"seed": seed}}
     for key, value in settings.items():
-        place = config
+        section = config
         *groups, last = key.split("__")
         for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = value
-    points = [{"optimizer_step": step, "samples_seen": 32 * step, "iteration": 1, "pass@1": correct / 100,
-               "invalid": invalid / 100} for step, (correct, invalid) in (curve or {}).items()]  # fmt: skip
-    logged = [{"optimizer_step": i, "samples": 32 * i, "iteration": 1, "step": i, **update}
-              for i, update in enumerate(updates, 1)]  # fmt: skip
+            section = section.setdefault(group, {})
+        section[last] = value
+    points = []
+    for step, (correct, invalid) in (curve or {}).items():
+        points.append({**position(step), "pass@1": correct / 100, "invalid": invalid / 100})
+    logged = [{**position(step), "step": step, **update} for step, update in enumerate(updates, 1)]
     summary = {"base": dict(base), "final": dict(final), "effective_positive": settings.get("effective_positive")}
     return Run(Path(name), name, config, summary, logged, points, status="done")
+
+
+def position(step: int) -> dict[str, int]:
+    return {"optimizer_step": step, "iteration": 1, "samples": 32 * step, "samples_seen": 32 * step}
+
+
+# ---- finished runs with verdicts in a store
+
+N = 8  # completions of each problem
+
+
+def write_graded_run(
+    folder: Path, correct: np.ndarray, invalid: Any = 0, *, base: int = 1, first_gold: int = 0, **settings: Any
+) -> None:
+    """A finished run; correct, invalid: how many of each problem's N completions are in the end, [problems].
+
+    Of the incorrect completions all but one agree on an answer. base: how many are correct before.
+    """
+    golds = [str(first_gold + i) for i in range(len(correct))]
+    evaluations = []
+    for step, (correct_count, invalid_count) in enumerate(((np.full(len(correct), base), 0), (correct, invalid))):
+        verdicts, classes = verdicts_of(correct_count, invalid_count)
+        columns = pa.table({"verdict": np.array(VERDICTS)[verdicts].ravel(), "class": classes.astype(np.int32).ravel()})
+        table = Store(folder / "store").table("verdicts", {"golds": golds, "run": str(folder), "step": step}, 1)
+        table.fill(lambda _, columns=columns: columns)
+        figures = summarise(verdicts, classes, resamples=100)
+        evaluations.append({"iteration": step, **figures, "verdicts": str(table.folder)})
+    config = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
+    write_run(folder, config, [], evaluations, {})
+
+
+def verdicts_of(correct: np.ndarray, invalid: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and classes, [problems, N]."""
+    numbers, first_incorrect = np.arange(N), correct[:, None]
+    first_invalid = np.broadcast_to(N - np.reshape(invalid, (-1, 1)), first_incorrect.shape)
+    verdicts = np.where(numbers < first_incorrect, CORRECT, np.where(numbers < first_invalid, INCORRECT, INVALID))
+    classes = np.select([verdicts == CORRECT, verdicts == INVALID, numbers == first_incorrect], [0, -1, 2], 1)
+    return verdicts, classes

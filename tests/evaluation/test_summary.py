@@ -1,0 +1,79 @@
+"""The figures of an evaluation: whose verdicts are summarised, of which problems, where they are kept."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.conftest import make_completions
+from topr_exp.evaluation.summary import summarise_evaluation, table_folders
+from topr_exp.sampling.completions import Completions
+from topr_exp.store import Store
+from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
+
+C, W, X = CORRECT, INCORRECT, INVALID
+# Of each problem four completions: their verdicts and the classes of their answers.
+VERDICTS = [[C, C, W, W], [W, W, C, X], [X, X, X, C], [W, W, W, W]]
+CLASSES = [[0, 0, 1, 2], [0, 0, 1, -1], [-1, -1, -1, 0], [0, 1, 2, 3]]
+PROBLEMS = [
+    Problem("a", "?", "1", level=1, subject="sums", source="x"),
+    Problem("b", "?", "1", level=2, subject="sums", source="x"),
+    Problem("c", "?", "1", level=1, subject="words", source="y"),
+    Problem("d", "?", "1", level=3, source="y"),
+]
+
+
+def graded(path: str = "string") -> Completions:
+    """Completions of PROBLEMS that were decided in this way; the last of every two problems is cut off."""
+    completions: Completions = make_completions(
+        np.repeat(np.arange(4), 4),
+        problems=PROBLEMS,
+        name="rollouts/r",
+        tokens=[[1, 1, 1]] * 16,
+        finish=(["stop"] * 7 + ["length"]) * 2,
+        verdict=np.ravel(VERDICTS),
+        path=[path] * 16,
+        **{"class": np.ravel(CLASSES)},
+    )
+    assert completions.stored is not None
+    return replace(completions, stored=replace(completions.stored, verdicts="verdicts/v"))
+
+
+def test_the_figures_are_those_of_the_problems_in_their_order():
+    figures = summarise_evaluation(graded())
+
+    assert (figures["problems"], figures["sources"], figures["samples"]) == (4, 2, 4)
+    assert (figures["correct"], figures["incorrect"], figures["invalid"]) == (4 / 16, 8 / 16, 4 / 16)
+    assert figures["pass@1"] == pytest.approx(np.mean([2, 1, 1, 0]) / 4)
+    assert figures["maj@4"] == pytest.approx(np.mean([1, 0, 1, 0]))
+    assert figures["correct_histogram"] == [1, 2, 1, 0, 0]
+    assert figures["pass@k"]["1"] == {"value": 1 / 4, "low": 1 / 8, "high": 3 / 8}, "sources are resampled as wholes"
+    assert {level: part["pass@1"] for level, part in figures["levels"].items()} == {"1": 3 / 8, "2": 1 / 4, "3": 0}
+    assert {name: part["maj@4"] for name, part in figures["subjects"].items()} == {"sums": 0.5, "words": 1.0}
+
+
+def test_the_figures_of_the_first_problems_are_those_of_no_others():
+    figures = summarise_evaluation(graded("timeout"), 2)
+
+    assert (figures["problems"], figures["pass@1"], figures["maj@4"]) == (2, 3 / 8, 0.5)
+    assert figures["levels"].keys() == {"1", "2"}
+    assert (figures["grader_timeouts"], figures["truncated_share"]) == (8, 1 / 8)
+    assert summarise_evaluation(graded(), 1)["truncated_share"] == 0
+
+
+def test_there_is_no_majority_where_incorrect_answers_cannot_be_told_apart():
+    completions = graded("user")
+    classes = pa.array(np.where(completions.is_correct, 0, -1), pa.int32())
+
+    figures = summarise_evaluation(completions)
+    unnamed = summarise_evaluation(completions.with_columns({"class": classes}))
+
+    assert figures.keys() - unnamed.keys() == {"maj@4"}
+    assert unnamed["maj@k"] == {}
+    assert unnamed["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}
+
+
+def test_the_tables_of_an_evaluation_are_located_in_the_store():
+    folders = {"rollouts": "nowhere/rollouts/r", "verdicts": "nowhere/verdicts/v"}
+    assert table_folders(graded(), Store("nowhere")) == folders

@@ -1,0 +1,114 @@
+"""Which group ended best, and what of that is not sure."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.report.made_up import N, write_graded_run
+from topr_exp.evaluation.intervals import crossed_interval
+from topr_exp.report.estimates import best_first, estimate_text
+from topr_exp.report.grouping import group_runs
+from topr_exp.report.ranking import compare_with_best, rank_groups
+from topr_exp.report.reader import Run, find_runs
+
+CONFIDENCE = "at 95 % for all comparisons together"
+TOO_FEW = "No winner: fewer than 3 seeds in common."
+RNG = np.random.default_rng(1)
+COUNTS = {algo: RNG.binomial(N, level, size=(3, 40)) for algo, level in (("topr", 0.8), ("tis", 0.77), ("sft", 0.3))}
+
+
+def write_runs(folder: Path, algo: str, counts: np.ndarray, **options: int) -> list[Run]:
+    """Runs of an algorithm, one a seed; counts: [seeds, problems] correct completions of N."""
+    for seed, correct in enumerate(counts):
+        write_graded_run(folder / algo / str(seed), correct, algo={"name": algo}, seed=seed, **options)
+    return find_runs([folder / algo])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for algo, counts in COUNTS.items():
+        write_runs(folder, algo, counts)
+    return folder
+
+
+def rank(*runs: Run) -> tuple[str, list[dict[str, str]]]:
+    return rank_groups(best_first(group_runs(runs).groups))
+
+
+def verdict_on(*runs: Run) -> str:
+    """The sentences after that on the highest mean."""
+    return rank(*runs)[0].partition("). ")[2]
+
+
+def test_the_best_is_named_with_what_is_below_and_what_is_not_told_apart_from_it(folder):
+    runs = find_runs([folder])
+
+    sentence, rows = rank(*runs)
+
+    mean = estimate_text(find_runs([folder / "topr"]), "pass@1")
+    assert sentence.startswith(f"topr has the highest mean of 3, {mean} % pass@1 (3 runs). ")
+    assert sentence.endswith(f"Below another, {CONFIDENCE}: sft. Not told apart from it: tis.")
+    assert [row["pass@1, %"] for row in rows] == ["topr", "tis", "sft"]
+    for row, algo in zip(rows[1:], ("tis", "sft"), strict=True):
+        difference = crossed_interval((COUNTS[algo] - COUNTS["topr"]) / N)
+        assert (row["minus topr"], row["paired over"]) == (difference.percent(sign=True), "3 seeds, problems")
+    for run in runs:
+        run.status = "running"
+    assert rank(*runs) == ("No run has finished yet.", [])
+
+
+def test_a_winner_is_above_all_others_by_three_seeds_at_least(folder):
+    topr, tis, sft = (find_runs([folder / algo]) for algo in COUNTS)
+
+    assert verdict_on(*topr, *sft) == f"It is above all others, {CONFIDENCE}."
+    assert verdict_on(*topr[:2], *sft[:2]) == TOO_FEW
+    assert verdict_on(*topr, *tis, *sft[1:]) == "Not told apart from it: tis. Not compared: sft."
+
+
+def test_runs_on_other_problems_or_without_verdicts_are_not_compared(folder, tmp_path):
+    topr = find_runs([folder / "topr"])
+    on_other_problems = write_runs(tmp_path, "others", COUNTS["sft"], first_gold=1)
+    without_verdicts = write_runs(tmp_path, "gone", COUNTS["sft"])
+    for run in without_verdicts:
+        shutil.rmtree(run.path / "store")
+
+    for runs, reason in ((on_other_problems, "other test problems"), (without_verdicts, "evaluation are gone")):
+        sentence, rows = rank(*topr, *runs)
+        assert sentence.endswith(TOO_FEW)
+        assert any(value.endswith(reason) for value in rows[1].values())
+
+
+def test_groups_with_collapsed_seeds_are_counted_and_have_no_part_in_the_error_of_the_others(folder, tmp_path):
+    counts = np.full((3, 40), [[0], [N], [1]])  # with their spread sft would not be told apart from topr
+    runs = find_runs([folder])
+
+    verdict = verdict_on(*runs, *write_runs(tmp_path, "dpo", counts, base=4))
+
+    assert verdict.startswith(f"Below another, {CONFIDENCE}: sft. ")
+    assert verdict.endswith(" Collapsed: dpo (2 of 3 seeds).")
+    next(run for run in runs if run.config["algo"]["name"] == "topr").summary["base"] = {"pass@1": 1.9}
+    assert verdict_on(*runs).startswith("No winner: some of its seeds collapsed. ")
+
+
+def test_the_highest_mean_by_seeds_that_others_lack_is_no_winner():
+    values = {"topr": COUNTS["sft"] / N, "tis": COUNTS["tis"] / N}
+    assert compare_with_best(values, "topr", []) == [f"Below another, {CONFIDENCE}: topr."]
+
+
+def test_groups_of_one_mean_share_the_first_place(folder, tmp_path):
+    twins = [*find_runs([folder / "topr"]), *write_runs(tmp_path, "twin", COUNTS["topr"])]
+
+    assert rank(*twins)[0].startswith("topr; twin share the highest mean of 2, ")
+    assert verdict_on(*twins, *find_runs([folder / "sft"])) == f"They are above all others, {CONFIDENCE}."
+    assert verdict_on(*twins, *find_runs([folder / "tis"])) == "Not told apart from them: tis."
+
+
+def test_a_single_group_is_compared_with_its_base(folder):
+    runs = find_runs([folder / "topr"])
+    gain = crossed_interval((COUNTS["topr"] - 1) / N).percent(sign=True)
+    base, final = (estimate_text(runs, "pass@1", stage) for stage in ("base", "final"))
+
+    assert rank(*runs) == (f"topr went from {base} to {final} % pass@1 (3 runs), by {gain} points.", [])
