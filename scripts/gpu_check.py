@@ -39,9 +39,9 @@ from scripts.gpu_check_runs import (
     SIZES,
     SMALL_STEPS,
     Command,
-    Failed,
+    FailedStepError,
     Place,
-    TimeOver,
+    TimeOverError,
     bytes_held,
     execute,
     experiment,
@@ -63,7 +63,7 @@ def preflight(place: Place) -> dict[str, Any]:
     """Name the missing parts of a bare machine for vLLM on a GPU, as a run does, without importing vLLM."""
     figures, problems = examine(place.vllm or sys.executable)
     if place.gpus and place.vllm and problems:
-        raise Failed("; ".join(problems))
+        raise FailedStepError("; ".join(problems))
     if place.vllm and (warning := untested(figures["vLLM"], figures["torch"].partition(",")[0])):
         figures["warning"] = warning
     return dict(figures)
@@ -93,7 +93,7 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
         running.process.send_signal(signal.SIGTERM)
         status = running.wait()
     if status not in (0, SIGTERM_STATUS):  # 0: it had ended before
-        raise Failed(f"{running.last_line} (status {status} after SIGTERM)")
+        raise FailedStepError(f"{running.last_line} (status {status} after SIGTERM)")
 
 
 def update(place: Place) -> dict[str, Any]:
@@ -196,11 +196,11 @@ def several(place: Place) -> dict[str, Any]:
     with Command(place, "several", run_command(place, "several", settings)) as running:
         running.wait(lambda: place.runs("several", "checkpoints/1/step-????????"))
         if running.process.poll() is not None:
-            raise Failed(f"ended before one of its processes could be killed: {running.last_line}")
+            raise FailedStepError(f"ended before one of its processes could be killed: {running.last_line}")
         state = json.loads(place.runs("several", "state.json")[0].read_text())
         os.kill(state["attempt"]["pid"], signal.SIGKILL)  # the process of rank 0; its launcher lives
         if running.wait() == 0:
-            raise Failed("a run one of whose processes was killed said that it was done")
+            raise FailedStepError("a run one of whose processes was killed said that it was done")
     return figures | figures_of(place, experiment(place, "several", settings))
 
 
@@ -276,31 +276,36 @@ def missing_package(package: str) -> str | None:
 
 def missing_resource(place: Place, step: Step, need: str) -> str | None:
     """Describe the shortage of one resource; None if there is enough."""
-    size = SIZES[place.size]
     is_8b = place.size == "8b"  # smaller models also run on a CPU, and are sampled from with transformers
     match need:
         case "memory":
-            if place.memory < size.memory and (place.gpus or is_8b):
-                return f"{size.memory} GiB of GPU memory are needed, there are {place.memory:.0f}"
+            return missing_memory(place, is_8b)
         case "disk":
-            free = (shutil.disk_usage(place.out).free + bytes_held(place)) / 1e9
-            written = math.ceil(step.models * size.gigabytes)
-            if free < written:
-                return f"{written} GB of disk are needed in {place.out}, {free:.0f} are free or its own (--out FOLDER)"
+            return missing_disk(place, step)
         case "GPU":
-            if not place.gpus:
-                return "there is no GPU"
+            return None if place.gpus else "there is no GPU"
         case "two GPUs":
-            if place.gpus < 2 and (place.gpus or is_8b):
-                return f"two GPUs are needed, there are {place.gpus}"
+            has_enough = place.gpus >= 2 or not (place.gpus or is_8b)
+            return None if has_enough else f"two GPUs are needed, there are {place.gpus}"
         case "vLLM" | "an engine":
-            if not place.vllm and (is_8b or need == "an engine"):
-                return "vLLM is needed: --vllm PYTHON"
-        case "model":
-            if not place.shots.exists():
-                return f"there is no model (step {place.prefix}model)"
-        case _:
-            raise ValueError(need)
+            is_needed = is_8b or need == "an engine"
+            return "vLLM is needed: --vllm PYTHON" if is_needed and not place.vllm else None
+    assert need == "model", need
+    return None if place.shots.exists() else f"there is no model (step {place.prefix}model)"
+
+
+def missing_memory(place: Place, is_8b: bool) -> str | None:
+    needed = SIZES[place.size].memory
+    if place.memory < needed and (place.gpus or is_8b):
+        return f"{needed} GiB of GPU memory are needed, there are {place.memory:.0f}"
+    return None
+
+
+def missing_disk(place: Place, step: Step) -> str | None:
+    free = (shutil.disk_usage(place.out).free + bytes_held(place)) / 1e9
+    written = math.ceil(step.models * SIZES[place.size].gigabytes)
+    if free < written:
+        return f"{written} GB of disk are needed in {place.out}, {free:.0f} are free or its own (--out FOLDER)"
     return None
 
 
@@ -375,9 +380,9 @@ def attempt(step: Step, place: Place) -> Outcome:
     """Do a step; its verdict with its figures, or with the reason of its failure."""
     try:
         return {"verdict": "passed", "figures": step.work(place)}
-    except TimeOver as error:
+    except TimeOverError as error:
         return {"verdict": "unfinished", "why": f"{error}; the same command goes on with it"}
-    except Failed as error:
+    except FailedStepError as error:
         return {"verdict": "failed", "why": str(error)}
     except Exception as error:  # a mistake of this script's must not cost the other steps
         return {"verdict": "failed", "why": f"{type(error).__name__}: {error}".splitlines()[0]}
@@ -473,7 +478,7 @@ def main() -> int:
     unknown_machine = Place(out, options.size, 0, 0.0, options.vllm, time.monotonic() + 180)
     try:
         machine = measure(unknown_machine, "machine", *([options.vllm] if options.vllm else []))
-    except Failed as error:
+    except FailedStepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     place = Place(out, options.size, machine["gpus"], machine["GPU memory, GiB"], machine["vllm python"])

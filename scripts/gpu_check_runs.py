@@ -44,11 +44,11 @@ CHECKED = ("8b", "100m", "small")  # by --size
 SMALL_STEPS = "small-"  # prefix of the steps at the smaller size, and of the files that they write
 
 
-class Failed(Exception):
+class FailedStepError(Exception):
     """A step did not do what it should; one line."""
 
 
-class TimeOver(Failed):
+class TimeOverError(FailedStepError):
     """A step's limit came before its end, which says nothing against the machine."""
 
 
@@ -129,10 +129,10 @@ class Command:
         self.process.wait()
 
     def wait(self, is_done: Callable[[], object] = lambda: False) -> int | None:
-        """Wait for its end, or until `is_done()`; returns its status or None. TimeOver at the step's limit."""
+        """Wait for its end, or until `is_done()`; returns its status or None. TimeOverError at the step's limit."""
         while self.process.poll() is None and not is_done():
             if time.monotonic() > self.until:
-                raise TimeOver(f"not done within the step's limit; {self.log.name} says how far it came")
+                raise TimeOverError(f"not done within the step's limit; {self.log.name} says how far it came")
             time.sleep(0.2)
         return self.process.poll()
 
@@ -149,11 +149,11 @@ class Command:
 
 
 def execute(place: Place, name: str, command: list[str]) -> str:
-    """Run a command, and return its last line; Failed if it does not end well and in time."""
+    """Run a command, and return its last line; FailedStepError if it does not end well and in time."""
     with Command(place, name, command) as running:
         status = running.wait()
     if status:
-        raise Failed(f"{running.last_line} (status {status}, {name}.log)")
+        raise FailedStepError(f"{running.last_line} (status {status}, {name}.log)")
     return running.last_line
 
 
@@ -214,7 +214,7 @@ def gate(place: Place, name: str) -> dict[str, float]:
     """Read from a run's log how far log π − log μ of a completion was from 0 before its first update."""
     matches = GATE.findall((place.out / f"{name}.log").read_text(errors="replace"))
     if not matches:
-        raise Failed(f"no line about log π − log μ before the first update in {name}.log")
+        raise FailedStepError(f"no line about log π − log μ before the first update in {name}.log")
     figures = {}
     for quantile, value in zip(("median", "99 %", "largest"), matches[-1], strict=True):
         figures[f"gate: |log π − log μ| {quantile}"] = float(value)

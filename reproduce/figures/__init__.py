@@ -17,7 +17,7 @@ from reproduce.figures import (
     lag,
     learning_rates,
     length_bias,
-    map,
+    map,  # noqa: A004 - the figure's name
     masks,
     mismatch,
     mu,

@@ -181,7 +181,7 @@ def test_checkpoints_of_a_later_iteration_stay(tmp_path: Path) -> None:
 # ---- the end of an attempt
 
 
-@pytest.mark.parametrize("error", [TOPRError("mine"), distributed.PeerGone("another's")])
+@pytest.mark.parametrize("error", [TOPRError("mine"), distributed.PeerGoneError("another's")])
 @pytest.mark.parametrize("is_main", [True, False])
 def test_any_process_records_its_error_unless_another_one_knows(tmp_path, monkeypatch, is_main, error):
     if not is_main:
@@ -190,7 +190,7 @@ def test_any_process_records_its_error_unless_another_one_knows(tmp_path, monkey
     with pytest.raises(TOPRError), open_folder(tmp_path) as folder:
         raise error
     is_recorded = (folder.path / ERROR).exists()
-    assert is_recorded == (is_main or not isinstance(error, distributed.PeerGone))
+    assert is_recorded == (is_main or not isinstance(error, distributed.PeerGoneError))
     if is_main:
         assert state_of(folder)["status"] == "failed"
 

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scripts import gpu_check, gpu_check_model, gpu_check_runs
 from scripts.gpu_check import PACKAGES, STEPS, Step, Timetable, interrupt, missing_need, place_of
 from scripts.gpu_check_model import tokenizer_of, write_model
-from scripts.gpu_check_runs import Failed, Place, TimeOver, execute, gate
+from scripts.gpu_check_runs import FailedStepError, Place, TimeOverError, execute, gate
 from tests.conftest import ROOT, config_of, lines_of
 from tests.sweep_tools import SLOW, wait_for
 from topr_exp.data.problems import load_problems
@@ -101,10 +101,10 @@ def failing(error: Exception) -> Callable[[Place], dict[str, Any]]:
     ("step", "verdict", "reason"),
     [
         (made_step(lambda place: {"speed": 3}), "passed", ""),
-        (made_step(failing(Failed("no update after 3 minutes"))), "failed", "no update after 3 minutes"),
+        (made_step(failing(FailedStepError("no update after 3 minutes"))), "failed", "no update after 3 minutes"),
         (made_step(failing(AttributeError("no such setting"))), "failed", "AttributeError: no such setting"),
         (
-            made_step(failing(TimeOver("not done within the step's limit"))),
+            made_step(failing(TimeOverError("not done within the step's limit"))),
             "unfinished",
             "not done within the step's limit; the same command goes on with it",
         ),
@@ -138,7 +138,7 @@ def test_steps_that_passed_are_not_repeated_and_the_table_is_written_after_each(
     def bad(place: Place) -> dict[str, Any]:
         calls.append("bad")
         assert "| good | passed |" in (place.out / "results.md").read_text(), "not at the end alone"
-        raise Failed("no update after 3 minutes")
+        raise FailedStepError("no update after 3 minutes")
 
     monkeypatch.setattr(gpu_check, "STEPS", {"good": made_step(good), "bad": made_step(bad)})
     (place.out / "machine.json").write_text('{"GPU": "none"}')
@@ -208,7 +208,7 @@ def test_a_run_to_be_stopped_starts_from_its_beginning(tmp_path: Path) -> None:
 
 def test_a_run_without_the_line_about_its_first_update_does_not_pass(place: Place) -> None:
     (place.out / "whole.log").write_text("nothing\n")
-    with pytest.raises(Failed, match="no line about log π − log μ before the first update in"):
+    with pytest.raises(FailedStepError, match="no line about log π − log μ before the first update in"):
         gate(place, "whole")
 
 
@@ -383,7 +383,7 @@ def test_all_that_a_command_started_ends_with_it(tmp_path: Path, seconds: int, l
     place = Place(tmp_path, "small", 0, 0.0, None, time.monotonic() + limit)
     command = [sys.executable, "-c", STARTS_ANOTHER, str(seconds)]
     if seconds > limit:
-        with pytest.raises(TimeOver, match=r"not done within the step's limit; it\.log says how far it came"):
+        with pytest.raises(TimeOverError, match=r"not done within the step's limit; it\.log says how far it came"):
             execute(place, "it", command)
     else:
         execute(place, "it", command)
@@ -393,7 +393,7 @@ def test_all_that_a_command_started_ends_with_it(tmp_path: Path, seconds: int, l
 
 def test_a_command_that_fails_is_its_last_line(place: Place) -> None:
     (place.out / "it.log").write_text("a line of an earlier check\n")
-    with pytest.raises(Failed, match=r"^no output \(status 3, it\.log\)$"):
+    with pytest.raises(FailedStepError, match=r"^no output \(status 3, it\.log\)$"):
         execute(place, "it", [sys.executable, "-c", "raise SystemExit(3)"])
-    with pytest.raises(Failed, match=r"^no GPU \(status 1, it\.log\)$"):
+    with pytest.raises(FailedStepError, match=r"^no GPU \(status 1, it\.log\)$"):
         execute(place, "it", [sys.executable, "-c", "raise SystemExit('no GPU')"])

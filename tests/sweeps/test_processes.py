@@ -14,7 +14,7 @@ from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import local
-from topr_exp.sweeps.processes import Child, Killed, share_threads, supervise
+from topr_exp.sweeps.processes import Child, KilledError, share_threads, supervise
 from topr_exp.types import ConfigError, TOPRError
 
 ERRORS = {
@@ -42,8 +42,8 @@ def end(way: str) -> None:
         ("ours", TOPRError, "no file"),
         ("bug", TOPRError, "ValueError: theirs"),
         ("stop", Interrupted, "stopped by SIGTERM; the same command goes on from there"),
-        ("kill", Killed, "it was killed by SIGKILL (out of memory?)"),
-        ("exit", Killed, "it ended with exit code 3"),
+        ("kill", KilledError, "it was killed by SIGKILL (out of memory?)"),
+        ("exit", KilledError, "it ended with exit code 3"),
     ],
 )
 def test_the_ending_of_a_process_is_reported_and_logged(way: str, kind: type, text: str, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_process_whose_server_was_killed_can_t_be_started(error: Exception, mo
         raise error
 
     monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", refuse)
-    with refused(r"it can't be started: the server that forks it ended \(out of memory\?\)", Killed):
+    with refused(r"it can't be started: the server that forks it ended \(out of memory\?\)", KilledError):
         Child("it", None, end, "done")
 
 

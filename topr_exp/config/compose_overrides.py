@@ -126,19 +126,25 @@ class Composer:
             if not HYDRA_READ.match(key):
                 raise ConfigError(f"{text}: nothing reads {key}; output_dir, name and cluster say where runs are")
         elif key in self.groups:
-            if key == "experiment" and override.is_sweep_override():
-                raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
-            choice, allowed = override.value(), self.loader.get_group_options(key)
-            single = not override.is_sweep_override() and (key, choice) != ("experiment", None) and not self.elsewhere
-            if key == "model" and is_other_model(choice, allowed):
-                return override
-            if single and choice not in allowed:
-                near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
-                hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}"
-                if key == "model":
-                    hint += f"; for another one {OTHER_MODEL}"
-                raise ConfigError(f"{key}={show(choice)}: no such choice; {hint}")
+            self.check_choice(text, override)
         return override
+
+    def check_choice(self, text: str, override: Override) -> None:
+        """Raise ConfigError for a choice that its group does not have."""
+        group = override.key_or_group
+        if override.is_sweep_override():
+            if group == "experiment":
+                raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
+            return
+        choice, allowed = override.value(), self.loader.get_group_options(group)
+        is_other = group == "model" and is_other_model(choice, allowed)
+        if choice in allowed or is_other or self.elsewhere or (group, choice) == ("experiment", None):
+            return
+        near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
+        hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}"
+        if group == "model":
+            hint += f"; for another one {OTHER_MODEL}"
+        raise ConfigError(f"{group}={show(choice)}: no such choice; {hint}")
 
     def refuse_repeated_keys(self) -> None:
         """Raise ConfigError for a key that is given twice: one of its values would be ignored."""

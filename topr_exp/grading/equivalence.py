@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from topr_exp.grading.expression import rational_value
-from topr_exp.grading.latex import GREEK, Tokens, TooComplex, number_like, words
+from topr_exp.grading.latex import GREEK, Tokens, TooComplexError, number_like, words
 from topr_exp.grading.sample_points import certainly_different
 from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 
@@ -53,7 +53,7 @@ def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
         return True, "string"
     try:
         gold_node, answer_node = parse(gold), parse(answer)
-    except TooComplex:
+    except TooComplexError:
         return False, "string"
     rule = QuickRule()
     verdict = same(gold_node, answer_node, rule)

@@ -30,7 +30,7 @@ _REPEATING = re.compile(r"(-?)(\d+)\.(\d*)\\overline\{(\d+)\}", re.ASCII)
 _SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re.ASCII)  # a calculator's 2.5e6
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """The tokens spell no expression beyond doubt, or its value exceeds a bound or can't be told from a rounded one."""
 
 
@@ -59,7 +59,7 @@ def rational_value(tokens: Tokens) -> Fraction | None:
             return _repeating_value(*repeating.groups())
         if _SCIENTIFIC.fullmatch(" ".join(tokens)):
             return _bounded(Fraction("".join(tokens)))
-    except (Unreadable, ZeroDivisionError, RecursionError):
+    except (UnreadableError, ZeroDivisionError, RecursionError):
         return None
     return None
 
@@ -75,7 +75,7 @@ def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
     parser = _Parser(tokens, literal)
     try:
         tree = parser.sum()
-    except (Unreadable, RecursionError):
+    except (UnreadableError, RecursionError):
         return None
     return tree if parser.at == len(tokens) else None
 
@@ -101,11 +101,11 @@ class _Parser:
 
     def _take(self, expected: str) -> None:
         if not self._accept(expected):
-            raise Unreadable
+            raise UnreadableError
 
     def _end_term(self) -> None:
         if self._peek() not in _ENDS:
-            raise Unreadable
+            raise UnreadableError
 
     def sum(self) -> Tree:
         total = self._signed_term()
@@ -141,7 +141,7 @@ class _Parser:
         fraction_of_integers = token == r"\frac" and integer_like(self._peek(2)) and integer_like(self._peek(5))
         mixed = not self.literal and fraction_of_integers and integer_like(self._peek(-1))
         if number_like(token) or mixed:
-            raise Unreadable
+            raise UnreadableError
         return True
 
     def _mixed(self) -> Tree | None:
@@ -163,7 +163,7 @@ class _Parser:
         if self._accept("^"):
             base = ("^", base, self._braced())
         if self._peek() in ("^", "!"):
-            raise Unreadable
+            raise UnreadableError
         return base
 
     def _braced(self) -> Tree:
@@ -175,7 +175,7 @@ class _Parser:
     def _atom(self) -> Tree:
         token = self._next()
         if not token:
-            raise Unreadable
+            raise UnreadableError
         if number_like(token):
             number = ("number", token)
             return ("*", number, _RADIANS_PER_DEGREE) if self._accept(r"\circ") else number
@@ -187,7 +187,7 @@ class _Parser:
             self._take("{")
             subscript = self._next()  # one token: _{1}, _{n}, _{10}
             if not subscript.isalnum():
-                raise Unreadable
+                raise UnreadableError
             self._take("}")
             return ("name", f"{token}_{subscript}")
         if token == r"\frac":
@@ -200,13 +200,13 @@ class _Parser:
             inner = self.sum()
             self._take(")" if token == "(" else "}")
             return inner
-        raise Unreadable
+        raise UnreadableError
 
     def _root(self) -> Tree:
         degree = ("number", "2")
         if self._accept("["):
             if not integer_like(self._peek()):
-                raise Unreadable
+                raise UnreadableError
             degree = ("number", self._next())
             self._take("]")
         return ("root", self._braced(), degree)
@@ -215,12 +215,12 @@ class _Parser:
         """sin(...), sin x, sin 2x, sin^2 x: the argument ends with the term; nothing may follow a bracketed one."""
         power = self._braced() if self._accept("^") else None
         if power is not None and power[0] == "-":  # an inverse function, or a reciprocal
-            raise Unreadable
+            raise UnreadableError
         bracketed = self._peek() in ("(", "{")
         argument = self._atom() if bracketed else self._power()
         while self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
             if bracketed or self._peek() in ("*", "/", "(") or not self._starts_factor():
-                raise Unreadable
+                raise UnreadableError
             argument = ("*", argument, self._power())
         applied = (name[1:], argument)
         return applied if power is None else ("^", applied, power)
@@ -231,22 +231,22 @@ class _Parser:
 
 def _bounded(result: Fraction) -> Fraction:
     if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
-        raise Unreadable
+        raise UnreadableError
     return result
 
 
 def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT or (base == 0 and exponent <= 0):
-        raise Unreadable
+        raise UnreadableError
     base_bits = base.numerator.bit_length() + base.denominator.bit_length() - 2
     if base_bits * abs(int(exponent)) > MAX_BITS:
-        raise Unreadable
+        raise UnreadableError
     return Fraction(base ** int(exponent))
 
 
 def _exact_mixed(integer: Fraction, fraction: Fraction) -> Fraction:
     if fraction < 0:
-        raise Unreadable
+        raise UnreadableError
     return integer + fraction
 
 

@@ -53,32 +53,32 @@ _COMMAND = re.compile(r"\\[A-Za-z]")
 _THOUGHT_END = "</think>"
 
 
-def extract(completion: str, format: str) -> str | None:
+def extract(completion: str, answer_format: str) -> str | None:
     r"""The final answer that a completion states, as written; None where it states none.
 
-    `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final answer is
-    X."), "lenient" (the last \boxed{...}, "####", "answer is" or "answer:", else the last number) or "verdict"
-    ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none). Text up to the last
-    `</think>` does not count, nor does what follows an answer as a further question ("Q:", "Question:", "Problem:" at
-    the start of a line), a further turn ("User:") or behind an end marker (</s>).
+    `answer_format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final
+    answer is X."), "lenient" (the last \boxed{...}, "####", "answer is" or "answer:", else the last number) or
+    "verdict" ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none). Text
+    up to the last `</think>` does not count, nor does what follows an answer as a further question ("Q:",
+    "Question:", "Problem:" at the start of a line), a further turn ("User:") or behind an end marker (</s>).
 
     Raises ConfigError for another format.
     """
-    if format not in FORMATS:
-        raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {format}")
-    if format == "lenient":
+    if answer_format not in FORMATS:
+        raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {answer_format}")
+    if answer_format == "lenient":
         return _lenient_answer(completion)
-    start = _BOX if format == "math" else _PHRASES[format]
+    start = _BOX if answer_format == "math" else _PHRASES[answer_format]
     text = _own_text(completion, start)
     if text is None:
         return None
-    if format == "math":
+    if answer_format == "math":
         statement = last_boxed(text)
     else:
         statement, _ = _after_phrase(text, start)
     if statement is None:
         return None
-    if format != "verdict":
+    if answer_format != "verdict":
         return _without_clause(statement)
     words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
     if words in ({"correct"}, {"incorrect"}):
@@ -86,7 +86,7 @@ def extract(completion: str, format: str) -> str | None:
     return None
 
 
-def why_invalid(completion: str, format: str) -> str:
+def why_invalid(completion: str, answer_format: str) -> str:
     """Say why `extract` finds no answer in a completion."""
     if "<think>" in completion and _THOUGHT_END not in completion:
         return "its thought does not end"
@@ -96,11 +96,11 @@ def why_invalid(completion: str, format: str) -> str:
         "verdict": '"Verdict:"',
         "math": r"\boxed{...}",
         "lenient": "number",
-    }[format]
-    start = _BOX if format == "math" else _PHRASES[format]
-    if format == "lenient" or start.search(_after_thought(completion)) is None:
+    }[answer_format]
+    start = _BOX if answer_format == "math" else _PHRASES[answer_format]
+    if answer_format == "lenient" or start.search(_after_thought(completion)) is None:
         return f"it has no {mark}"
-    if format == "math":
+    if answer_format == "math":
         return f"its {mark} is empty or not closed"
     return f"nothing that can be read follows {mark}"
 

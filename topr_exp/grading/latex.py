@@ -12,7 +12,7 @@ MAX_DEPTH = 40
 Tokens = tuple[str, ...]
 
 
-class TooComplex(Exception):
+class TooComplexError(Exception):
     """The answer exceeds a bound or holds control characters: it equals nothing but its own text."""
 
 
@@ -90,10 +90,10 @@ _WORDY = re.compile(r"[A-Za-z](?:[A-Za-z]|\.)|:")  # \text{A, C} and \text{13} a
 def tokenize(text: str) -> Tokens:
     r"""Canonical tokens of an answer: spaces, sizes, delimiters and synonyms are gone, all arguments are in braces.
 
-    A token is a number, a run of letters, a command, a sign, or a text that begins with `"`. Raises TooComplex.
+    A token is a number, a run of letters, a command, a sign, or a text that begins with `"`. Raises TooComplexError.
     """
     if len(text) > MAX_CHARS or _CONTROL.search(text):
-        raise TooComplex
+        raise TooComplexError
     for pattern, form in _REWRITTEN:
         text = pattern.sub(form, text)
     text = text.translate(_UNICODE)
@@ -216,7 +216,7 @@ class _Canonical:
     def _item(self, depth: int) -> list[str]:
         """The next token with its arguments."""
         if depth > MAX_DEPTH:
-            raise TooComplex
+            raise TooComplexError
         token = self.tokens[self.at]
         self.at += 1
         if token == "{":

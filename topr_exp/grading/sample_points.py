@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from topr_exp.grading.expression import Tree, Unreadable, evaluate, expression_tree
+from topr_exp.grading.expression import Tree, UnreadableError, evaluate, expression_tree
 from topr_exp.grading.latex import Tokens
 
 Point = Mapping[str, float]  # a value for each name
@@ -50,7 +50,7 @@ def differ_at(point: Point, left: Tree, right: Tree) -> bool | None:
     left_sample, right_sample = _Sample(point), _Sample(point)
     try:
         gap = abs(evaluate(left, left_sample.value) - evaluate(right, right_sample.value))
-    except (Unreadable, ArithmeticError, TypeError, ValueError, RecursionError):
+    except (UnreadableError, ArithmeticError, TypeError, ValueError, RecursionError):
         return None
     return gap > _RELATIVE * max(left_sample.largest, right_sample.largest)
 
@@ -98,14 +98,14 @@ class _Sample:
             case "root":
                 result = self._root(*parts)
             case "/" | "ln" if self._doubtful(parts[-1]):
-                raise Unreadable
+                raise UnreadableError
             case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
-                raise Unreadable
+                raise UnreadableError
             case _:
                 result = _NUMERIC[kind](*parts)
         magnitude = abs(result)
         if not magnitude < _LARGEST:  # not-a-number, too
-            raise Unreadable
+            raise UnreadableError
         self.largest = max(self.largest, magnitude)
         return result
 
@@ -118,7 +118,7 @@ class _Sample:
         is_integer = isinstance(exponent, float) and exponent.is_integer()
         has_one_value = is_positive or is_integer  # a root of -1 has two
         if abs(exponent) > 1000 or self._doubtful(base) or not has_one_value:
-            raise Unreadable
+            raise UnreadableError
         return base**exponent
 
     def _root(self, base: complex, degree: complex) -> complex:
@@ -126,5 +126,5 @@ class _Sample:
         if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
             return -self._power(-base, 1 / degree)
         if degree == 0:
-            raise Unreadable
+            raise UnreadableError
         return self._power(base, 1 / degree)

@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 from topr_exp.grading.expression import FUNCTIONS
 from topr_exp.grading.extraction import last_boxed
-from topr_exp.grading.latex import GREEK, MAX_CHARS, MAX_DEPTH, Tokens, TooComplex, integer_like, number_like, tokenize
+from topr_exp.grading.latex import (
+    GREEK,
+    MAX_CHARS,
+    MAX_DEPTH,
+    Tokens,
+    TooComplexError,
+    integer_like,
+    number_like,
+    tokenize,
+)
 
 MAX_ITEMS = 64
 
@@ -77,17 +86,17 @@ for _spellings in _SPELLINGS_OF_UNITS:
 
 @lru_cache(maxsize=1 << 14)
 def parse(text: str) -> Node:
-    """The structure of an answer. Raises TooComplex where a bound is exceeded."""
+    """The structure of an answer. Raises TooComplexError where a bound is exceeded."""
     if len(text) > MAX_CHARS:
-        raise TooComplex
+        raise TooComplexError
     while r"\boxed" in text or r"\fbox" in text:
         content = last_boxed(text)
         if content is None:
-            raise TooComplex
+            raise TooComplexError
         text = content
     tokens = tokenize(text)
     if max(_bracket_depths(tokens), default=0) > MAX_DEPTH:
-        raise TooComplex
+        raise TooComplexError
     return _node(tokens, 0)
 
 
@@ -165,7 +174,7 @@ def _is_enclosed(tokens: Tokens) -> bool:
 def _node(tokens: Tokens, depth: int) -> Node:
     """The structure of tokens; depth: how many structures surround it."""
     if depth > MAX_DEPTH:
-        raise TooComplex
+        raise TooComplexError
     while _is_enclosed(tokens) and tokens[0] == "{" and tokens[-1] == "}":
         tokens = tokens[1:-1]
     if tokens[:1] == ("+",):
@@ -184,7 +193,7 @@ def _node(tokens: Tokens, depth: int) -> Node:
 def _group(kind: str, parts: list[Tokens], tokens: Tokens, depth: int) -> Node:
     """A group of the parts; a list of one item is that item."""
     if len(parts) > MAX_ITEMS:
-        raise TooComplex
+        raise TooComplexError
     items: list[Node] = []
     for part in parts:
         item = _node(part, depth + 1)

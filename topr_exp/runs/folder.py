@@ -131,7 +131,7 @@ class RunFolder:
         """Record why the attempt ended, on any process: the others may only know that one is gone."""
         was_stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         cause = distributed.root_cause(error)
-        if not was_stopped and not (isinstance(cause, distributed.PeerGone) and self._others_record_error()):
+        if not was_stopped and not (isinstance(cause, distributed.PeerGoneError) and self._others_record_error()):
             attempt.record_error(self.path, cause)
         status = "failed"
         if was_stopped:

@@ -27,7 +27,7 @@ PEER_ERRORS = ("Connection closed by peer", "Connection reset by peer", "Broken 
 _rank, _world_size = 0, 1
 
 
-class PeerGone(TOPRError):
+class PeerGoneError(TOPRError):
     """Another process of the run ended; its error, not this one, says why."""
 
 
@@ -85,13 +85,14 @@ def main_process_only(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return an error; PeerGone in place of one that only says that another process is gone."""
+    """Return an error; PeerGoneError in place of one that only says that another process is gone."""
     process_count = launched_processes()
     if process_count == 1 or not isinstance(error, RuntimeError):
         return error
     message = str(error)
     if any(text in message for text in PEER_ERRORS):
-        return PeerGone(f"process {os.environ['RANK']} of {process_count} stopped because another one of the run ended")
+        rank = os.environ["RANK"]
+        return PeerGoneError(f"process {rank} of {process_count} stopped because another one of the run ended")
     return error
 
 

@@ -70,10 +70,11 @@ class Worker:
 
         device_type = current_platform.device_type
         if not device_type:
-            raise Refused("vLLM sees no GPU here, and this build of it has no CPU kernels (docs/gpu.md names one)")
+            hint = "docs/gpu.md names one"
+            raise RefusedError(f"vLLM sees no GPU here, and this build of it has no CPU kernels ({hint})")
         on_cpu = device_type == "cpu"
         if on_cpu and request["sleep"]:
-            raise Refused("sampler.sleep=true gives GPU memory back; this engine is on the CPU")
+            raise RefusedError("sampler.sleep=true gives GPU memory back; this engine is on the CPU")
         leave_tokens_undecoded()
         self.llm = vllm.LLM(**engine_options(request, on_cpu))
         device = "cpu" if on_cpu else torch.cuda.get_device_name()
@@ -110,7 +111,7 @@ class Worker:
         prompts = [{"prompt_token_ids": prompt} for prompt in request["prompts"]]
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(prompts):
-            raise Refused("vLLM lost requests")
+            raise RefusedError("vLLM lost requests")
         groups = []
         for output in outputs:
             groups.append([completion(candidate) for candidate in output.outputs])
@@ -118,7 +119,7 @@ class Worker:
 
     def _empty_cache(self) -> None:
         if not self.llm.reset_prefix_cache():
-            raise Refused("vLLM did not empty its prefix cache, which holds states of other weights or requests")
+            raise RefusedError("vLLM did not empty its prefix cache, which holds states of other weights or requests")
 
     def reload(self, request: Message) -> Message:
         """Load the weights of the `take` requests that follow, until `done`."""
@@ -189,7 +190,7 @@ def received_tensor(request: Message) -> Any:
 def completion(output: Any) -> tuple[array[int], array[float], str]:
     """Return tokens, their log-probabilities and the reason of the end (as `Sample.finish`) of one output of vLLM."""
     if output.finish_reason not in ("stop", "length"):
-        raise Refused(f"a completion ended by {output.finish_reason}")
+        raise RefusedError(f"a completion ended by {output.finish_reason}")
     logprobs = array("f")
     for token, candidates in zip(output.token_ids, output.logprobs, strict=True):
         logprobs.append(candidates[token].logprob)
@@ -207,7 +208,7 @@ def leave_tokens_undecoded() -> None:
     LogprobsProcessor.from_new_request = lambda tokenizer, request: original(tokenizer=None, request=request)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Error that a user can mend, in one line."""
 
 
@@ -217,7 +218,7 @@ def one_line(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     text = lines[0].strip() if lines else type(error).__name__
-    return text if isinstance(error, Refused) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, RefusedError) else f"{type(error).__name__}: {text}"
 
 
 def leave() -> NoReturn:

@@ -38,8 +38,8 @@ def parser() -> CommandParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     table = "kind/hash, as `list` prints it, or a unique prefix"
 
-    def add(name: str, run: Callable[[Store, argparse.Namespace], int | None], help: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=help)
+    def add(name: str, run: Callable[[Store, argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=summary)
         command.set_defaults(run=run, refuse=command.error)
         return command
 
@@ -117,17 +117,14 @@ def verify(store: Store, options: argparse.Namespace) -> int:
 
 def verify_folder(folder: Path) -> int:
     """Verify all models, checkpoints, tables and results of finished runs below a folder; returns the exit status."""
-    unreadable: list[OSError] = []
-    paths = []
-    for parent, _, names in os.walk(folder, onerror=unreadable.append):
-        paths += [Path(parent, name) for name in names]
+    paths, unreadable = list_files(folder)
     for error in unreadable:
         print(f"NOT READ {error.filename}: Permission denied")
     damage_count = len(unreadable)
     store_roots = set()
     weight_folders = set()
     runs = []
-    for path in sorted(paths):
+    for path in paths:
         if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2:
             store_roots.add(path.parents[2])
         elif path.name == CHECKSUMS:
@@ -151,6 +148,15 @@ def verify_folder(folder: Path) -> int:
     counts = f"{len(weight_folders)} folders of weights, {len(store_roots)} stores, {len(runs)} finished runs"
     print(f"{folder}: {counts}; {damage_count} damaged")
     return int(damage_count > 0)
+
+
+def list_files(folder: Path) -> tuple[list[Path], list[OSError]]:
+    """List the files below a folder, sorted, and the errors of folders that cannot be read."""
+    paths: list[Path] = []
+    unreadable: list[OSError] = []
+    for parent, _, names in os.walk(folder, onerror=unreadable.append):
+        paths += [Path(parent, name) for name in names]
+    return sorted(paths), unreadable
 
 
 def verify_results(run: Path) -> int:

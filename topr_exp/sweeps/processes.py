@@ -35,7 +35,7 @@ POLL_SECONDS = 0.2  # between looks at the stop flag
 GRACE_SECONDS = 5.0  # for the other processes of a run to end by themselves once one of them failed
 
 
-class Killed(TOPRError):
+class KilledError(TOPRError):
     """A process ended without sending its error; the message says how."""
 
 
@@ -50,19 +50,19 @@ class Child:
         try:
             self.process.start()
         except (EOFError, OSError) as error:
-            raise Killed(f"{name} can't be started: the server that forks it ended (out of memory?)") from error
+            raise KilledError(f"{name} can't be started: the server that forks it ended (out of memory?)") from error
         sender.close()
 
     def ending(self) -> BaseException | None:
-        """Return the error that ended the process, Killed if it sent none; None if its work is done."""
+        """Return the error that ended the process, KilledError if it sent none; None if its work is done."""
         with self._receiver, contextlib.suppress(EOFError, OSError):  # OSError: killed while it sent
             error: BaseException | None = self._receiver.recv()
             return error
         exit_code = self.process.exitcode or 0
         name = self.process.name
         if exit_code < 0:
-            return Killed(f"{name} was killed by {signal.Signals(-exit_code).name} (out of memory?)")
-        return Killed(f"{name} ended with exit code {exit_code}")
+            return KilledError(f"{name} was killed by {signal.Signals(-exit_code).name} (out of memory?)")
+        return KilledError(f"{name} ended with exit code {exit_code}")
 
 
 def _run(
@@ -195,11 +195,11 @@ def run_processes(config: Config, log: Path | None = None) -> None:
     stop = StopFlag()
     with stop.listening(), rendezvous() as variables:
         errors = run_ranks(config, log, stop, variables)
-    errors.sort(key=lambda error: isinstance(error, distributed.PeerGone))  # which explains nothing
+    errors.sort(key=lambda error: isinstance(error, distributed.PeerGoneError))  # which explains nothing
     for error in errors:
-        is_consequence = stop.requested() and isinstance(error, Killed | distributed.PeerGone)
+        is_consequence = stop.requested() and isinstance(error, KilledError | distributed.PeerGoneError)
         if isinstance(error, Exception) and not is_consequence:
-            if isinstance(error, Killed):
+            if isinstance(error, KilledError):
                 attempt.record_error(config.folder, error)  # the others recorded their own
             raise error
     stop.check()  # names the signal that this process got, if it got one

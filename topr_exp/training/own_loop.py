@@ -117,7 +117,7 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
     return logp.new_zeros(mask.shape).masked_scatter(mask, logp)
 
 
-def batch_from_logits(
+def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     logits: Tensor,
     input_ids: Tensor,
     completion_mask: Tensor,
