@@ -25,12 +25,16 @@ class OwnFolder:
 
     path: ClassVar[Path | None] = None
 
+    @classmethod
+    def use(cls, path: Path | None) -> None:
+        cls.path = path
+
 
 def use_own_folder(config_dir: str | None) -> None:
     """Look for YAMLs in this folder of the user's, too; ConfigError where there is none."""
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnFolder.path = Path(config_dir).resolve() if config_dir is not None else None
+    OwnFolder.use(Path(config_dir).resolve() if config_dir is not None else None)
 
 
 @functools.cache

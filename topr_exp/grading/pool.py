@@ -34,6 +34,11 @@ class _Worker:
         self.channel, self.pid = channel, 0
         self._received = bytearray()
 
+    def read_pid(self) -> None:
+        """Wait for the first line, which says the process's id."""
+        while not self.pid:
+            self.pid = self.receive() or 0
+
     def receive(self) -> Any:
         """Read what has come; the line's value once it is complete, else None. EOFError, OSError, ValueError."""
         received = os.read(self.channel.fileno(), MOST_RECEIVED)
@@ -163,8 +168,7 @@ class WorkerPool:
                 send_handle(self._control, channel_of_worker.fileno(), self._server.pid)
             worker = _Worker(channel)
             limit_sending(channel, self._deadline)
-            while not worker.pid:
-                worker.pid = worker.receive() or 0  # its first line
+            worker.read_pid()
             return worker
         except (EOFError, OSError, ValueError) as error:
             raise TOPRError("the grading processes ended unexpectedly (see standard error for a message)") from error

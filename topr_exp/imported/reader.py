@@ -69,9 +69,9 @@ class RolloutReader:
     def values_by_role(self, row: Row) -> list[Row]:
         """The values of each completion in a row, by role."""
         filled = tuple(name for name, value in row.items() if value is not None)
-        self.names.newest_row = tuple(row)
+        self.names.begin_row(row)
         roles = assign_roles(self.names.newest_row, filled, self.columns)
-        self.names.by_role |= roles
+        self.names.add(roles)
         values = {}
         for role, name in roles.items():
             values[role] = row[name] if name in row else sum_rewards(row, name)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,14 @@ class ColumnNames:
 
     by_role: dict[str, str] = field(default_factory=dict)  # of all rows
     newest_row: tuple[str, ...] = ()
+
+    def begin_row(self, names: Iterable[str]) -> None:
+        """Note the columns of the row that is read next."""
+        self.newest_row = tuple(names)
+
+    def add(self, roles: Mapping[str, str]) -> None:
+        """Note the columns from which roles were read."""
+        self.by_role |= roles
 
     def label(self, role: str) -> str:
         """The column that a role was read from."""

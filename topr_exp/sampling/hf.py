@@ -156,9 +156,9 @@ class Decoder:
                 sample.drawable_ids.append(drawable_ids[index])
             appended += 1
             if tokens[index] in self.eos_ids:
-                sample.finish = "stop"
+                sample.stop("stop")
             elif self.ends_in_stop_string is not None and self.ends_in_stop_string(sample.tokens):
-                sample.finish = "stop_string"
+                sample.stop("stop_string")
             if not self.has_ended(sample):
                 running.append(index)
         self.report(appended)

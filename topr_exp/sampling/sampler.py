@@ -26,6 +26,10 @@ class Sample:
     finish: str = "length"  # stop (end-of-sequence), stop_string or length
     drawable_ids: list[list[int]] = field(default_factory=list)  # by token, of a sampler that `keeps_drawable`
 
+    def stop(self, finish: str) -> None:
+        """End the completion before the token limit."""
+        self.finish = finish
+
 
 class Sampler(ABC):
     """Draws completions from policies; `prepare` comes before `sample`, `close` frees all that it holds."""

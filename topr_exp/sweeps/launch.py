@@ -82,7 +82,7 @@ def move_run_folders(runs: Sequence[Run]) -> None:
             raise TOPRError(f"overwrite=true: run {status.run.number} is {status.state}; cancel it first")
     for run in runs:
         overwrite.move_aside(run.folder)
-        run.job = None
+        run.assign_job(None)
         run.settings["overwrite"] = False  # a job that is requeued goes on
 
 

@@ -86,7 +86,7 @@ class SlurmScheduler:
         names = name_arrays(folder, len(arrays))
         for array, name in zip(arrays, names, strict=True):
             for index, run in enumerate(runs[array.first : array.end]):
-                run.job = f"{name}_{index}"
+                run.assign_job(f"{name}_{index}")
                 run.save()
         array_ids: list[str] = []
         for array, name in zip(arrays, names, strict=True):

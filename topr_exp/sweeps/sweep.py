@@ -61,6 +61,10 @@ class Run:
         """Output of the run over all attempts."""
         return self.folder / attempt.LOG
 
+    def assign_job(self, name: str | None) -> None:
+        """Note the name under which a scheduler knows the run's job; None: there is none."""
+        self.job = name
+
     def save(self) -> None:
         """Write the run's launch.json."""
         with disk_errors(f"write in {self.folder}"):
@@ -140,13 +144,11 @@ def make_runs(jobs: Iterable[Job], arguments: list[str], earlier_runs: Iterable[
     for job in jobs:
         folder = job.config.folder
         settings = plain(job.config)
-        run = Run(folder, last_number + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
-        if folder.name in earlier_by_name:
-            earlier_run = earlier_by_name[folder.name]
-            run.number = earlier_run.number
-            run.job = earlier_run.job
-        last_number = max(last_number, run.number)
-        runs.append(run)
+        earlier_run = earlier_by_name.get(folder.name)
+        number = earlier_run.number if earlier_run is not None else last_number + 1
+        job_name = earlier_run.job if earlier_run is not None else None
+        runs.append(Run(folder, number, job.overrides, settings, os.getcwd(), arguments, time.time(), job_name))
+        last_number = max(last_number, number)
     return runs
 
 
