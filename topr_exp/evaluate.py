@@ -76,7 +76,8 @@ def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
     command_line = given_settings(args)
     args.overrides += [] if "name" in command_line else ["name=evaluations"]
-    composer, run = Composer(args), dict[str, Any]()
+    composer = Composer(args)
+    run = dict[str, Any]()
     model = composer.other_model(composer.fixed())
     if model is not None and model.folder is not None:
         run = settings_beside(model.folder.resolve())
@@ -159,7 +160,8 @@ def ask_as(run: dict[str, Any], composed: DictConfig, command_line: dict[str, st
                 settings[key] = literal(value)
             elif not is_other_choice and is_question and composed[group].get(key) != value:
                 if isinstance(value, dict) and "_target_" in value:
-                    name, value = f"{name}._target_", value["_target_"]
+                    name = f"{name}._target_"
+                    value = value["_target_"]
                 raise ConfigError(
                     f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
                     f"its folder: give {name}=... on the command line, the same if you trust it"

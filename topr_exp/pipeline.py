@@ -145,11 +145,15 @@ def load_policies(session: Session) -> Policies:
 
 def load_data(session: Session, task: Task, policies: Policies) -> RunData:
     """Tokenize prompts, load imported completions before anything is sampled, and print the header."""
-    config, folder, policy = session.config, session.folder, policies.trained
+    config = session.config
+    folder = session.folder
+    policy = policies.trained
     with folder.stage("problems"):
-        train, test = task.tokenize(task.sets.train, policy), task.tokenize(task.sets.test, policy)
+        train = task.tokenize(task.sets.train, policy)
+        test = task.tokenize(task.sets.test, policy)
         write_prompt(folder.path, train, policy.tokenizer)
-    imported, log_report = None, dict[str, str]()
+    imported = None
+    log_report = dict[str, str]()
     if config.data.completions is not None:
         with folder.stage("sampling"):
             imported, log_report = load_log(config, task.sets.train, task.prompter, policy, session.shared_store)
@@ -195,13 +199,15 @@ def open_report(config: Config, data: RunData) -> TrainingReport:
 
 def sample(session: Session, policies: Policies, data: RunData, store: Store, iteration: int) -> list[Completions]:
     """Sample completions to train on; imported ones replace them, or with `compose.mix` follow them."""
-    config, sources = session.config, list[Completions]()
+    config = session.config
+    sources = list[Completions]()
     with session.folder.stage("sampling"):
         if data.samples:
             seed = config.sampler.seed
             if iteration > 1:  # the policy was trained on completions of the earlier seeds
                 seed = seed_of(seed, iteration)
-            n, policy = config.data.n, policies.trained
+            n = config.data.n
+            policy = policies.trained
             sampled = sample_completions(session.sampler, policy, data.train, n, seed=seed, store=store)
             session.folder.add_across_ranks("tokens_sampled", sampled.tokens_sampled)
             sources.append(sampled)
@@ -292,7 +298,8 @@ def train(
     iteration: int,
 ) -> Trainer:
     """Train on a fixed set."""
-    config, folder = session.config, session.folder
+    config = session.config
+    folder = session.folder
     with folder.stage("training"):
         trainer = open_trainer(session, policies, scored.reference, iteration)
         journal = open_journal(session, task, trainer, data, iteration)
@@ -314,7 +321,8 @@ def train_in_rounds(
     iteration: int,
 ) -> Trainer:
     """Train on completions that the policy in training samples every few updates."""
-    config, folder = session.config, session.folder
+    config = session.config
+    folder = session.folder
     session.sampler.close()  # the next engine takes what is free beside a reference and what training keeps
     with folder.stage("training"), open_grader(config.grading) as grader:
         reference = policies.reference()
@@ -352,7 +360,8 @@ def train_in_rounds(
 
 def open_trainer(session: Session, policies: Policies, reference: Policy | None, iteration: int) -> Trainer:
     """Make a trainer that resumes from the iteration's newest checkpoint, its metrics cut back to that."""
-    config, folder = session.config, session.folder
+    config = session.config
+    folder = session.folder
     policy = policies.trained
     policy.rename_weights(f"{folder.path.name}, iteration {iteration}, in training")
     checkpoints = folder.path / "checkpoints" / str(iteration)
@@ -374,7 +383,8 @@ def open_journal(session: Session, task: Task, trainer: Trainer, data: RunData, 
 
 def evaluate(session: Session, task: Task, policies: Policies, data: RunData, *, iteration: int) -> dict[str, Any]:
     """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
-    config, folder = session.config, session.folder
+    config = session.config
+    folder = session.folder
     store = session.store_of(iteration)
     with folder.stage("evaluation"):
         answers = answer_tests(session, task, policies.trained, data.test, store)
@@ -420,7 +430,8 @@ def answer_tests(
 
 def summarize(session: Session, data: RunData, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
     """Write the model's card and the summary, then the mark that the run is finished."""
-    config, folder = session.config, session.folder
+    config = session.config
+    folder = session.folder
     problems = {
         "problems": {"train": data.trained_on.count, "test": len(data.test.problems)},
         "trained_on": data.trained_on.text,

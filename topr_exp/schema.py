@@ -256,7 +256,8 @@ def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
 def deciding(settings: Any, prefix: str) -> Iterator[tuple[dataclasses.Field[Any], str, Any]]:
     """The fields of a group that are part of the identity, with their dotted keys and values."""
     for field in dataclasses.fields(settings):
-        key, value = f"{prefix}{field.name}", getattr(settings, field.name)
+        key = f"{prefix}{field.name}"
+        value = getattr(settings, field.name)
         if key not in NOT_IDENTITY and value is not None and value != field.default:
             yield field, key, value
 
@@ -289,7 +290,8 @@ def beside_defaults(settings: Any, beside_yaml: Collection[str] = (), prefix: st
         if dataclasses.is_dataclass(value):
             yield from beside_defaults(value, beside_yaml, f"{key}.")
         elif key in SHORT or key in beside_yaml or field.default is not dataclasses.MISSING:
-            word, text = SHORT.get(key, field.name), shown(value)
+            word = SHORT.get(key, field.name)
+            text = shown(value)
             if isinstance(value, bool):
                 yield word if value else f"no-{word}"
             elif len(text) <= 16:

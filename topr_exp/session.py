@@ -78,7 +78,8 @@ def open_session(config: Config) -> Iterator[Session | RunFolder]:
         )
         with opening as sampler:
             sampler.time_stages_with(folder.nested_stage)
-            shared_store, run_store = Store(config.store, stop), Store(folder.path / "store", stop)
+            shared_store = Store(config.store, stop)
+            run_store = Store(folder.path / "store", stop)
             yield Session(config, folder, sampler, stop, shared_store, run_store)
 
 

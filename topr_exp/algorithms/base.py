@@ -149,7 +149,8 @@ RESPONSE_FIELDS = ("reward", "positive", "group", "group_mean", "group_std", "gr
 
 def check_batch(batch: Batch, *required: str) -> None:
     """Raise TOPRError for a wrong shape or dtype in a batch, or if an optional field in `required` is missing."""
-    shape, dtype = list(batch.logp.shape), str(batch.logp.dtype)
+    shape = list(batch.logp.shape)
+    dtype = str(batch.logp.dtype)
     check_field("logp", "[B, T]", shape, len(shape) == 2)
     check_field("logp", "float32 or float64", dtype, dtype in ("torch.float32", "torch.float64"))
     for name in ("mask", "positive"):
@@ -191,7 +192,8 @@ def signal(batch: Batch, name: str) -> Tensor:
     """One of the tensors [B] that the loss's `signals` computed over the global batch, checked."""
     if name not in batch.signals:
         raise TOPRError(f"Batch.signals lacks {name!r}: run loss.signals over the global batch first")
-    value, shape = batch.signals[name], list(batch.logp.shape[:1])
+    value = batch.signals[name]
+    shape = list(batch.logp.shape[:1])
     check_field(f"signals[{name!r}]", f"of shape {shape}", list(value.shape), list(value.shape) == shape)
     check_field(f"signals[{name!r}]", "detached", "a tensor with a gradient", not value.requires_grad)
     return value
@@ -267,7 +269,8 @@ def check_complete_groups(batch: Batch, name: str) -> None:
     check_group_size(count, name)
     if batch.group_size is not None and bool((count != batch.group_size).any()):
         row = int((count - batch.group_size).abs().argmax())
-        present, sampled = int(count[row]), int(batch.group_size[row])
+        present = int(count[row])
+        sampled = int(batch.group_size[row])
         raise TOPRError(f"algo={name} needs complete groups; a group has {present} of its {sampled} responses here")
 
 
@@ -302,7 +305,8 @@ def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high
     Where the clipped branch holds, exp is not evaluated at Δ, so a huge ratio gives neither an infinite value nor an
     undefined gradient; A = 0 gives 0. Arguments: Δ with gradient, A, of shapes that broadcast.
     """
-    low, high = log_or_minus_inf(1 - eps_low), math.log1p(eps_high)
+    low = log_or_minus_inf(1 - eps_low)
+    high = math.log1p(eps_high)
     is_clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
     inside = delta.masked_fill(is_clipped | (advantage == 0), 0.0).exp() * advantage
     edge = delta.detach().clamp(low, high).exp()

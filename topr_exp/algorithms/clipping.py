@@ -174,7 +174,8 @@ class GMPO(GroupClipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
-        delta, sign = token_log_ratio(batch), advantage[:, None]
+        delta = token_log_ratio(batch)
+        sign = advantage[:, None]
         is_clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
         limited = delta.where(~is_clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
         mean = limited.sum(1) / lengths(batch)
@@ -234,8 +235,10 @@ class REC(Clipped):
             advantage = signal(batch, "advantage")
         else:
             advantage = advantage_of(batch, "group", self.name)
-        delta, sign = token_log_ratio(batch).detach(), advantage[:, None]
-        low, high = log_or_minus_inf(1 - self.eps_low), math.log1p(self.eps_high)
+        delta = token_log_ratio(batch).detach()
+        sign = advantage[:, None]
+        low = log_or_minus_inf(1 - self.eps_low)
+        high = math.log1p(self.eps_high)
         is_inside = ((sign >= 0) & (delta <= high)) | ((sign <= 0) & (delta >= low))
         objective = advantage * masked(batch.logp.where(is_inside, 0.0), batch).sum(1)
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(~is_inside, batch)}
@@ -245,7 +248,8 @@ class REC(Clipped):
 
     def _is_kept(self, batch: Batch) -> Tensor:
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
-        group, sample = needed(batch, "group"), needed(batch, "sample")
+        group = needed(batch, "group")
+        sample = needed(batch, "sample")
         _, positives = group_sums(batch, batch.positive.to(batch.reward.dtype))
         is_same_group = group[:, None] == group[None, :]
         is_earlier_negative = is_same_group & (sample[None, :] < sample[:, None]) & ~batch.positive[None, :]

@@ -92,7 +92,8 @@ class CISPO(GroupLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
-        delta, log_cap = token_log_ratio(batch).detach(), math.log(self.cap)
+        delta = token_log_ratio(batch).detach()
+        log_cap = math.log(self.cap)
         objective = advantage * masked(delta.clamp(max=log_cap).exp() * batch.logp, batch).sum(1)
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(delta > log_cap, batch)}
         return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
@@ -124,7 +125,8 @@ class VESPO(GroupLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, self.advantage, self.name)
-        delta, is_positive = log_ratio(batch).detach(), advantage >= 0
+        delta = log_ratio(batch).detach()
+        is_positive = advantage >= 0
         c1 = delta.new_full(delta.shape, self.c1_neg).masked_fill(is_positive, self.c1_pos)
         c2 = delta.new_full(delta.shape, self.c2_neg).masked_fill(is_positive, self.c2_pos)
         weight = (c1 * delta + c2 * (1 - delta.exp())).exp()
@@ -171,7 +173,8 @@ class M2PO(GroupLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
-        delta, limit = token_log_ratio(batch), signal(batch, "limit")
+        delta = token_log_ratio(batch)
+        limit = signal(batch, "limit")
         is_dropped = delta.detach().square() >= limit[:, None]
         ratio = delta.masked_fill(is_dropped, 0.0).exp().masked_fill(is_dropped, 0.0)
         loss = -advantage * masked(ratio, batch).sum(1)

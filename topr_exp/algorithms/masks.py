@@ -84,15 +84,18 @@ class Mask(TypedSection):
         log_ratio = masked(log_p - log_q, batch)
         if self.is_ratio:
             largest, smallest = extremes(log_ratio, self.level, batch)
-            is_above, is_below = largest > log_or_minus_inf(high), smallest < log_or_minus_inf(low)
+            is_above = largest > log_or_minus_inf(high)
+            is_below = smallest < log_or_minus_inf(low)
         elif self.is_size:
             is_far = self._size(log_p, log_q, batch) > high
             if self.sides == "both":
                 return is_far
-            is_above, is_below = is_far & (log_ratio > 0), is_far & (log_ratio < 0)
+            is_above = is_far & (log_ratio > 0)
+            is_below = is_far & (log_ratio < 0)
         else:
             difference = masked(log_p.exp() - log_q.exp(), batch)
-            is_above, is_below = difference > high, difference < low
+            is_above = difference > high
+            is_below = difference < low
         if self.sides == "both":
             return is_above | is_below
         sign = advantage[:, None]
@@ -129,6 +132,8 @@ def over_response(values: Tensor, level: Literal["token", "mean", "sum"], batch:
 
 def binary_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(Bernoulli(q) ‖ Bernoulli(p)), in float64 of log-probabilities, whose difference is small."""
-    log_p, log_q = log_p.double().clamp(max=HIGHEST_LOG_PROB), log_q.double().clamp(max=HIGHEST_LOG_PROB)
-    log_not_p, log_not_q = (-log_p.expm1()).log(), (-log_q.expm1()).log()
+    log_p = log_p.double().clamp(max=HIGHEST_LOG_PROB)
+    log_q = log_q.double().clamp(max=HIGHEST_LOG_PROB)
+    log_not_p = (-log_p.expm1()).log()
+    log_not_q = (-log_q.expm1()).log()
     return log_q.exp() * (log_q - log_p) + log_not_q.exp() * (log_not_q - log_not_p)

@@ -103,7 +103,8 @@ class PolicyGradient(Tapered):
             check_batch(batch, "old_logp")
         advantage = advantage_of(batch, self.advantage, self.name)
         ratio = self.limited_ratio(batch, advantage)
-        log_weight, factor_metrics = ratio.log_weight, dict[str, Tensor]()
+        log_weight = ratio.log_weight
+        factor_metrics = dict[str, Tensor]()
         if self.correction is not None:
             log_correction = self._log_correction(batch, self.correction)
             log_weight = as_column(log_weight) + log_correction
@@ -137,9 +138,11 @@ class PolicyGradient(Tapered):
         is_dropped = batch.mask.new_zeros(batch.mask.shape)
         for mask in masks:
             if mask.is_of_old_policy:
-                log_p, log_q = needed(batch, "old_logp"), batch.mu_logp
+                log_p = needed(batch, "old_logp")
+                log_q = batch.mu_logp
             else:
-                log_p, log_q = batch.logp.detach(), self.log_denominator(batch)
+                log_p = batch.logp.detach()
+                log_q = self.log_denominator(batch)
             is_dropped = is_dropped | mask.is_dropped(log_p, log_q, advantage, batch)
         return is_dropped
 

@@ -40,7 +40,8 @@ class DPO(Loss):
         check_batch(batch.chosen)
         check_batch(batch.rejected)
         assert len(batch.chosen.logp) == len(batch.rejected.logp), "chosen and rejected must have as many rows"
-        chosen_log_ratio, rejected_log_ratio = log_ratio(batch.chosen), log_ratio(batch.rejected)
+        chosen_log_ratio = log_ratio(batch.chosen)
+        rejected_log_ratio = log_ratio(batch.rejected)
         margin = self.beta * (chosen_log_ratio - rejected_log_ratio)
         metrics = {
             "margin": margin.detach(),
@@ -80,7 +81,8 @@ class OAPL(ZeroOneLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
-        rewards, size = needed(batch, "group_rewards"), needed(batch, "group_size")
+        rewards = needed(batch, "group_rewards")
+        size = needed(batch, "group_size")
         check_group_size(size, self.name)
         best = rewards.max(1).values
         total = ((rewards - best[:, None]) / VALUE_TEMPERATURE).exp().sum(1)

@@ -22,7 +22,9 @@ def merge_sources(sources: Sequence[Completions]) -> Completions:
         return sources[0]
     import pandas as pd
 
-    group_keys, problems, prompts = [], [], []
+    group_keys = []
+    problems = []
+    prompts = []
     for source in sources:
         for prompt, problem in zip(source.prompts, source.problems, strict=True):
             group_keys.append((np.asarray(prompt, np.int32).tobytes(), problem.answer))
@@ -31,7 +33,10 @@ def merge_sources(sources: Sequence[Completions]) -> Completions:
     group_of_problem, _ = pd.factorize(pd.Series(group_keys))
     first_of_group = np.unique(group_of_problem, return_index=True)[1].tolist()
 
-    tables, group_of_row, is_imported, first_problem = [], [], [], 0
+    tables = []
+    group_of_row = []
+    is_imported = []
+    first_problem = 0
     for number, source in enumerate(sources):
         shared = [name for name in (*MERGED_COLUMNS, *SCORED_COLUMNS) if source.has(name)]
         tables.append(source.table.select(shared))

@@ -60,7 +60,8 @@ def select_examples(
     """
     rows = usable_rows(completions, config)
     is_correct = completions.is_correct[rows]
-    correct, incorrect = rows[is_correct], rows[~is_correct]
+    correct = rows[is_correct]
+    incorrect = rows[~is_correct]
     rng = random_generator(seed, iteration, f"compose examples{suffix}")
     n = config.n_examples
     if config.mix is not None:
@@ -189,7 +190,8 @@ def select_pairs(
         )
     if config.n_examples is not None and config.n_examples < available:
         subset = np.sort(rng.choice(available, size=config.n_examples, replace=False, shuffle=False))
-        owner, code = owner[subset], code[subset]
+        owner = owner[subset]
+        code = code[subset]
     chosen = correct[(np.cumsum(n_correct) - n_correct)[owner] + code // n_wrong[owner]]
     rejected = wrong[(np.cumsum(n_wrong) - n_wrong)[owner] + code % n_wrong[owner]]
     return describe(completions, np.stack([chosen, rejected], axis=1), config, "pairs", available)

@@ -87,7 +87,8 @@ class TrainingSet:
     def signs(self) -> dict[str, Signs]:
         """Shares of the signs of R = R0 − c among the correct and among the wrong examples, if there are any."""
         rows = self.examples.ravel()
-        sign, is_correct = np.sign(self.reward[rows] - self.baseline), self.completions.is_correct[rows]
+        sign = np.sign(self.reward[rows] - self.baseline)
+        is_correct = self.completions.is_correct[rows]
         shares = {}
         for kind, values in (("correct", sign[is_correct]), ("wrong", sign[~is_correct])):
             if len(values):
@@ -110,20 +111,23 @@ class TrainingSet:
 
         None where rewards take other values than two, where c is not between these, and where no example has a weight.
         """
-        values, p = self.reward_values(), self.description["positive_share"]
+        values = self.reward_values()
+        p = self.description["positive_share"]
         if p in (0, 1):
             return float(p)
         if values is None or not values[1] <= self.baseline <= values[0]:
             return None
         correct_reward, wrong_reward = values
-        positive, negative = p * (correct_reward - self.baseline), (1 - p) * (self.baseline - wrong_reward)
+        positive = p * (correct_reward - self.baseline)
+        negative = (1 - p) * (self.baseline - wrong_reward)
         return positive / (positive + negative)
 
     def baseline_of(self, effective: float) -> float:
         """The c that gives correct examples this share of the weight: `baseline_for` of the set's two rewards."""
         values = self.reward_values()
         assert values is not None, "weight_of_positives is None for other rewards"
-        middle, half = (values[0] + values[1]) / 2, (values[0] - values[1]) / 2
+        middle = (values[0] + values[1]) / 2
+        half = (values[0] - values[1]) / 2
         return middle + half * baseline_for(self.description["positive_share"], effective)
 
     def summary(self) -> dict[str, Any]:

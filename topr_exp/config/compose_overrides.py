@@ -136,7 +136,8 @@ class Composer:
             if group == "experiment":
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
             return
-        choice, allowed = override.value(), self.loader.get_group_options(group)
+        choice = override.value()
+        allowed = self.loader.get_group_options(group)
         is_other = group == "model" and is_other_model(choice, allowed)
         if choice in allowed or is_other or self.elsewhere or (group, choice) == ("experiment", None):
             return
@@ -213,7 +214,8 @@ class Composer:
         model = self.other_model(overrides)
         if model is not None:
             overrides = [self.parse(f"model={model.choice}"), *without_model(overrides)]
-        values, choices = [], []
+        values = []
+        choices = []
         for override in overrides:
             if self.is_value(str(override.key_or_group)):
                 values.append(override)
@@ -248,7 +250,9 @@ class Composer:
         ConfigError where a shipped model's settings are chosen for a larger one.
         """
         words = {str(override.key_or_group): self.plain_value(override) for override in overrides}
-        choices, choice, path = self.loader.get_group_options("model"), words.get("model"), words.get("model.path")
+        choices = self.loader.get_group_options("model")
+        choice = words.get("model")
+        path = words.get("model.path")
         if "model" in words and not is_other_model(choice, choices):
             if isinstance(path, str):
                 refuse_toy_settings(str(choice), path, choices)

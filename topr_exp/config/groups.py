@@ -72,7 +72,8 @@ class ScheduleConfig(Section):
     def check(self) -> Iterator[Rule]:
         for field in ("updates", "rounds"):
             yield field, not self.in_rounds or getattr(self, field) is not None, "1 or more where prompts is set"
-        by_length, keeps = self.concurrency is not None, self.when_stale == "keep"
+        by_length = self.concurrency is not None
+        keeps = self.when_stale == "keep"
         yield "lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"
         grows = self.tokens_per_update is not None
         yield "tokens_per_update", grows == by_length, "set where concurrency is, and only there"
@@ -204,7 +205,8 @@ def unit_of(needs: frozenset[str]) -> Unit:
 
 def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
     """The number of tokens divides once, and only where a completion is one example."""
-    tokens, unit = reduction == "tokens", unit_of(loss.needs)
+    tokens = reduction == "tokens"
+    unit = unit_of(loss.needs)
     pairs = f"sequences for algo={loss.name}, which trains on {unit}"
     yield "optim.reduction", not tokens or unit != "pairs", pairs
     twice = tokens and loss.divides_by_length

@@ -40,7 +40,8 @@ def load(composed: DictConfig) -> Config:
     Raises ConfigError (one line) for unknown or missing keys, wrong types, values out of range, settings that
     exclude each other. Files, folders and machines are not looked at: that is `runs.preflight`.
     """
-    hints, sections = hints_of(Config), dict[str, Any]()
+    hints = hints_of(Config)
+    sections = dict[str, Any]()
     # Groups last: many take a plain key's value over (sampler.seed is seed's), and the mistake is in that.
     for key, value in sorted(resolved(composed).items(), key=lambda item: isinstance(item[1], dict)):
         if key not in hints:
@@ -73,7 +74,8 @@ def build_section(group: str, values: Any) -> Any:
     """The settings of a group, checked."""
     schema = schema_of(group, values)
     if group in TARGETS or (group == "sampler" and "_target_" in values):
-        target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
+        target = values["_target_"]
+        values = {key: value for key, value in values.items() if key != "_target_"}
     names = [field.name for field in dataclasses.fields(schema) if field.init]
     for key in values if isinstance(values, dict) else ():
         if key not in names:
@@ -218,7 +220,8 @@ def nearest_key(key: str, keys: list[str]) -> str | None:
 
 def size(tiny: Any, large: Any, *, _root_: Any) -> Any:
     """`${size:TINY,LARGE}` in a YAML: as the model's YAML says."""
-    by_size, model_size = {"tiny": tiny, "large": large}, OmegaConf.select(_root_, "model.size")
+    by_size = {"tiny": tiny, "large": large}
+    model_size = OmegaConf.select(_root_, "model.size")
     if model_size not in by_size:
         raise ConfigError(f"model.size={show(model_size)}: expected {' or '.join(by_size)}, in the model's YAML")
     return by_size[model_size]

@@ -59,7 +59,8 @@ def choose_settings(key: str, word: str, choices: Sequence[str]) -> ModelChoice:
     """The settings for the model that `key`=`word` names; ConfigError for a folder that is not there or has none."""
     folder = find_weights(key, word)
     presets = read_presets(choices)
-    name, path = name_of(word, folder), word
+    name = name_of(word, folder)
+    path = word
     named = [preset for preset in presets if preset.path == word]
     if named:
         return ModelChoice(named[0].name, "which is for it", path, name, folder)
@@ -170,7 +171,8 @@ def preset_of(choice: str, file: Path) -> list[Preset]:
     """The preset that a YAML is; none where it names no model, or can't be read (Hydra says so if it is chosen)."""
     try:
         model: Any = OmegaConf.select(OmegaConf.load(file), "model", default={})
-        path, shape = model.get("path"), model.get("shape")
+        path = model.get("path")
+        shape = model.get("shape")
     except (OmegaConfBaseException, YAMLError, OSError, AttributeError):
         return []
     if not isinstance(path, str):

@@ -73,7 +73,8 @@ class Config(Section):
         yield "output_dir", not no_home, "a folder (`~` stands for a home folder that there is; else write ./~)"
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             yield from rules(self)
-        processes, size = self.cluster.world_size, self.optim.batch_size
+        processes = self.cluster.world_size
+        size = self.optim.batch_size
         if size % processes:
             divisors = ", ".join(str(count) for count in range(1, size + 1) if size % count == 0)
             batch = f"optim.batch_size={size}, of which every process takes an equal part ({divisors})"
@@ -179,7 +180,9 @@ def rewards(config: Config) -> Iterator[Rule]:
 
 def weighting(config: Config) -> Iterator[Rule]:
     """`baseline` and `effective_positive` determine each other (Eq. 12); not every loss reads them."""
-    baseline, effective, algo = config.baseline, config.effective_positive, config.algo
+    baseline = config.baseline
+    effective = config.effective_positive
+    algo = config.algo
     in_range = baseline is None or config.reward in NUMBERS or -1 <= baseline <= 1
     yield "baseline", in_range, "in [-1, 1]"
     allowed = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
@@ -201,7 +204,8 @@ def weighting(config: Config) -> Iterator[Rule]:
 
 def units(config: Config) -> Iterator[Rule]:
     """Pairs and groups stay whole, and the number of tokens divides once, a single response."""
-    algo, n = config.algo, config.data.n
+    algo = config.algo
+    n = config.data.n
     unit = groups.unit_of(algo.needs)
     why = f"for algo={algo.name}, which trains on {unit}"
     needs_groups = unit == "groups"
@@ -225,7 +229,8 @@ def units(config: Config) -> Iterator[Rule]:
 def imported(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
-    has_log, in_rounds = config.data.completions is not None, config.schedule.in_rounds
+    has_log = config.data.completions is not None
+    in_rounds = config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     yield from groups.mu_rules(config.algo, config.mu)
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
@@ -237,7 +242,10 @@ def imported(config: Config) -> Iterator[Rule]:
 
 def rounds(config: Config) -> Iterator[Rule]:
     """A round needs only what its few completions have, and trains on all of them."""
-    schedule, data, compose, optim = config.schedule, config.data, config.compose, config.optim
+    schedule = config.schedule
+    data = config.data
+    compose = config.compose
+    optim = config.optim
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
@@ -278,7 +286,8 @@ def on_policy(config: Config) -> Iterator[Rule]:
 
 def unread(config: Config) -> list[str]:
     """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
-    verifies, rounds = config.task.verifies, config.schedule.in_rounds
+    verifies = config.task.verifies
+    rounds = config.schedule.in_rounds
     samples = config.data.completions is None or config.compose.mix is not None
     reads = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),

@@ -73,7 +73,8 @@ def solve(start: int, steps: Sequence[Step], calc: Calc) -> str:
     value = previous_value = start
     for op, operand in steps:
         result = calc(value, op, operand if operand is not None else previous_value)
-        previous_value, value = value, result
+        previous_value = value
+        value = result
     return str(value)
 
 
@@ -133,7 +134,8 @@ class Story:
     def _add_step(self, op: str, operand: int | None) -> None:
         self.steps.append(Step(op, operand))
         result = Calc().compute(self._value, op, operand if operand is not None else self._previous_value)
-        self._previous_value, self._value = self._value, result
+        self._previous_value = self._value
+        self._value = result
         self._is_comparison = False
 
     def _draw_operand(self, op: str) -> int:

@@ -25,7 +25,8 @@ class Ledger(DataConfig):
     turns: Annotated[int, within("[2, 24]")]  # what tiny_long and tiny_nats were taught
     choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn: log of it in nats
 
-    generated, place = True, "embedded"
+    generated = True
+    place = "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
         draw_story = partial(draw, turns=self.turns, choices=self.choices)
@@ -36,7 +37,8 @@ NAMES = ("Anna", "Ben", "Carl")  # in this order
 PLACES = ("bag", "basket", "bowl", "box", "chest", "jar")
 THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
 # Totals stay here, so that a wrong one, at most 10 away, has two digits too.
-LOWEST, HIGHEST = 20, 89
+LOWEST = 20
+HIGHEST = 89
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,8 @@ def read_shots(path: Path) -> tuple[Problem, ...]:
     """
     shots = []
     for number, row in read_json_lines(path):
-        question, solution = row.pop("question", None), row.pop("solution", None)
+        question = row.pop("question", None)
+        solution = row.pop("solution", None)
         if not (isinstance(question, str) and isinstance(solution, str)):
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
         fields = {name: as_text(value) for name, value in row.items()}

@@ -190,10 +190,14 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
     Assumes independent seeds, roughly normal numbers; coverage: docs/statistics.md. share: clip to [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
-    count, mean, half = len(array), float(array.mean()), float(t_half_width(array))
-    low, high = mean - half, mean + half
+    count = len(array)
+    mean = float(array.mean())
+    half = float(t_half_width(array))
+    low = mean - half
+    high = mean + half
     if share:
-        low, high = max(low, 0.0), min(high, 1.0)
+        low = max(low, 0.0)
+        high = min(high, 1.0)
     error = float(array.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
     return Interval(mean, low, high, count, False, error, count - 1)
 
@@ -227,7 +231,8 @@ class Estimate(NamedTuple):
 def mean_squares(values: Values) -> MeanSquares:
     """The mean squares of values [..., S, P]."""
     seeds, problems = values.shape[-2:]
-    seed_means, problem_means = values.mean(-1, keepdims=True), values.mean(-2, keepdims=True)
+    seed_means = values.mean(-1, keepdims=True)
+    problem_means = values.mean(-2, keepdims=True)
     mean = seed_means.mean(-2, keepdims=True)
     freedoms = freedoms_of(seeds, problems)
     seed_squares = problems * (seed_means - mean) ** 2
@@ -290,13 +295,16 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     seeds, problems = values.shape
     if share and (interval := extreme(values, problems, seeds)) is not None:
         return interval
-    mean, squares = float(values.mean()), mean_squares(values)
+    mean = float(values.mean())
+    squares = mean_squares(values)
     estimate = crossed_error(squares, seeds, problems, cautious=not share)
     error = float(estimate.error)
     half = float(t_95(float(estimate.freedom))) * error if values.size > 1 else math.nan
-    low, high = mean - half, mean + half
+    low = mean - half
+    high = mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
-        low, high = max(low, 0.0 if share else -1.0), min(high, 1.0)
+        low = max(low, 0.0 if share else -1.0)
+        high = min(high, 1.0)
     cautious = crossed_error(squares, seeds, problems, cautious=True)
     return Interval(mean, low, high, seeds, True, error, float(cautious.freedom))
 

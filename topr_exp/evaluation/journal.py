@@ -19,7 +19,11 @@ class EvaluatingJournal:
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """evaluate: takes an update's number and its samples. check: raises where nothing may be saved any more."""
-        self.journal, self.every, self.evaluate, self.stop, self.check = journal, every, evaluate, stop, check
+        self.journal = journal
+        self.every = every
+        self.evaluate = evaluate
+        self.stop = stop
+        self.check = check
 
     def log(self, record: dict[str, float]) -> None:
         self.journal.log(record)

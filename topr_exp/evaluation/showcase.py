@@ -35,7 +35,8 @@ def show_completions(
             entries.append(entry)
     path = folder / COMPLETIONS
     for entry in read_lines(path)[0]:
-        entry_split, entry_iteration = entry.get("set"), entry.get("iteration")
+        entry_split = entry.get("set")
+        entry_iteration = entry.get("iteration")
         is_valid = isinstance(entry_split, str) and isinstance(entry_iteration, int)
         if is_valid and (entry_split, entry_iteration) != (split, iteration):
             entries.append(entry)

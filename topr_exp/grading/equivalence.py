@@ -30,12 +30,14 @@ class QuickRule:
             return False
         if gold.tokens == answer.tokens:
             return True
-        gold_text, answer_text = textual(gold.tokens), textual(answer.tokens)
+        gold_text = textual(gold.tokens)
+        answer_text = textual(answer.tokens)
         if gold_text is not None or answer_text is not None:
             return gold_text == answer_text
         if gold.relation != answer.relation:
             return False
-        gold_value, answer_value = rational_value(gold.tokens), rational_value(answer.tokens)
+        gold_value = rational_value(gold.tokens)
+        answer_value = rational_value(answer.tokens)
         if gold_value is not None and answer_value is not None:
             self.path = "rational"
             return gold_value == answer_value
@@ -52,7 +54,8 @@ def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
     if gold.strip() == answer.strip():
         return True, "string"
     try:
-        gold_node, answer_node = parse(gold), parse(answer)
+        gold_node = parse(gold)
+        answer_node = parse(answer)
     except TooComplexError:
         return False, "string"
     rule = QuickRule()
@@ -108,7 +111,8 @@ def _chain_items(node: Node) -> tuple[Node, ...]:
 
 def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """A chain whose parts differ equals nothing."""
-    gold_items, answer_items = _chain_items(gold), _chain_items(answer)
+    gold_items = _chain_items(gold)
+    answer_items = _chain_items(answer)
     pairs = [(gold_items[-1], answer_items[-1])]
     for items in (gold_items, answer_items):
         pairs += [(item, items[-1]) for item in items[:-1]]
@@ -148,7 +152,8 @@ def _same_unordered(gold_items: list[Node], answer_items: list[Node], leaf: Leaf
 
 def _without_equal_texts(gold_items: list[Node], answer_items: list[Node]) -> tuple[list[Node], list[Node]]:
     """Drop the pairs that are written alike."""
-    open_golds, open_answers = [], list(answer_items)
+    open_golds = []
+    open_answers = list(answer_items)
     for gold in gold_items:
         texts = [answer.tokens for answer in open_answers]
         if gold.tokens in texts:

@@ -84,7 +84,9 @@ class _Parser:
     """Recursive descent. `literal`: arithmetic on numbers, where slashes and mixed numbers are plain."""
 
     def __init__(self, tokens: Tokens | list[str], literal: bool) -> None:
-        self.tokens, self.literal, self.at = tokens, literal, 0
+        self.tokens = tokens
+        self.literal = literal
+        self.at = 0
 
     def _peek(self, ahead: int = 0) -> str:
         """The token so many ahead; "" behind the end."""
@@ -151,7 +153,8 @@ class _Parser:
         slash = integer_like(self._peek(1)) and self._peek(2) == "/" and integer_like(self._peek(3))
         if not slash and self._peek(1) != r"\frac":
             return None
-        integer, fraction = self._atom(), self._atom()
+        integer = self._atom()
+        fraction = self._atom()
         if slash:
             self._take("/")
             fraction = ("/", fraction, self._atom())

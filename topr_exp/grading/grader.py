@@ -33,7 +33,8 @@ GRADER_VERSION = "8"  # part of store keys: raise it with every change that can 
 
 NUMBER_FORMATS = ("gsm8k", "lenient")
 SYMBOLIC = "topr_exp.grading.symbolic.equal"
-DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
+DEADLINE = 1.0  # seconds
+OWN_DEADLINE = 10.0
 CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
 
@@ -89,7 +90,9 @@ class Grader(AbstractContextManager["Grader"]):
         self.settings = dict(settings or {})
         check_grader(name, self.settings)
         self._is_users = name not in FORMATS
-        self.name, self.graded, self.threshold = name, graded, threshold
+        self.name = name
+        self.graded = graded
+        self.threshold = threshold
         self.workers = cores() if workers is None else workers
         default_deadline = OWN_DEADLINE if self._is_users else DEADLINE
         self.deadline = default_deadline if deadline is None else deadline
@@ -118,7 +121,8 @@ class Grader(AbstractContextManager["Grader"]):
 
         Identical answers to the same gold are compared once.
         """
-        pairs, count = iter(pairs), 0
+        pairs = iter(pairs)
+        count = 0
         while chunk := list(islice(pairs, CHUNK * self.workers)):
             if self._is_users:
                 yield from self._outcomes_by_user(chunk, first_number=count + 1)
@@ -153,7 +157,8 @@ class Grader(AbstractContextManager["Grader"]):
 
     def _equal_candidates(self, candidates: Sequence[str], answer: str) -> tuple[list[str], list[str]]:
         """The candidates that equal an answer, and those that only sympy can compare with it."""
-        equal, undecided = [], []
+        equal = []
+        undecided = []
         for candidate in candidates:
             verdict, _ = compare_quickly(candidate, answer)
             if verdict:

@@ -32,7 +32,8 @@ def grade(completion: str, gold: str) -> tuple[str, str | None, float]:
 
 def score(answer: str, entry: Mapping[str, Any]) -> float:
     """A task's score of an answer, in [0, 1]."""
-    task, metadata = entry["task"], entry["metadata"]
+    task = entry["task"]
+    metadata = entry["metadata"]
     if task in ("countdown", "puzzle24"):  # the library's scorers parse these answers by evaluating them
         arithmetic = value_and_numbers(answer)
         if arithmetic is None:

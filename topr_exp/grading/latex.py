@@ -211,7 +211,8 @@ class _Canonical:
     """Puts every argument into braces and drops braces without effect: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens, self.at = tokens, 0
+        self.tokens = tokens
+        self.at = 0
 
     def _item(self, depth: int) -> list[str]:
         """The next token with its arguments."""

@@ -31,7 +31,8 @@ class _Worker:
     """A grading process and the beginning of the line that it is sending."""
 
     def __init__(self, channel: Connection) -> None:
-        self.channel, self.pid = channel, 0
+        self.channel = channel
+        self.pid = 0
         self._received = bytearray()
 
     def read_pid(self) -> None:
@@ -49,7 +50,8 @@ class _Worker:
             raise ValueError("a worker sent more than an answer has")
         if not received.endswith(b"\n"):
             return None
-        line, self._received = self._received, bytearray()
+        line = self._received
+        self._received = bytearray()
         return json.loads(line)
 
 
@@ -69,8 +71,10 @@ class WorkerPool:
 
     def __init__(self, target: str, workers: int, deadline: float, settings: Mapping[str, Any] | None = None) -> None:
         """settings: of a target that is a dataclass."""
-        self.closed, self._deadline = False, deadline
-        self._process, self._at_work = os.getpid(), threading.Lock()
+        self.closed = False
+        self._deadline = deadline
+        self._process = os.getpid()
+        self._at_work = threading.Lock()
         self._server, self._control = _start_server(target, settings or {})
         self._workers: list[_Worker] = []
         try:
@@ -128,7 +132,8 @@ class WorkerPool:
         busy: dict[int, _Assignment] = {}  # by the worker's index
         while True:
             while idle and waiting:
-                slot, task_index = idle.pop(), waiting.pop()
+                slot = idle.pop()
+                task_index = waiting.pop()
                 busy[slot] = self._assign(slot, task_index, tasks[task_index])
             if not busy:
                 return answers

@@ -18,7 +18,9 @@ Point = Mapping[str, float]  # a value for each name
 # Positive, where identities such as sqrt(a b) = sqrt(a) sqrt(b) hold: the first name's value, the step to the next's.
 _POSITIVE_POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
 _SIGNED_POINTS = 64  # all combinations of the signs of six names
-_SMALLEST_SIZE, _LARGEST_SIZE = 0.1, 20.0  # absolute values of names
+# Absolute values of names.
+_SMALLEST_SIZE = 0.1
+_LARGEST_SIZE = 20.0
 _RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
 _LARGEST = 1e100
 
@@ -33,7 +35,8 @@ _NUMERIC: dict[str, Callable[..., complex]] = {
 
 def certainly_different(left: Tokens, right: Tokens) -> bool:
     """True if the two expressions certainly have different values; False if that is not known."""
-    left_tree, right_tree = expression_tree(left), expression_tree(right)
+    left_tree = expression_tree(left)
+    right_tree = expression_tree(right)
     if left_tree is None or right_tree is None:
         return False
     names = sorted(names_of(left_tree) | names_of(right_tree))
@@ -47,7 +50,8 @@ def certainly_different(left: Tokens, right: Tokens) -> bool:
 
 def differ_at(point: Point, left: Tree, right: Tree) -> bool | None:
     """Compare the values at a point; True if they differ by more than rounding, None where one is undefined."""
-    left_sample, right_sample = _Sample(point), _Sample(point)
+    left_sample = _Sample(point)
+    right_sample = _Sample(point)
     try:
         gap = abs(evaluate(left, left_sample.value) - evaluate(right, right_sample.value))
     except (UnreadableError, ArithmeticError, TypeError, ValueError, RecursionError):
@@ -61,7 +65,8 @@ def signed_points(names: Sequence[str], count: int = _SIGNED_POINTS) -> Iterator
     Bit i of a point's number is the sign of name i, so the first point is positive; names after the sixth always are.
     """
     draw = random.Random(0)
-    low, high = math.log(_SMALLEST_SIZE), math.log(_LARGEST_SIZE)
+    low = math.log(_SMALLEST_SIZE)
+    high = math.log(_LARGEST_SIZE)
     for number in range(count):
         point: dict[str, float] = {}
         for index, name in enumerate(names):
@@ -86,7 +91,8 @@ class _Sample:
     """Evaluates at one point and keeps the largest magnitude on the way, which scales the rounding error."""
 
     def __init__(self, point: Point) -> None:
-        self.point, self.largest = point, 0.0
+        self.point = point
+        self.largest = 0.0
 
     def value(self, kind: str, *parts: Any) -> complex:
         result: complex

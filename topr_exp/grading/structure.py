@@ -68,7 +68,9 @@ Node = Leaf | Group | Named
 _OPEN = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
 _CLOSE = frozenset(_OPEN.values())
 _RELATIONS = frozenset(("=", "<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\approx", r"\equiv", r"\subset"))
-_RISING, _FALLING, _STRICT = frozenset(("<", r"\leq")), frozenset((">", r"\geq")), frozenset("<>")
+_RISING = frozenset(("<", r"\leq"))
+_FALLING = frozenset((">", r"\geq"))
+_STRICT = frozenset("<>")
 _NAME_SIGNS = frozenset(("(", ")", ",", "|", "'", "_", "{", "}", ":", r"\angle", r"\triangle", r"\frac", r"\overline"))
 # Units that contradict each other; any other word after a number is dropped unread ("18 cookies" is 18).
 _SPELLINGS_OF_UNITS = (
@@ -214,7 +216,9 @@ def _brackets(tokens: Tokens, depth: int) -> Node | None:
         tokens = ("(", "-", r"\infty", ",", r"\infty", ")")
     if not _is_enclosed(tokens):
         return None
-    opening, closing, content = tokens[0], tokens[-1], tokens[1:-1]
+    opening = tokens[0]
+    closing = tokens[-1]
+    content = tokens[1:-1]
     parts = _items_between(",", content)
     if opening == r"\{" and closing == r"\}":
         is_set_builder = "|" in content or ":" in content
@@ -247,7 +251,8 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
     positions = [index for index, token in enumerate(tokens) if token in (r"\pm", r"\mp")]
     if len(positions) != 1:
         return None
-    left, right = tokens[: positions[0]], tokens[positions[0] + 1 :]
+    left = tokens[: positions[0]]
+    right = tokens[positions[0] + 1 :]
     follows_value = left and left[-1] not in _OPEN
     plus = ("+",) if follows_value else ()
     branches = (*left, *plus, *right), (*left, "-", *right)
@@ -266,7 +271,8 @@ def _ratio(tokens: Tokens) -> Node:
 
 def _relation(tokens: Tokens, relations: _Cut, depth: int) -> Node:
     """An assignment, a chain of equal values, an interval, or a relation as one expression."""
-    parts, kinds = relations.parts, set(relations.separators)
+    parts = relations.parts
+    kinds = set(relations.separators)
     if r"\approx" in kinds and kinds <= {"=", r"\approx"}:
         return _approximation(tokens, relations, depth)
     if not all(parts):
@@ -312,7 +318,8 @@ def _contradictable(part: Tokens, answer: Tokens) -> bool:
 
     False where one holds letters (A = \pi r^2 = 25\pi) and where the unit changes (1 hour = 60 minutes, 0.5 = 50\%).
     """
-    part_value, answer_value = _leaf(part).tokens, _leaf(answer).tokens
+    part_value = _leaf(part).tokens
+    answer_value = _leaf(answer).tokens
     if _holds_letters(part_value) or _holds_letters(answer_value):
         return False
     units = {part[len(part_value) :], answer[len(answer_value) :]}
@@ -340,7 +347,8 @@ def _is_name(tokens: Tokens) -> bool:
 
 def _interval(tokens: Tokens, relations: _Cut, depth: int) -> Named | None:
     r"""x > 5, 5 < x, a \leq x < b (in either direction) as an interval; None for other relations."""
-    parts, signs = relations.parts, relations.separators
+    parts = relations.parts
+    signs = relations.separators
     is_rising = _RISING.issuperset(signs)
     if not is_rising and not _FALLING.issuperset(signs):
         return None
@@ -349,13 +357,16 @@ def _interval(tokens: Tokens, relations: _Cut, depth: int) -> Named | None:
         bound: Tokens = ("-", r"\infty") if is_rising == name_is_left else (r"\infty",)
         strict_sign = "<" if is_rising else ">"
         if name_is_left:
-            parts, signs = [bound, *parts], [strict_sign, *signs]
+            parts = [bound, *parts]
+            signs = [strict_sign, *signs]
         else:
-            parts, signs = [*parts, bound], [*signs, strict_sign]
+            parts = [*parts, bound]
+            signs = [*signs, strict_sign]
     if len(signs) != 2 or not _is_name(parts[1]):
         return None
     if not is_rising:
-        parts, signs = parts[::-1], signs[::-1]
+        parts = parts[::-1]
+        signs = signs[::-1]
     low, name, high = parts
     letters_of_bounds = {token for token in (*low, *high) if token.isalpha()}
     if "|" in name or letters_of_bounds.intersection(name):
@@ -374,7 +385,8 @@ def _leaf(tokens: Tokens) -> Leaf:
         if value[-1] == r"\circ":
             if not FUNCTIONS.isdisjoint(value):
                 break  # \cos 15^\circ: the sign belongs to the argument
-            value, unit = value[:-1], unit or "degree"
+            value = value[:-1]
+            unit = unit or "degree"
             continue
         if value[-1] == "%":
             value = value[:-1]

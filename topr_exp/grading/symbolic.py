@@ -41,13 +41,16 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     verdict = QuickRule()(gold, answer)
     if verdict is not None:
         return verdict
-    gold_tree, answer_tree = expression_tree(gold.tokens), expression_tree(answer.tokens)
+    gold_tree = expression_tree(gold.tokens)
+    answer_tree = expression_tree(answer.tokens)
     if gold_tree is not None and answer_tree is not None:
         return _same_trees(gold_tree, answer_tree)
-    gold_value, answer_value = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
+    gold_value = latex_to_sympy(gold.tokens)
+    answer_value = latex_to_sympy(answer.tokens)
     if gold_value is None or answer_value is None:
         return False
-    gold_chain, answer_chain = _relations(gold_value), _relations(answer_value)
+    gold_chain = _relations(gold_value)
+    answer_chain = _relations(answer_value)
     if gold_chain or answer_chain:
         return _same_chains(gold_chain, answer_chain) or _same_chains(gold_chain, answer_chain[::-1])
     if isinstance(gold_value, sympy.Expr) and isinstance(answer_value, sympy.Expr):
@@ -126,7 +129,8 @@ def _real_values(left: sympy.Expr, right: sympy.Expr) -> list[_RealValues]:
         return []
     values: list[_RealValues] = []
     for point in signed_points(names, SAMPLE_POINTS):
-        left_value, right_value = _value_at(point, left), _value_at(point, right)
+        left_value = _value_at(point, left)
+        right_value = _value_at(point, right)
         if _is_real(left_value) and _is_real(right_value):
             values.append(_RealValues(point, left_value, right_value))
     return values
@@ -176,7 +180,8 @@ def _same_chains(golds: list[Relational], answers: list[Relational]) -> bool:
 
 def _same_relation(gold: Relational, answer: Relational) -> bool:
     """Compare two relations up to constant factors; x^2 = -1 and x^2 = -4 are not equal."""
-    gold, answer = _with_larger_side_right(gold), _with_larger_side_right(answer)
+    gold = _with_larger_side_right(gold)
+    answer = _with_larger_side_right(answer)
     if type(gold) is not type(answer):
         return False
     try:

@@ -63,7 +63,8 @@ def serve(descriptor: int, caller: int, target: str, settings: str) -> None:
             while not control.poll(CALLER_CHECK_SECONDS):
                 if os.getppid() != caller:
                     return
-            replaced, channel = json.loads(control.recv_bytes()), recv_handle(control)
+            replaced = json.loads(control.recv_bytes())
+            channel = recv_handle(control)
             if replaced is not None:  # until it is reaped here, the number cannot become another process's
                 os.kill(replaced, signal.SIGKILL)
                 os.waitpid(replaced, 0)
@@ -135,11 +136,13 @@ def _answer(channel: Connection, task: Task) -> None:
     arguments = json.loads(channel.recv_bytes())
     signal.setitimer(signal.ITIMER_PROF, TASK_CPU_SECONDS)
     try:
-        status, value = "ok", task(*arguments)
+        status = "ok"
+        value = task(*arguments)
     except (MemoryError, RecursionError):
         os._exit(2)  # its heap or caches are in an unknown state: died
     except Exception as error:
-        status, value = "error", f"{type(error).__name__}: {error}"[:500]
+        status = "error"
+        value = f"{type(error).__name__}: {error}"[:500]
     _send(channel, [status, value])
 
 

@@ -74,7 +74,8 @@ def encode_log(
     if faults:
         refuse_or_warn(faults, len(columns), data)
         is_good = ~np.isin(np.arange(len(columns)), list(faults))
-        columns, problem_index = columns.filter(pa.array(is_good)), problem_index[is_good]
+        columns = columns.filter(pa.array(is_good))
+        problem_index = problem_index[is_good]
         name += " without malformed ones"
     columns = columns.append_column("problem", pa.array(problem_index, pa.int32()))
     columns = columns.append_column("sample", pa.array(index_in_group(problem_index), pa.int32()))

@@ -18,7 +18,8 @@ def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], 
     problem_index: [M] each row's prompt. Where two different completions of a prompt have probability 1 each, neither
     has.
     """
-    logprobs, tokens = Ragged(columns["sampler_logp"]), Ragged(columns["tokens"])
+    logprobs = Ragged(columns["sampler_logp"])
+    tokens = Ragged(columns["tokens"])
     values = np.concatenate(list(logprobs))
     zero_share = float((values == 0).mean())
     fault = None

@@ -141,7 +141,8 @@ def describe_counts(columns: pa.Table, problem_index: NDArray[np.integer], thres
 
 def describe_ends(completions: Completions, policy: Policy) -> str:
     """Say how the completions end."""
-    lengths, is_truncated = completions.tokens.lengths(), completions.is_truncated
+    lengths = completions.tokens.lengths()
+    is_truncated = completions.is_truncated
     has_end_token = np.array([ids[-1] in policy.eos_ids for ids in completions.tokens])
     text = f"{100 * has_end_token.mean():.1f} % with an end token, {100 * is_truncated.mean():.1f} % cut off"
     if is_truncated.any():

@@ -102,7 +102,8 @@ class Agreement:
         self.shared_roles = shared_roles
 
     def _check_prompt(self, row: Row) -> None:
-        problem_id, prompt = row.get("problem_id"), prompt_text(row)
+        problem_id = row.get("problem_id")
+        prompt = prompt_text(row)
         if problem_id is None or prompt is None:
             return
         if self._prompt_by_id.setdefault(problem_id, prompt) != prompt:

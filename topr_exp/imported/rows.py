@@ -89,7 +89,8 @@ def with_rendered_messages(row: Row) -> Row:
 
     A row without messages is returned itself.
     """
-    prompt, answer = row.get("prompt"), row.get("completion")
+    prompt = row.get("prompt")
+    answer = row.get("completion")
     turns = []
     for value in (prompt, answer):
         if isinstance(value, list):
@@ -190,7 +191,9 @@ def token_fault(row: Row, names: ColumnNames) -> str | None:
 def logprob_fault(row: Row, names: ColumnNames) -> str | None:
     if "logprobs" not in row:
         return None
-    logprobs, label, tokens_label = row["logprobs"], names.label("logprobs"), names.label("tokens")
+    logprobs = row["logprobs"]
+    label = names.label("logprobs")
+    tokens_label = names.label("tokens")
     if "tokens" not in row:
         return f"{label} without {tokens_label}: nothing says which tokens they belong to"
     are_numbers = isinstance(logprobs, list) and set(map(type, logprobs)) <= {int, float}

@@ -27,7 +27,8 @@ STYLE: Any = {
     "svg.fonttype": "none",
 }  # fmt: skip
 MOST_TICKS = 8  # of a logarithmic axis that is marked at its points
-OFFSET, TICK_OFFSET = 0.008, 0.12  # between error bars at one position: as a share of the axis, and between ticks
+OFFSET = 0.008  # between error bars at one position, as a share of the axis
+TICK_OFFSET = 0.12  # between ticks
 MOST_MARKED_POINTS = 25
 INTERVALS = (
     "Shares in percent, intervals 95 %: over seeds and test problems (crossed random effects), of one run over test "
@@ -54,7 +55,8 @@ def plain_number(value: float) -> str:
 def draw_files(plots: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:
     """Draw plots: the files (PDF and PNG with their captions) by name, and each plot with its SVG for the page."""
     captions = [f"{plot.name}: {plot.caption}" for plot in plots]
-    files, drawings = {"captions.txt": "\n".join([*captions, "", INTERVALS, ""]).encode()}, {}
+    files = {"captions.txt": "\n".join([*captions, "", INTERVALS, ""]).encode()}
+    drawings = {}
     for plot in plots:
         with mpl.rc_context({**STYLE, "svg.hashsalt": plot.name}):  # ids that no other figure of the page has
             figure = draw(plot)

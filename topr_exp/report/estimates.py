@@ -58,12 +58,14 @@ def measured(evaluation: Record, name: str) -> Interval:
     low = high = None
     with contextlib.suppress(*DAMAGE):
         point = evaluation[f"{curve}@k"][k]
-        low, high = as_number(point["low"]), as_number(point["high"])
+        low = as_number(point["low"])
+        high = as_number(point["high"])
     if low is None or high is None:
         error = as_number(evaluation.get(f"{name}_se"))
         if error is None:
             return Interval(value)
-        low, high = value - 1.96 * error, value + 1.96 * error
+        low = value - 1.96 * error
+        high = value + 1.96 * error
     return Interval(value, low, high)
 
 

@@ -140,7 +140,8 @@ def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = N
     """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
     y = line.y
     cell.plot(x, y, color=line.color, linewidth=1.6)
-    is_above, position = True, POINTS // 4
+    is_above = True
+    position = POINTS // 4
     if neighbour is not None:
         lowest, highest = WEIGHT_RANGE
         has_room = (y > lowest + MARGIN) & (y < highest - MARGIN) & (np.abs(x) < 0.75 * x[-1])
@@ -148,9 +149,12 @@ def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = N
         position = int(distance.argmax())
         is_above = bool(y[position] > neighbour[position])
     slope = y[position + 5] - y[position - 5]
-    offset, vertical = 3, "bottom"
+    offset = 3
+    vertical = "bottom"
     if not is_above:
-        slope, offset, vertical = -slope, -3, "top"
+        slope = -slope
+        offset = -3
+        vertical = "top"
     horizontal = "center"
     if abs(slope) > 0.1:
         horizontal = "right" if slope > 0 else "left"

@@ -30,7 +30,8 @@ from topr_exp.report.tables import group_rows, run_rows
 from topr_exp.runs.records import Record
 from topr_exp.runtime.terminal import plural
 
-MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run
+MOST_COMPLETIONS = 3000  # of all runs together
+LEAST_COMPLETIONS = 10  # of a run
 LONGEST_TEXT = 4000
 LONGEST_QUESTION = 90  # characters of it in a completion's line
 MOST_COMMANDS = 3
@@ -51,7 +52,8 @@ def render_page(title: str, comparison: Comparison, groups: Groups, drawings: Ma
     contents = render_sections(comparison, groups)
     for plot, svg in drawings.values():
         contents[plot.section] = contents.get(plot.section, "") + render_plot(plot, svg)
-    links, sections = [], []
+    links = []
+    sections = []
     for name, head in SECTIONS.items():
         if name in contents:
             links.append(f'<a href="#{name}">{head.partition(":")[0]}</a>')
@@ -148,7 +150,9 @@ def render_overview(comparison: Comparison, groups: Groups) -> str:
 
 def list_facts(comparison: Comparison) -> dict[str, str]:
     """Reasons for where runs may end, and their origin."""
-    tests, commits, commands = set(), set(), set()
+    tests = set()
+    commits = set()
+    commands = set()
     for run in comparison.runs:
         if run.evaluations:
             evaluation = run.evaluations[-1]

@@ -136,7 +136,8 @@ def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:
     file = f"{'curve' if kind == 'test' else kind}_{file_part(name)}"
     caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
     if axis:
-        file, caption = f"{file}_{axis}", f"{caption}, by {CURVE_AXES[axis]}"
+        file = f"{file}_{axis}"
+        caption = f"{caption}, by {CURVE_AXES[axis]}"
     share = is_share(name)
     return Plot(
         file,
@@ -224,10 +225,12 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
     table = pd.concat(columns, axis=1, join="inner")  # [positions, curves]
     mean = table.mean(axis=1)
     if len(columns) == 2:
-        low, high = table.min(axis=1), table.max(axis=1)
+        low = table.min(axis=1)
+        high = table.max(axis=1)
     else:
         half_width = t_half_width(table.to_numpy().T)
-        low, high = mean - half_width, mean + half_width
+        low = mean - half_width
+        high = mean + half_width
     points = pd.DataFrame({"mean": mean, "low": low, "high": high})
     return points.clip(0, 1) if share else points
 
@@ -314,7 +317,8 @@ def interval_rows(points: Mapping[str, Any], value_key: str) -> dict[int, Any]:
     """The value of each point and the ends of its interval."""
     rows = {}
     for position, point in points.items():
-        low, high = as_number(point.get("low")), as_number(point.get("high"))
+        low = as_number(point.get("low"))
+        high = as_number(point.get("high"))
         rows[int(position)] = {"mean": as_number(point.get(value_key)), "low": low, "high": high}
     return rows
 

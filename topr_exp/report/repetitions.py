@@ -129,7 +129,8 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     solutions = int(test_solutions) if test_solutions is not None else 1
     path = Path(evaluation["verdicts"])
     table = Store(path.parent.parent).open(path)
-    columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
+    columns = table.read(["verdict", "class"])
+    problems = len(table.key["golds"])
     has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
     is_uneven = not len(columns) or len(columns) % problems or solutions < 1 or problems % solutions
     if has_dropped_solutions or is_uneven:

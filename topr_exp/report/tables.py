@@ -28,7 +28,8 @@ LATEX = {"<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "p̃": r"$\ti
 
 def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
     """Tabulate runs, one a row, as `topr_exp.read_runs` names the columns."""
-    names, rows = [*headlines(runs), *VERDICTS], []
+    names = [*headlines(runs), *VERDICTS]
+    rows = []
     for run in runs:
         row: dict[str, Any] = {"run": run.name, "folder": str(run.path), "status": run.status}
         row |= {"notes": run.notes, "group": run.group}
@@ -53,7 +54,8 @@ def total_seconds(run: Run) -> float | None:
 
 def groups_frame(comparison: Comparison) -> pd.DataFrame:
     """Tabulate groups, one a row: means over its runs with 95 % intervals, and what the intervals are over."""
-    names, rows = [*headlines(comparison.runs), *VERDICTS], []
+    names = [*headlines(comparison.runs), *VERDICTS]
+    rows = []
     for label, runs in comparison.groups.items():
         row: dict[str, Any] = {"group": label}
         for key in comparison.keys:

@@ -38,7 +38,9 @@ def header(
     log_report: Mapping[str, str],
 ) -> str:
     """Format the settings that decide the result, a row per group; log_report: rows on imported completions."""
-    data, model, schedule = config.data, config.model, config.schedule
+    data = config.data
+    model = config.model
+    schedule = config.schedule
     rows = {
         "algorithm": describe_algorithm(config),
         "task": describe_group(config.task, "task.") if config.task.verifies else "",
@@ -142,11 +144,14 @@ def count_left_out(report: SplitReport, questions: TokenizedProblems) -> str:
 def results(summary: dict[str, Any], folder: Path) -> str:
     """Format the end of a run: base against trained, seconds per stage, files, and what to do next."""
     stage_seconds = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in summary["seconds"].items())
-    run, sweep = shlex.quote(str(folder)), shlex.quote(str(folder.parent))
+    run = shlex.quote(str(folder))
+    sweep = shlex.quote(str(folder.parent))
     if summary.get("model_saved") is False:
-        model, evaluate = "no model: checkpoint.save_model=false", ""
+        model = "no model: checkpoint.save_model=false"
+        evaluate = ""
     else:
-        model, evaluate = "model/", f"\n      python -m topr_exp.evaluate model={run} data.eval_n=64"
+        model = "model/"
+        evaluate = f"\n      python -m topr_exp.evaluate model={run} data.eval_n=64"
     return (
         f"{results_table(summary)}\n"
         f"seconds: {stage_seconds} (total {sum(summary['seconds'].values()):.1f})\n"
@@ -158,7 +163,8 @@ def results(summary: dict[str, Any], folder: Path) -> str:
 
 def results_table(summary: dict[str, Any]) -> str:
     """Format base against trained, with what to know of the numbers."""
-    base, final = summary["base"], summary["final"]
+    base = summary["base"]
+    final = summary["final"]
     training_set = describe_training_set(summary)
     has_truncated = any(truncated_share(figures) for figures in (base, final))
     if "verifier" in base:

@@ -155,7 +155,8 @@ class RunFolder:
         stored, fault = read_run_file(path)
         missing_keys = sorted({*required_keys} - stored.keys())
         if missing_keys:
-            stored, fault = {}, fault or f"lacks {missing_keys[0]}"
+            stored = {}
+            fault = fault or f"lacks {missing_keys[0]}"
         if fault and path.exists():
             warn(f"{path} is damaged: it {fault}")
         return stored
@@ -165,7 +166,8 @@ class RunFolder:
         lost_updates = self.metrics.missing()
         if lost_updates:
             yield f"metrics.jsonl lacks {lost_updates}"
-        every, iterations = self._config.evaluation.every, self._config.iterations
+        every = self._config.evaluation.every
+        iterations = self._config.iterations
         lost_evaluations = self.evaluations.count_missing(self.metrics.updates(), every, iterations)
         if lost_evaluations:
             yield f"eval.jsonl lacks {plural(lost_evaluations, 'evaluation')}"
@@ -211,7 +213,8 @@ class RunFolder:
 
     def unfinished_iterations(self) -> range:
         """Return the iterations from the last one with a model: weights of those before it may be gone."""
-        first, last = 1, self._config.iterations
+        first = 1
+        last = self._config.iterations
         for iteration in range(1, last + 1):
             if self.model_of(iteration).exists():
                 first = iteration

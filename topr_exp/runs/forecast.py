@@ -8,7 +8,8 @@ from topr_exp.config.groups import EvaluationConfig, OptimConfig, ScheduleConfig
 from topr_exp.runtime.progress import Kind, Progress
 
 # Cost of a completion, in completions that are sampled, before its kind of work has a pace.
-SCORED, TRAINED = 0.5, 2.0
+SCORED = 0.5
+TRAINED = 2.0
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def keep_threads(run: RunFolder, config: Config) -> None:
     """Compute with as many CPU threads as the run began with, since their number decides the last digits."""
     import torch
 
-    threads_at_start, threads = run.read("environment.json").get("threads"), torch.get_num_threads()
+    threads_at_start = run.read("environment.json").get("threads")
+    threads = torch.get_num_threads()
     if threads_at_start is None or threads_at_start == threads:
         return
     if config.cluster.threads is None:

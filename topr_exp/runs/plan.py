@@ -69,9 +69,11 @@ def check_sweep(jobs: list[Job]) -> None:
     first = jobs[0].config
     overrides_by_folder: dict[Path, list[str]] = {}
     for job in jobs:
-        config, overrides = job.config, " ".join(job.overrides)
+        config = job.config
+        overrides = " ".join(job.overrides)
         for key in SHARED_KEYS:
-            value, first_value = attrgetter(key)(config), attrgetter(key)(first)
+            value = attrgetter(key)(config)
+            first_value = attrgetter(key)(first)
             if value != first_value:
                 values = f"{key.removesuffix('.name')}={first_value},{value}"
                 raise ConfigError(f"{values}: the runs of a sweep share it; give one, and start a sweep for each")

@@ -22,7 +22,9 @@ class Policies:
     """The models of a run: the policy that it trains, and those that score its completions for the loss."""
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
-        self.config, self.folder, self.needs = config, folder, config.algo.needs
+        self.config = config
+        self.folder = folder
+        self.needs = config.algo.needs
         self.trained = self.load(config.model)
 
     def load(self, model: ModelConfig, *folder: Path | None) -> Policy:

@@ -137,7 +137,8 @@ def check_model(key: str, folder: Path, config: Config) -> None:
 
 def asks_too_much(config: Config) -> str | None:
     """Return the warning for real problems to a shipped model; None for others."""
-    path, source = config.model.path, getattr(config.data, "source", "embedded")
+    path = config.model.path
+    source = getattr(config.data, "source", "embedded")
     is_shipped = "/" not in path and (model_folder.SHIPPED / path).is_dir()
     if source == "embedded" or not is_shipped:
         return None
@@ -149,7 +150,8 @@ def asks_too_much(config: Config) -> str | None:
 
 def check_problems(config: Config) -> None:
     """Raise TOPRError for too few problems, and for a file of completions that is malformed or answers none."""
-    sets, prompts_per_round = problems_at_hand(config.data), config.schedule.prompts
+    sets = problems_at_hand(config.data)
+    prompts_per_round = config.schedule.prompts
     problem_count = config.data.train_problems
     if sets is not None:
         problem_count = len(sets.train)
@@ -194,7 +196,10 @@ def check_warm_up(config: Config, problem_count: int | None) -> None:
 
 def possible_updates(config: Config, problem_count: int | None) -> list[int]:
     """Return upper bounds on the updates of an iteration; [] if unknown."""
-    data, compose, schedule, optim = config.data, config.compose, config.schedule, config.optim
+    data = config.data
+    compose = config.compose
+    schedule = config.schedule
+    optim = config.optim
     if schedule.prompts is not None:
         return [(schedule.rounds or 0) * (schedule.updates or 0)]
     example_limits = []
@@ -238,7 +243,8 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
     refused = [index for index, outcome in enumerate(outcomes) if outcome.verdict != "correct"]
     if not refused:
         return sets
-    problem, solution = problems[refused[0]], solutions[refused[0]]
+    problem = problems[refused[0]]
+    solution = solutions[refused[0]]
     line = (
         f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refused)} of {len(problems)} "
         f"problems; the first is {problem.id}, gold {problem.answer!r:.80}, tried as {solution!r:.120}"

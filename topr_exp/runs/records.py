@@ -205,7 +205,8 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     updates = []
     virtual_times: dict[int, float] = {}  # of the last update in each iteration
     for key in sorted(records):
-        record, start = records[key], starts[key.iteration]
+        record = records[key]
+        start = starts[key.iteration]
         update = {
             **record,
             "optimizer_step": start.steps + key.step,
@@ -220,8 +221,10 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     tests = []
     for record in evaluations:
         iteration = record["iteration"]
-        start, end = starts[iteration], ends.get(iteration, Position(0, 0))
-        steps, samples = record.get("step", end.steps), record.get("samples_seen", end.samples)
+        start = starts[iteration]
+        end = ends.get(iteration, Position(0, 0))
+        steps = record.get("step", end.steps)
+        samples = record.get("samples_seen", end.samples)
         tests.append({**record, "optimizer_step": start.steps + steps, "samples_seen": start.samples + samples})
     tests.sort(key=lambda record: (record["optimizer_step"], record["iteration"]))
     return updates, tests

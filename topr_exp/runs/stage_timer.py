@@ -36,7 +36,8 @@ class StageTimer:
     def nested(self, stage: str) -> Iterator[None]:
         """Time the block as another stage."""
         self.count()
-        outer_stage, self.stage = self.stage, stage
+        outer_stage = self.stage
+        self.stage = stage
         try:
             yield
         finally:

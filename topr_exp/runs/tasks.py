@@ -25,7 +25,8 @@ class Task:
 
     def __init__(self, config: Config, *, test_only: bool = False) -> None:
         self.config = config
-        self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
+        self.sets = load_problems(config.data)
+        self.prompter = build_prompter(config.data)
         if test_only:
             self.sets = replace(self.sets, train=[])
 
@@ -39,7 +40,8 @@ class Task:
         Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
         """
         config = self.config
-        n, seed = config.data.eval_n, EVALUATION_SEED
+        n = config.data.eval_n
+        seed = EVALUATION_SEED
         answers = sample_completions(
             sampler.without_mismatch(), policy, questions, n, seed=seed, store=store, label="evaluation"
         )
@@ -81,7 +83,8 @@ class VerificationTask(Task):
             test_seed=EVALUATION_SEED,
             chat_options=config.data.chat_options,
         )
-        self.sets, self.prompter = self.verification.sets, self.verification.prompter
+        self.sets = self.verification.sets
+        self.prompter = self.verification.prompter
         return self.verification.tokens_sampled
 
     def figures(self, answers: Completions, store: Store, folder: Path, iteration: int) -> dict[str, Any]:
@@ -119,7 +122,8 @@ def trained_on(
         questions = {full_question(problem, config.data) for problem in fitting}
     if imported is not None:
         questions |= {full_question(problem, config.data) for problem in imported.problems}
-    of_data, of_log = len(questions & data_questions), len(questions - data_questions)
+    of_data = len(questions & data_questions)
+    of_log = len(questions - data_questions)
     descriptions = []
     if of_data:
         descriptions.append(f"{of_data} {config.task.question_kind}{config.data.described}")

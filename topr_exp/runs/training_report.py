@@ -24,9 +24,11 @@ class TrainingReport:
         token_limit: int | None,
         drops_truncated: bool,
     ) -> None:
-        self.loss, self.in_rounds = loss, in_rounds
+        self.loss = loss
+        self.in_rounds = in_rounds
         self.weighting_key = "effective_positive" if can_solve_for_baseline else "baseline"
-        self.token_limit, self.drops_truncated = token_limit, drops_truncated
+        self.token_limit = token_limit
+        self.drops_truncated = drops_truncated
         self.signs_reported = self.cut_off_reported = False
 
     def describe(self, training_set: TrainingSet) -> None:

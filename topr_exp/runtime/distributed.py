@@ -24,7 +24,8 @@ JOB_ID = "TOPR_JOB_ID"
 CPUS_PER_PROCESS = "TOPR_CPUS_PER_PROCESS"  # to which it may have bound this process
 PEER_ERRORS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
 
-_rank, _world_size = 0, 1
+_rank = 0
+_world_size = 1
 
 
 class PeerGoneError(TOPRError):
@@ -47,12 +48,14 @@ def process_group(device: str) -> Iterator[None]:
     if on_gpu:
         take_gpu(int(os.environ.get("LOCAL_RANK", "0")))
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
-    _rank, _world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    _rank = torch.distributed.get_rank()
+    _world_size = torch.distributed.get_world_size()
     try:
         yield
         torch.distributed.destroy_process_group()  # after an error it could wait for processes that are gone
     finally:
-        _rank, _world_size = 0, 1
+        _rank = 0
+        _world_size = 1
 
 
 def launched_processes() -> int:

@@ -150,7 +150,8 @@ def find_type_fault(stored: dict[str, Any], schema: Any, prefix: str = "") -> st
 
 def has_type(value: Any, hint: Any) -> bool:
     """True if a JSON value has the annotated type."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if hint is Any:
         return True
     if origin in (types.UnionType, typing.Union):
@@ -172,7 +173,8 @@ def has_type(value: Any, hint: Any) -> bool:
 
 def describe_type(hint: Any) -> str:
     """Name an annotated type in a user's words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if hint in TYPE_WORDS:
         return TYPE_WORDS[hint]
     if origin in (types.UnionType, typing.Union):

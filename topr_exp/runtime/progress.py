@@ -139,12 +139,14 @@ class Progress:
     def paused(self, waits_for: str) -> Iterator[None]:
         """Exclude the time of the block, in which the work waits for something, from the rate and the time left."""
         pause_start = time.monotonic()
-        self.waits_for, self.paused_since = waits_for, pause_start
+        self.waits_for = waits_for
+        self.paused_since = pause_start
         try:
             yield
         finally:
             self.start += time.monotonic() - pause_start
-            self.waits_for, self.paused_since = "", None
+            self.waits_for = ""
+            self.paused_since = None
 
     # ---- pace
 
@@ -170,7 +172,8 @@ class Progress:
 
     def rate(self) -> str:
         """Units (or what `rate_unit` names) per second so far."""
-        amount, seconds = self.amount + self.amount_under_way, self.seconds
+        amount = self.amount + self.amount_under_way
+        seconds = self.seconds
         if not amount or seconds <= 0:
             return ""
         rate = f"{amount / seconds:,.0f} {self.rate_unit}/s"
@@ -209,9 +212,11 @@ class Progress:
 
     def _write_lines(self) -> None:
         """Write lines until the work ends or nobody can read them."""
-        pause, end = SECONDS_BETWEEN_LINES, "\n"
+        pause = SECONDS_BETWEEN_LINES
+        end = "\n"
         if self._on_terminal:
-            pause, end = SECONDS_BETWEEN_REWRITES, ""
+            pause = SECONDS_BETWEEN_REWRITES
+            end = ""
         with contextlib.suppress(OSError):
             while not self._end.wait(pause):
                 if _under_way[-1] is self:

@@ -54,7 +54,8 @@ class StopFlag:
     @contextlib.contextmanager
     def immediate(self) -> Iterator[None]:
         """Raise Interrupted as soon as a signal comes during the block, or if one came before it."""
-        outer_value, self._raises_at_once = self._raises_at_once, True
+        outer_value = self._raises_at_once
+        self._raises_at_once = True
         try:
             self.check()
             yield

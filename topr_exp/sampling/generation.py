@@ -72,7 +72,8 @@ def sample_completions(
 
     A shard is a function of the key and its index: it has its own random generator.
     """
-    config, prompts = sampler.config, questions.prompts
+    config = sampler.config
+    prompts = questions.prompts
     shard_size = config.prompts_per_shard
     shard_starts = range(0, len(prompts), shard_size)
     rows_by_shard = tuple(n * len(prompts[start : start + shard_size]) for start in shard_starts)

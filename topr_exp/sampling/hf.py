@@ -143,7 +143,8 @@ class Decoder:
 
     def append_tokens(self, rows: Sequence[Row], draw: TokenDraw) -> list[int]:
         """Append a token to each completion that had not ended; returns the rows that still have not."""
-        tokens, logprobs = draw.tokens.tolist(), draw.logprobs.tolist()
+        tokens = draw.tokens.tolist()
+        logprobs = draw.logprobs.tolist()
         drawable_ids = ids_with_probability(draw.distribution) if self.keeps_drawable else None
         appended = 0
         running = []

@@ -94,7 +94,8 @@ def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
 
 def describe_mismatch(mismatch: dict[str, Any]) -> str:
     """The verdict in a line: whether the sampler's log-probabilities are training's but for rounding."""
-    token, ratio = mismatch["per_token"], mismatch["sequence_ratio"]
+    token = mismatch["per_token"]
+    ratio = mismatch["sequence_ratio"]
     largest = max(abs(token["min"]), abs(token["max"]))
     if "put_in" in mismatch:
         kl = f"KL {mismatch['kl_token']:.2g} a token, {mismatch['kl_answer']:.2g} a completion"

@@ -118,9 +118,11 @@ class VLLM(Sampler):
             release_gpu_memory()  # cached by the last update: the engine needs room for new weights
         if self.engine is not None and self.is_asleep:
             self.wake_engine(self.engine)
-        engine, fingerprint = self.engine, self.engine_fingerprint
+        engine = self.engine
+        fingerprint = self.engine_fingerprint
         if engine is None:
-            engine, fingerprint = self.start_beside_other_runs(policy), self.start_fingerprint
+            engine = self.start_beside_other_runs(policy)
+            fingerprint = self.start_fingerprint
         if self.engine_fingerprint != policy.fingerprint:
             self.engine_fingerprint = ""  # until the check passes
             if fingerprint != policy.fingerprint:
@@ -162,7 +164,8 @@ class VLLM(Sampler):
         if not config.sleep:
             self.stays_in_training = self.beside_training or has_room_to_train(policy, config.gpu_memory_utilization)
         engine = self.next_engine or self.new_engine()
-        self.engine, self.next_engine = engine, None
+        self.engine = engine
+        self.next_engine = None
         self.engine_length = self.max_length
         answer = engine.ask(
             "start",

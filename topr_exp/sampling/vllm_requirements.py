@@ -84,7 +84,8 @@ def torch_requirement(installation: Installation, python: str) -> Requirement:
 
 
 def headers_requirement(installation: Installation) -> Requirement:
-    include, lack = installation.include, None
+    include = installation.include
+    lack = None
     if not (Path(include) / "Python.h").is_file():
         lack = f"{include} has no Python.h, with which Triton compiles: install python3-dev, or let uv install Python"
     return Requirement("Python.h", include, lack)

@@ -103,7 +103,8 @@ class AsyncRounds(Rounds):
                 first_shard, other_indices = 0, None  # as on-policy, where all begin at once
                 if not is_started_now.all():  # groups that begin at another time draw other problems
                     other_problems = np.setdiff1d(np.arange(len(self.collector.questions.prompts)), indices)
-                    first_shard, other_indices = (due - number) * shards, other_problems[due - number :: len(shares)]
+                    first_shard = (due - number) * shards
+                    other_indices = other_problems[due - number :: len(shares)]
                 tables = self.sample_groups(indices[is_started_now], due, first_shard, other_indices=other_indices)
                 self.queue += [Group(table, number, due) for table in tables]
         batch = [group for group in self.queue if group.due == number]
@@ -221,7 +222,8 @@ class AsyncRounds(Rounds):
             for position, part, length, tokens in zip(
                 shard, self.split_groups(table), lengths, kept_tokens, strict=True
             ):
-                group, extra_time = self.queue[position], (longest(part) - length) / rate
+                group = self.queue[position]
+                extra_time = (longest(part) - length) / rate
                 self.queue[position] = Group(part, group.born if tokens else number, group.due + extra_time)
 
     def draw_rest(self, completions: pa.Table, kept_tokens: np.ndarray, seed: tuple[int, ...]) -> pa.Table:
@@ -233,7 +235,9 @@ class AsyncRounds(Rounds):
         assert isinstance(collector.sampler, HFSampler)
         problem_index = completions["problem"].to_numpy()
         rows = zip(*(completions[name].to_pylist() for name in ("tokens", "sampler_logp", "finish")), strict=True)
-        samples, growing, prompts = [], [], []
+        samples = []
+        growing = []
+        prompts = []
         for row, ((tokens, logp, finish), keep) in enumerate(zip(rows, kept_tokens, strict=True)):
             is_growing = len(tokens) > keep
             samples.append(Sample(tokens[:keep], logp[:keep], "length" if is_growing else finish))
@@ -286,9 +290,11 @@ class AsyncRounds(Rounds):
 
     def restore(self, checkpoint: Path) -> None:
         table, state = read_table(checkpoint / QUEUE)
-        self.begun, self.now = state["begun"], state["now"]
+        self.begun = state["begun"]
+        self.now = state["now"]
         self.usage = {kind: Usage(*counts) for kind, counts in state["usage"].items()}
         self.summary = state["summary"]  # its names, where an update samples nothing
         for part in self.split_groups(table):
-            born, due = part["born"][0].as_py(), part["due"][0].as_py()
+            born = part["born"][0].as_py()
+            due = part["due"][0].as_py()
             self.queue.append(Group(part.drop_columns(["born", "due"]), born, due))

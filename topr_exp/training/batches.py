@@ -35,7 +35,8 @@ def loss_batch(
 
 def batch_of_rows(training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
     """Build the batch of single completions, one a row."""
-    completions, groups = training_set.completions, training_set.groups
+    completions = training_set.completions
+    groups = training_set.groups
 
     def numbers(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=logp.device)

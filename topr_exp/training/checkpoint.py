@@ -52,7 +52,8 @@ def save(
 
     Every process of the run has to call it.
     """
-    path, is_main = folder / f"step-{step:08d}", distributed.is_main_process()
+    path = folder / f"step-{step:08d}"
+    is_main = distributed.is_main_process()
     with atomic_folder(path) if is_main else disk_errors(f"write {path}") as target:
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
@@ -102,7 +103,8 @@ def row_share(weight: Tensor) -> RowShare:
     """The part of a weight's rows that this process holds."""
     if not isinstance(weight, DTensor):
         return RowShare(0, 1, distributed.is_main_process())
-    mesh, dimension = weight.device_mesh, sharding_dimension(weight)
+    mesh = weight.device_mesh
+    dimension = sharding_dimension(weight)
     copy_indices = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != dimension]
     return RowShare(mesh.get_local_rank(dimension), mesh.size(dimension), not any(copy_indices))
 
@@ -155,8 +157,10 @@ def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Te
     dimensions = len(files[0].get_slice(tensor_name).get_shape())
     if not follows_rows(key, dimensions, weight):
         return files[0].get_tensor(tensor_name)
-    rows, share = weight.shape[0], row_share(weight)
-    rows_per_process, rows_per_file = -(-rows // share.part_count), -(-rows // len(files))
+    rows = weight.shape[0]
+    share = row_share(weight)
+    rows_per_process = -(-rows // share.part_count)
+    rows_per_file = -(-rows // len(files))
     start = min(share.part_index * rows_per_process, rows)
     end = min(start + rows_per_process, rows)
     pieces = []
@@ -181,5 +185,6 @@ def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer)
     value = value.to(weight.device)
     if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):
         return value
-    shape, stride = weight.shape, weight.stride()
+    shape = weight.shape
+    stride = weight.stride()
     return DTensor.from_local(value, weight.device_mesh, weight.placements, shape=shape, stride=stride)

@@ -42,9 +42,14 @@ class Collector:
         iteration: int,
         stage_timer: StageTimer,
     ) -> None:
-        self.trainer, self.questions, self.sampler = trainer, questions, sampler
-        self.grader, self.reference = grader, reference
-        self.n, self.iteration, self.stage_timer = n, iteration, stage_timer
+        self.trainer = trainer
+        self.questions = questions
+        self.sampler = sampler
+        self.grader = grader
+        self.reference = reference
+        self.n = n
+        self.iteration = iteration
+        self.stage_timer = stage_timer
         self.report_scored: Callable[[int], None] = lambda tokens: None
 
     def report_scored_tokens_to(self, report: Callable[[int], None]) -> None:

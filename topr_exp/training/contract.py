@@ -18,7 +18,9 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     if not isinstance(output, LossOutput):
         raise TOPRError(f"{must_return} a topr_exp.types.LossOutput(loss, metrics); got {described(output)}")
     unit, side = ("pair", batch.chosen) if isinstance(batch, PairBatch) else ("completion", batch)
-    count, device, losses = len(side.logp), side.logp.device, output.loss
+    count = len(side.logp)
+    device = side.logp.device
+    losses = output.loss
     if not has_shape(losses, count):
         raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {described(losses)}")
     if losses.dtype not in LOSS_DTYPES:
@@ -40,13 +42,15 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
 def checked_signals(loss: Any, batch: Batch | PairBatch) -> dict[str, Tensor]:
     """The loss's signals over the global batch; TOPRError unless they are a tensor [B] for each of its names."""
     assert isinstance(batch, Batch), "a loss of pairs has no signals"
-    count, must_return = len(batch.logp), f"signals of algo={loss.name} must return"
+    count = len(batch.logp)
+    must_return = f"signals of algo={loss.name} must return"
     with torch.no_grad():
         signals = loss.signals(batch)
     if not isinstance(signals, dict):
         raise TOPRError(f"{must_return} tensors by name, as in {{'limit': ...}}; got {described(signals)}")
     if signals.keys() != loss.signal_names:
-        names, returned = ", ".join(sorted(loss.signal_names)), ", ".join(sorted(signals))
+        names = ", ".join(sorted(loss.signal_names))
+        returned = ", ".join(sorted(signals))
         raise TOPRError(f"{must_return} {names}, its signal_names; got {returned or 'nothing'}")
     for name, signal in signals.items():
         if not has_shape(signal, count):

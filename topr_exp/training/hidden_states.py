@@ -64,7 +64,8 @@ class Inputs:
             return logits
         ids, counts = self.drawable_columns
         end = start + len(logits)
-        first_id, last_id = counts[:start].sum(), counts[:end].sum()
+        first_id = counts[:start].sum()
+        last_id = counts[:end].sum()
         rows = np.repeat(np.arange(len(logits)), counts[start:end])
         mask = torch.full_like(logits, -torch.inf)
         mask[torch.from_numpy(rows), torch.from_numpy(ids[first_id:last_id])] = 0

@@ -122,7 +122,8 @@ def score_completions(
     key = {"weights": policy.fingerprint, **policy.numerics_key, "version": VERSION}
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
-    stored, table = completions.stored, completions.derived_table(store, "logprobs", key)
+    stored = completions.stored
+    table = completions.derived_table(store, "logprobs", key)
     assert stored is not None
 
     def score_shard(shard: int) -> pa.Table:

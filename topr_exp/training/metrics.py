@@ -85,7 +85,8 @@ class MetricAccumulator:
 
         ages: updates, by group. of_mu: with metrics that compare with μ.
         """
-        delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
+        delta = torch.cat(self.delta).double()
+        positive = torch.cat(self.positive)
         record = {
             "loss": self.loss / divisor,
             "positive_share": float(positive.double().mean()),

@@ -60,7 +60,10 @@ class Adafactor(torch.optim.Optimizer):
     mean over all. Tensors of 3 or more dimensions are stacks of matrices: only norm and root mean square need a sum.
     """
 
-    EPSILON, LARGEST_RMS, DECAY = 1e-30, 1.0, -0.8  # transformers' defaults
+    # transformers' defaults
+    EPSILON = 1e-30
+    LARGEST_RMS = 1.0
+    DECAY = -0.8
 
     def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})

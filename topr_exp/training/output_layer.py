@@ -167,7 +167,8 @@ class SplitLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (hidden,), (gradient,) = ctx.saved_tensors, gradients
+        (hidden,) = ctx.saved_tensors
+        (gradient,) = gradients
         layer: OutputLayer = ctx.layer
         hidden_gradient = layer.hidden_gradient(gradient) if ctx.needs_input_grad[0] else None
         weight_gradient = None

@@ -78,7 +78,9 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     def add_segment(tokens: Ids, parent: Segment | None) -> Segment:
         depth = parent_index = start = 0
         if parent is not None:
-            depth, parent_index, start = parent.depth + 1, parent.index, parent.start + len(parent.tokens)
+            depth = parent.depth + 1
+            parent_index = parent.index
+            start = parent.start + len(parent.tokens)
         segment = Segment(tokens, start, depth, len(levels[depth]), parent_index)
         levels[depth].append(segment)
         return segment
@@ -151,7 +153,8 @@ class Layout(NamedTuple):
 
 def tree_cost(tree: Tree, weights: int, attention: int) -> float:
     """Estimate the operations of a forward pass over a tree."""
-    total, width_above = 2.0 * weights * len(tree.ids), 0
+    total = 2.0 * weights * len(tree.ids)
+    width_above = 0
     for level in tree.levels:
         width = int(lengths_of(level).max())
         pairs = len(level) * width * (width_above + width if width_above else width / 2)

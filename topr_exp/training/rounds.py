@@ -31,7 +31,8 @@ from topr_exp.training.collection import Collector, Indices
 from topr_exp.training.trainer import Journal
 from topr_exp.types import TOPRError
 
-BUFFER, ROUND = "buffer.arrow", "round.arrow"
+BUFFER = "buffer.arrow"
+ROUND = "round.arrow"
 SUMMARY = ("sampled_correct", "sampled_length", "sampler_gap")  # of a round, in its records
 ORDERS_PER_ROUND = 1_000_000  # in the numbers that name the orders of examples
 
@@ -63,9 +64,15 @@ class Rounds:
         seed: int,
         mu_is_samplers: bool,
     ) -> None:
-        self.collector, self.compose, self.schedule, self.selection = collector, compose, schedule, selection
-        self.trainer, self.n, self.iteration = collector.trainer, collector.n, collector.iteration
-        self.seed, self.mu_is_samplers = seed, mu_is_samplers
+        self.collector = collector
+        self.compose = compose
+        self.schedule = schedule
+        self.selection = selection
+        self.trainer = collector.trainer
+        self.n = collector.n
+        self.iteration = collector.iteration
+        self.seed = seed
+        self.mu_is_samplers = mu_is_samplers
         self.gap_reported = False
         # The round under way.
         self.table: pa.Table = None
@@ -77,7 +84,9 @@ class Rounds:
 
     def run(self, journal: Journal, save_every: float) -> None:
         """Every remaining round, with a checkpoint every `save_every` seconds and on a signal."""
-        schedule, trainer, collector = self.schedule, self.trainer, self.collector
+        schedule = self.schedule
+        trainer = self.trainer
+        collector = self.collector
         assert schedule.updates is not None
         assert schedule.rounds is not None
         assert schedule.prompts is not None
@@ -105,13 +114,15 @@ class Rounds:
                     journal.log({"iteration": self.iteration, "round": number, **self.summary, **record})
                     share = self.summary["sampled_correct"]  # not a number where nothing was sampled
                     note = "" if math.isnan(share) else f"{100 * share:.0f} % of the samples correct"
-                    completions, prompts = record["tokens"], record["prompt_tokens"]
+                    completions = record["tokens"]
+                    prompts = record["prompt_tokens"]
                     progress.update(1, completions + prompts, note, of_completions=completions)
                     trainer.checkpoint(journal, steps, save_every, self.serialized)
 
     def choose_examples(self, training_set: TrainingSet, number: int, position: int) -> Examples:
         """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
-        size, whole_groups = self.trainer.config.batch_size, self.trainer.config.whole_groups
+        size = self.trainer.config.batch_size
+        whole_groups = self.trainer.config.whole_groups
         epoch, part = divmod(position, math.ceil(len(training_set) / size))
         order_number = ORDERS_PER_ROUND * (number + 1) + epoch
         order = training_set.order(self.seed, self.iteration, order_number, whole_groups=whole_groups)
@@ -125,8 +136,10 @@ class Rounds:
         self.summary = self.summarize_drawn()
         self.refuse_empty_batch(batch, number)
         self.summary |= batch.metrics
-        self.table, self.ages = pa.concat_tables(batch.groups).combine_chunks(), batch.ages
-        self.drawn, self.problems_kept = [], 0
+        self.table = pa.concat_tables(batch.groups).combine_chunks()
+        self.ages = batch.ages
+        self.drawn = []
+        self.problems_kept = 0
         return batch.is_stale
 
     def draw_batch(self, number: int) -> RoundBatch:
@@ -180,7 +193,8 @@ class Rounds:
 
         With `compose.pass_rate`, other problems (default: all) are drawn until enough pass, at most `max_draws` times.
         """
-        group_count, drawn_indices = len(indices), indices[:0]
+        group_count = len(indices)
+        drawn_indices = indices[:0]
         if other_indices is None:
             other_indices = np.arange(len(self.collector.questions.prompts))
         groups: list[pa.Table] = []
@@ -212,7 +226,8 @@ class Rounds:
 
     def choose_prompts(self, number: int) -> tuple[Indices, list[int]]:
         """The problems that a round samples, and the buffer's groups that take the place of the others."""
-        count, total = self.schedule.prompts, len(self.collector.questions.prompts)
+        count = self.schedule.prompts
+        total = len(self.collector.questions.prompts)
         assert count is not None
         rng = random_generator(self.seed, self.iteration, f"round {number}")
         replayed = int((rng.random(count) < self.schedule.replay).sum()) if self.buffer else 0
@@ -243,7 +258,8 @@ class Rounds:
 
     def describe_sampled(self, table: pa.Table) -> dict[str, float]:
         """Summarize sampled completions, kept or not."""
-        completions, config = self.collector.completions(table), self.collector.sampler.config
+        completions = self.collector.completions(table)
+        config = self.collector.sampler.config
         gap = measure_mismatch(completions.lists("logp"), completions.lists("sampler_logp"), config)
         summary = {
             "sampled_correct": float(completions.is_correct.mean()),
@@ -278,7 +294,8 @@ class Rounds:
         """Restore the state that `serialized` gave a checkpoint."""
         if self.schedule.replay > 0:
             table, state = read_table(checkpoint / BUFFER)
-            self.buffer, self.summary = self.split_groups(table), state["summary"]
+            self.buffer = self.split_groups(table)
+            self.summary = state["summary"]
         if self.is_within_round():
             self.table, state = read_table(checkpoint / ROUND)
             self.summary = state["summary"]

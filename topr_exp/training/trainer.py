@@ -53,9 +53,13 @@ class Trainer:
         layout: SingleProcess,
         stop: StopFlag | None = None,
     ) -> None:
-        self.policy, self.loss, self.config, self.folder = policy, loss, config, folder
+        self.policy = policy
+        self.loss = loss
+        self.config = config
+        self.folder = folder
         self.reference = reference.model if reference is not None else None
-        self.layout, self.stop = layout, stop or StopFlag()
+        self.layout = layout
+        self.stop = stop or StopFlag()
         if config.compile:
             compile_layers(policy.model)
         self.has_signals = bool(loss.signal_names)
@@ -71,7 +75,8 @@ class Trainer:
             is_alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
             self.recompute = not is_alone_on_gpu
         self.report: Callable[[int], None] = lambda tokens: None
-        self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
+        self.saved = time.monotonic()  # when a checkpoint was last written
+        self.saving = 0.0  # seconds that it took
 
     def report_tokens_to(self, report: Callable[[int], None]) -> None:
         """Call `report` with the tokens, prompts too, of each micro-batch that is done."""
@@ -101,7 +106,8 @@ class Trainer:
         self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
     ) -> None:
         """Save when it is time; save and stop when a signal asked for that."""
-        stop, start_time = self.stop.share(), time.monotonic()
+        stop = self.stop.share()
+        start_time = time.monotonic()
         if stop or distributed.broadcast(self.step < steps and self.should_save(start_time, every)):
             journal.before_checkpoint(self.step, steps)
             self.save(extra())
@@ -125,7 +131,8 @@ class Trainer:
         expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
         not, when memory runs out, and without optim.skip_nonfinite when the loss or the gradient is not finite.
         """
-        start_time, config = time.monotonic(), self.config
+        start_time = time.monotonic()
+        config = self.config
         rate = learning_rate(config, self.step, updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -142,7 +149,8 @@ class Trainer:
                 self.optimizer.step()
             else:
                 self.skip_or_stop(metrics, training_set, examples)
-        divisor, has_mu = self.divisor(training_set, examples), training_set.completions.has("mu_logp")
+        divisor = self.divisor(training_set, examples)
+        has_mu = training_set.completions.has("mu_logp")
         return {
             "step": self.step,
             "samples": self.samples,
@@ -187,7 +195,8 @@ class Trainer:
 
     def accumulate_gradients(self, training_set: TrainingSet, examples: Examples) -> MetricAccumulator:
         """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
-        metrics, divisor = MetricAccumulator(), self.divisor(training_set, examples)
+        metrics = MetricAccumulator()
+        divisor = self.divisor(training_set, examples)
         batches = micro_batches(self.policy.model, training_set, examples, self.config.micro_batch_size)
         self.zero_grad()
         global_signals = None

@@ -68,7 +68,8 @@ def padded_levels(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[
             parents = np.array([segment.parent_index for segment in segments], dtype=np.int64)
             ancestors = [*(rows[parents] for rows in ancestors), parents]
         lengths = lengths_of(segments)
-        start, end = end, end + int(lengths.sum())
+        start = end
+        end = end + int(lengths.sum())
         width = row_width(int(lengths.max()), device)
         is_token = np.arange(width) < lengths[:, None]
         level = PaddedLevel(
@@ -209,7 +210,8 @@ def why_not_exact(model: Any) -> str | None:
 
 def layout_for(model: Any, sequences: Sequences) -> Layout:
     """Choose the cheapest layout that is exact for a model."""
-    config, base = model.config, model.base_model
+    config = model.config
+    base = model.base_model
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     weights = sum(weight.numel() for weight in base.parameters()) - base.get_input_embeddings().weight.numel()
     weights_of_layer = weights // config.num_hidden_layers

@@ -176,5 +176,7 @@ def cell(figure: dict[str, float | None] | None) -> str:
     """A figure in per cent with its interval."""
     if figure is None or figure["value"] is None:
         return "–"
-    value, low, high = f"{100 * figure['value']:.1f}", figure["low"], figure["high"]
+    value = f"{100 * figure['value']:.1f}"
+    low = figure["low"]
+    high = figure["high"]
     return value if low is None or high is None else f"{value} [{100 * low:.1f}, {100 * high:.1f}]"

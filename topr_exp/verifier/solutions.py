@@ -123,7 +123,8 @@ def record_tally(path: Path, iteration: int, problems: Any, tally: figures.Tally
     if fault not in ("", MISSING):
         warn(f"{path} is damaged: it {fault}; what earlier evaluations wrote there is lost")
     record["problems"] = [problem.id for problem in problems]
-    record["solutions"], record["verifications"] = tally.solutions, tally.verifications
+    record["solutions"] = tally.solutions
+    record["verifications"] = tally.verifications
     contributions = {name: values.tolist() for name, values in tally.values.items()}
     record.setdefault("iterations", {})[str(iteration)] = contributions
     if distributed.is_main_process():
