@@ -25,7 +25,9 @@ def answer(args: Namespace) -> int:
     for option in ("experimental_rerun", "config_path", "config_name", "hydra_help", "info", "shell_completion"):
         if getattr(args, option):
             raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
-    return show(args) if args.help or args.cfg else start(args)
+    if args.help or args.cfg:
+        return show(args)
+    return start(args)
 
 
 def start(args: Namespace) -> int:

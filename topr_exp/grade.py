@@ -53,7 +53,9 @@ def _grade(options: argparse.Namespace) -> int:
     verdicts = ", ".join(f"{counts[name]} {name}" for name in (*VERDICTS, "malformed"))
     lines_per_second = line_count / (time.monotonic() - start_time)
     print(f"{verdicts}; {lines_per_second:,.0f} lines a second", file=sys.stderr)
-    return 1 if counts["malformed"] else 0
+    if counts["malformed"]:
+        return 1
+    return 0
 
 
 def _add_verdicts(rows: list[dict[str, Any]], grader: Grader) -> None:

@@ -130,7 +130,9 @@ def hints_of(schema: Any) -> dict[str, Any]:
 def options_of(hint: Any) -> tuple[Any, ...]:
     """The types that an annotation allows."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    return typing.get_args(hint) if is_union else (hint,)
+    if is_union:
+        return typing.get_args(hint)
+    return (hint,)
 
 
 def convert(key: str, value: Any, hint: Any) -> Any:
@@ -163,7 +165,9 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 def choices_of(option: Any) -> Collection[str]:
     """The words that a Literal lists; none of another type."""
-    return typing.get_args(option) if typing.get_origin(option) is Literal else ()
+    if typing.get_origin(option) is Literal:
+        return typing.get_args(option)
+    return ()
 
 
 def describe(option: Any) -> str:
@@ -176,7 +180,9 @@ def describe(option: Any) -> str:
     if typing.get_origin(option) is dict:
         return "{_target_: package.module.name}"
     if typing.get_origin(option) is list:
-        return "a list of texts, as in [a, b]" if typing.get_args(option) == (str,) else "a list, as in [1, 2]"
+        if typing.get_args(option) == (str,):
+            return "a list of texts, as in [a, b]"
+        return "a list, as in [1, 2]"
     return words.get(option, str(option))
 
 
@@ -184,13 +190,17 @@ def plain(value: Any) -> Any:
     """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
-        return {"_target_": target, **values} if (target := class_path(value)) else values
+        if target := class_path(value):
+            return {"_target_": target, **values}
+        return values
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, float) and math.isinf(value):
-        return ".inf" if value > 0 else "-.inf"
+        if value > 0:
+            return ".inf"
+        return "-.inf"
     return value
 
 
@@ -200,7 +210,9 @@ def literal(value: Any) -> Any:
         return {key: literal(item) for key, item in value.items()}
     if isinstance(value, list):
         return [literal(item) for item in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
+    return value
 
 
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -220,14 +232,18 @@ def class_path(value: Any) -> str | None:
     kind = type(value)
     has_method = any(callable(getattr(kind, name, None)) for name in ("problems", "build_sampler"))
     is_target = has_method or hasattr(kind, "needs")
-    return f"{kind.__module__}.{kind.__qualname__}" if is_target else None
+    if is_target:
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return None
 
 
 def show(value: Any) -> str:
     """A value as it is written on the command line."""
     if value is None:
         return "null"
-    return str(value).lower() if isinstance(value, bool) else str(plain(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(plain(value))
 
 
 def first_line(error: BaseException) -> str:
@@ -302,8 +318,12 @@ def shown(value: Any) -> str:
     """A value in a name, such as 1e-3."""
     if isinstance(value, float):
         readable = value == 0 or 0.01 <= abs(value) < 1e5
-        return f"{value:g}" if readable else re.sub(r"\.?0*e\+?(-?)0*", r"e\1", f"{value:e}")
-    return "-".join(map(shown, value)) if isinstance(value, list) else safe(str(plain(value)))
+        if readable:
+            return f"{value:g}"
+        return re.sub(r"\.?0*e\+?(-?)0*", r"e\1", f"{value:e}")
+    if isinstance(value, list):
+        return "-".join(map(shown, value))
+    return safe(str(plain(value)))
 
 
 def hashed(name: str, decides: Any) -> str:

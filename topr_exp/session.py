@@ -34,7 +34,9 @@ class Session:
 
     def store_of(self, iteration: int) -> Store:
         """The store for completions of an iteration's weights; 0: the starting model."""
-        return self.shared_store if iteration == 0 else self.run_store
+        if iteration == 0:
+            return self.shared_store
+        return self.run_store
 
     def check_sources(self) -> None:
         """Raise TOPRError where a shard that the run read has changed: nothing made of it may be saved."""

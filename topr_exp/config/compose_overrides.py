@@ -50,7 +50,9 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     parser.add_argument("--version", action="version", version=f"topr_exp {__version__}")
     args, unknown = parser.parse_known_intermixed_args(words)
     refuse_dashes(unknown, words)
-    return args if not unknown else parser.parse_intermixed_args(words)
+    if unknown:
+        return parser.parse_intermixed_args(words)
+    return args
 
 
 def refuse_dashes(unknown: Sequence[str], words: Sequence[str]) -> None:

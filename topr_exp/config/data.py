@@ -188,7 +188,9 @@ class DataConfig(Section, ABC):
     def asked_as(self) -> str | None:
         """Whose template and worked examples are taken: those of the grader; None for a grader of the user's own."""
         answer_format = ASKED_AS.get(self.grader_name, self.grader_name)
-        return answer_format if answer_format in ENDINGS else None
+        if answer_format in ENDINGS:
+            return answer_format
+        return None
 
     def solution(self, problem: Problem) -> str | None:
         """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""

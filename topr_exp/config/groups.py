@@ -37,7 +37,9 @@ class TaskConfig(Section):
     @property
     def question_kind(self) -> str:
         """Relation of the model's questions to the problems of the data, as a prefix of their description."""
-        return "solutions to " if self.verifies else ""
+        if self.verifies:
+            return "solutions to "
+        return ""
 
 
 def is_lag(lag: int | list[float]) -> bool:
@@ -92,7 +94,9 @@ class ScheduleConfig(Section):
     @property
     def lags(self) -> list[float]:
         """Shares of the lags 0, 1, 2, ..."""
-        return self.lag if isinstance(self.lag, list) else [*[0.0] * (self.lag or 0), 1.0]
+        if isinstance(self.lag, list):
+            return self.lag
+        return [*[0.0] * (self.lag or 0), 1.0]
 
 
 EVALUATION_SEED = 0  # of the samples of every evaluation
@@ -159,7 +163,9 @@ class OptimConfig(Section):
 
     @property
     def former(self) -> dict[str, Any]:
-        return {"betas": [*ADAMW_BETAS]} if self.name == "adamw" else {}
+        if self.name == "adamw":
+            return {"betas": [*ADAMW_BETAS]}
+        return {}
 
     @property
     def score_batch_size(self) -> int:
@@ -200,7 +206,9 @@ def unit_of(needs: frozenset[str]) -> Unit:
     """Unit that an algorithm with these needs trains on."""
     if "pairs" in needs:
         return "pairs"
-    return "groups" if "groups" in needs else "examples"
+    if "groups" in needs:
+        return "groups"
+    return "examples"
 
 
 def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:

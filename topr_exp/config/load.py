@@ -236,7 +236,9 @@ def quotient(dividend: int, divisor: int) -> int:
 
 def pinned(name: str, revision: str, *, _root_: Any) -> str | None:
     """`${pinned:NAME,REVISION}` in a model's YAML: its revision on the hub; null where model.path is another model."""
-    return revision if OmegaConf.select(_root_, "model.path") == name else None
+    if OmegaConf.select(_root_, "model.path") == name:
+        return revision
+    return None
 
 
 OmegaConf.register_new_resolver("pinned", pinned, replace=True)

@@ -221,4 +221,6 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return stored if isinstance(stored, dict) else {}
+    if isinstance(stored, dict):
+        return stored
+    return {}

@@ -24,9 +24,13 @@ def sampler_here(*, _root_: Any) -> str:
     _root_: the choices of the groups. A job of another cluster than `local` is taken to have a GPU.
     """
     gpu_elsewhere = OmegaConf.select(_root_, "cluster") != "local"
-    return "vllm" if why_not_vllm(gpu_elsewhere) is None else "hf"
+    if why_not_vllm(gpu_elsewhere) is None:
+        return "vllm"
+    return "hf"
 
 
 def by_sampler(hf: Any, vllm: Any, *, _root_: Any) -> Any:
     """`${by_sampler:HF,VLLM}` in a YAML: the first, or the second where vLLM samples."""
-    return vllm if OmegaConf.select(_root_, "sampler.name") == "vllm" else hf
+    if OmegaConf.select(_root_, "sampler.name") == "vllm":
+        return vllm
+    return hf

@@ -82,15 +82,21 @@ class Benchmarks(DataConfig):
         return self.source
 
     def hub_name(self, split: str) -> str | None:
-        return ORIGINS[self.name, split].path if self.source == "hub" else None
+        if self.source == "hub":
+            return ORIGINS[self.name, split].path
+        return None
 
     @property
     def grader_name(self) -> str:
-        return super().grader_name if self.grader is not None else self.name
+        if self.grader is not None:
+            return super().grader_name
+        return self.name
 
     @property
     def asked_as(self) -> str:
-        return self.grader if isinstance(self.grader, str) and self.grader in ENDINGS else self.name
+        if isinstance(self.grader, str) and self.grader in ENDINGS:
+            return self.grader
+        return self.name
 
     @property
     def former(self) -> dict[str, Any]:
@@ -172,7 +178,9 @@ def read_gsm8k(problem_id: str, where: str, row: dict[str, Any]) -> Problem | No
     """The problem of a row of GSM8K; None without a readable answer."""
     gold = gsm8k_gold(text_of(where, row, "answer"))
     question = text_of(where, row, "question")
-    return Problem(problem_id, question, gold) if gold is not None else None
+    if gold is not None:
+        return Problem(problem_id, question, gold)
+    return None
 
 
 def read_math(problem_id: str, where: str, row: dict[str, Any]) -> Problem | None:
@@ -197,7 +205,9 @@ def gsm8k_gold(solution: str) -> str | None:
     _, mark, tail = solution.rpartition("####")
     number = tail.strip().replace(",", "").replace("$", "")
     is_number = re.fullmatch(r"[-+]?[0-9]+(?:\.[0-9]+)?", number) is not None
-    return number if mark and is_number else None
+    if mark and is_number:
+        return number
+    return None
 
 
 def math_gold(solution: str) -> str | None:

@@ -119,7 +119,9 @@ class Story:
 
     @property
     def _pronoun(self) -> str:
-        return "She" if self._who in SHE else "He"
+        if self._who in SHE:
+            return "She"
+        return "He"
 
     def _choose_sentence(self, sentences: Sequence[str], n: int) -> str:
         return self._rng.choice(sentences).format(

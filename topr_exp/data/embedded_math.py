@@ -29,7 +29,9 @@ def fraction(numerator: int, denominator: int) -> str:
 def coefficient(number: int) -> str:
     """A number with its sign, as before a variable: +3, -2, + for 1."""
     signed = f"{number:+d}"
-    return signed[0] if abs(number) == 1 else signed
+    if abs(number) == 1:
+        return signed[0]
+    return signed
 
 
 def root(factor: int, radicand: int) -> str:

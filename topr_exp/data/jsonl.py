@@ -62,7 +62,9 @@ class JsonLines(DataConfig):
 
     def origin(self, split: str) -> str:
         path, is_shared = self.file_of(split)
-        return f"{path}, {self.test_share:g} of it to test on" if is_shared else str(path)
+        if is_shared:
+            return f"{path}, {self.test_share:g} of it to test on"
+        return str(path)
 
     def why_empty(self, split: str) -> str:
         path, is_shared = self.file_of(split)

@@ -181,7 +181,9 @@ def refuse_no_number(where: str, gold: str) -> None:
 def level_of(value: object) -> int | None:
     """1 to 5 for a level as MATH writes it, "Level 3"; None for anything else."""
     digits = str(value).removeprefix("Level ")
-    return int(digits) if digits in ("1", "2", "3", "4", "5") else None
+    if digits in ("1", "2", "3", "4", "5"):
+        return int(digits)
+    return None
 
 
 def text_of(where: str, row: dict[str, Any], field: str, *, hint: str = "") -> str:
@@ -196,4 +198,6 @@ def text_of(where: str, row: dict[str, Any], field: str, *, hint: str = "") -> s
 
 def as_text(value: object) -> str:
     """A text unchanged, anything else as JSON: numbers keep their digits, lists and objects are for a grader."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

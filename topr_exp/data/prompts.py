@@ -99,7 +99,9 @@ def default_template(config: DataConfig) -> str:
     if config.asked_as is not None:
         templates = CHAT_TEMPLATES if config.chat else TEMPLATES
         return templates[config.asked_as]
-    return "{question}" if config.chat else "Question: {question}\nAnswer:"
+    if config.chat:
+        return "{question}"
+    return "Question: {question}\nAnswer:"
 
 
 def load_shots(config: DataConfig) -> tuple[Problem, ...]:

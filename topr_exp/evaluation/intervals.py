@@ -76,7 +76,9 @@ def standard_error(values: Values, clusters: Clusters | None = None) -> float | 
     With clusters, sums of problems with the same number take the place of single values.
     """
     if clusters is None:
-        return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+        if len(values) > 1:
+            return float(values.std(ddof=1)) / math.sqrt(len(values))
+        return None
     excess = np.bincount(clusters, weights=values - values.mean())
     count = len(excess)
     if count == 1:

@@ -106,7 +106,9 @@ def _is_chain(node: Node) -> bool:
 
 def _chain_items(node: Node) -> tuple[Node, ...]:
     """The parts of a chain; anything else is a chain of one."""
-    return node.items if isinstance(node, Group) and node.kind == "=" else (node,)
+    if isinstance(node, Group) and node.kind == "=":
+        return node.items
+    return (node,)
 
 
 def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
@@ -126,7 +128,9 @@ def _all_same(pairs: Iterable[tuple[Node, Node]], leaf: LeafRule) -> Verdict3:
         if verdict is False:
             return False
         undecided |= verdict is None
-    return None if undecided else True
+    if undecided:
+        return None
+    return True
 
 
 def _same_unordered(gold_items: list[Node], answer_items: list[Node], leaf: LeafRule) -> Verdict3:
@@ -145,7 +149,9 @@ def _same_unordered(gold_items: list[Node], answer_items: list[Node], leaf: Leaf
         partner = next((index for index, equal in enumerate(row) if equal and index not in paired_answers), None)
         if partner is None:
             is_open = any(None in row for row in verdicts)
-            return None if is_open else False
+            if is_open:
+                return None
+            return False
         paired_answers.add(partner)
     return True
 

@@ -54,7 +54,9 @@ def rational_value(tokens: Tokens) -> Fraction | None:
     try:
         if all(token in _LITERAL or number_like(token) for token in tokens):
             tree = _parse(tokens, literal=True)
-            return None if tree is None else evaluate(tree, _exact_value)
+            if tree is None:
+                return None
+            return evaluate(tree, _exact_value)
         if repeating := _REPEATING.fullmatch("".join(tokens)):
             return _repeating_value(*repeating.groups())
         if _SCIENTIFIC.fullmatch(" ".join(tokens)):
@@ -77,7 +79,9 @@ def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
         tree = parser.sum()
     except (UnreadableError, RecursionError):
         return None
-    return tree if parser.at == len(tokens) else None
+    if parser.at == len(tokens):
+        return tree
+    return None
 
 
 class _Parser:
@@ -91,7 +95,9 @@ class _Parser:
     def _peek(self, ahead: int = 0) -> str:
         """The token so many ahead; "" behind the end."""
         position = self.at + ahead
-        return self.tokens[position] if position < len(self.tokens) else ""
+        if position < len(self.tokens):
+            return self.tokens[position]
+        return ""
 
     def _next(self) -> str:
         self.at += 1
@@ -99,7 +105,9 @@ class _Parser:
 
     def _accept(self, *expected: str) -> str:
         """Take the next token if it is one of these, else return ""."""
-        return self._next() if self._peek() in expected else ""
+        if self._peek() in expected:
+            return self._next()
+        return ""
 
     def _take(self, expected: str) -> None:
         if not self._accept(expected):
@@ -119,7 +127,9 @@ class _Parser:
         negative = False
         while sign := self._accept("+", "-"):
             negative ^= sign == "-"
-        return ("-", self._term()) if negative else self._term()
+        if negative:
+            return ("-", self._term())
+        return self._term()
 
     def _term(self) -> Tree:
         """Factors side by side or with *; beside names a slash only between single factors, or behind a product."""
@@ -181,7 +191,9 @@ class _Parser:
             raise UnreadableError
         if number_like(token):
             number = ("number", token)
-            return ("*", number, _RADIANS_PER_DEGREE) if self._accept(r"\circ") else number
+            if self._accept(r"\circ"):
+                return ("*", number, _RADIANS_PER_DEGREE)
+            return number
         if token in _CONSTANTS and self._peek() != "_":
             return ("constant", _CONSTANTS[token])
         if (token.isalpha() and token.isascii()) or token in GREEK:
@@ -226,7 +238,9 @@ class _Parser:
                 raise UnreadableError
             argument = ("*", argument, self._power())
         applied = (name[1:], argument)
-        return applied if power is None else ("^", applied, power)
+        if power is None:
+            return applied
+        return ("^", applied, power)
 
 
 # ---- exact values

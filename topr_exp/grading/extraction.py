@@ -149,7 +149,9 @@ def _own_text(completion: str, start: re.Pattern[str]) -> str | None:
     if first_start is None:
         return None
     end = END_OF_ANSWER.search(text, first_start.end())
-    return text if end is None else text[: end.start()]
+    if end is None:
+        return text
+    return text[: end.start()]
 
 
 def _after_thought(completion: str) -> str:
@@ -248,7 +250,9 @@ def _statement(text: str) -> str | None:
     sentence = text if stop is None else text[: stop.start()]
     boxed = last_boxed(sentence)
     answer = without_punctuation(sentence if boxed is None else boxed)
-    return answer if _says_something(answer) else None
+    if _says_something(answer):
+        return answer
+    return None
 
 
 def _says_something(text: str) -> bool:

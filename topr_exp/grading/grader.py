@@ -266,12 +266,16 @@ def _is_number(value: Any) -> bool:
 def version(name: str) -> str:
     """Identify a grader in store keys, so that a changed one grades again: its version, or your file's content."""
     path = source_file(name)
-    return GRADER_VERSION if path is None else f"{GRADER_VERSION} {file_digest(path)}"
+    if path is None:
+        return GRADER_VERSION
+    return f"{GRADER_VERSION} {file_digest(path)}"
 
 
 def source_file(name: str) -> Path | None:
     """Find the file of a user's function; None for an answer format."""
-    return None if name in FORMATS else find_module_file(name.rpartition(".")[0])
+    if name in FORMATS:
+        return None
+    return find_module_file(name.rpartition(".")[0])
 
 
 def check_grader(name: str, settings: Mapping[str, Any]) -> None:

@@ -145,7 +145,9 @@ def _text_tokens(command: str, content: str, value: str) -> list[str]:
     """
     word = content.strip()
     if command == "mathbb":
-        return [r"\mathbb", "{", word, "}"] if word else [r"\mathbb", "{", "}"]
+        if word:
+            return [r"\mathbb", "{", word, "}"]
+        return [r"\mathbb", "{", "}"]
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
         return [_SYNONYMS.get("\\" + word, "\\" + word)]
     stripped = word.strip(" ,")
@@ -186,7 +188,9 @@ def _end_of_groups(tokens: list[str], start: int) -> int:
     while _comma_before(tokens, end) and _FURTHER_GROUP.fullmatch(tokens[end + 1]):
         end += 2
     is_list = _comma_before(tokens, end) and number_like(tokens[end + 1])  # 1,234,5
-    return start + 1 if is_list else end
+    if is_list:
+        return start + 1
+    return end
 
 
 def _comma_before(tokens: list[str], index: int) -> bool:
@@ -222,7 +226,9 @@ class _Canonical:
         self.at += 1
         if token == "{":
             inner = self.until("}", depth + 1)
-            return inner if len(inner) <= 1 else ["{", *inner, "}"]
+            if len(inner) <= 1:
+                return inner
+            return ["{", *inner, "}"]
         if token == r"\begin":
             name = self._argument(depth + 1, False)
             if name == ["array"] and self._peek() == "{":
@@ -236,19 +242,25 @@ class _Canonical:
                 return argument
             return [token, "{", *argument, "}"]
         if token in _ARGUMENTS:
-            command = [token]
-            if token == r"\sqrt" and self._peek() == "[":
-                self.at += 1
-                command += ["[", *self.until("]", depth + 1), "]"]
-            for _ in range(_ARGUMENTS[token]):
-                command += ["{", *self._argument(depth + 1, True), "}"]
-            if token == r"\end" and command[2] in _MATRICES:
-                return [r"\end", "{", "pmatrix", "}"]
-            return command
+            return self._command(token, depth + 1)
         return [token]
 
+    def _command(self, name: str, depth: int) -> list[str]:
+        """A command with its arguments, each in braces."""
+        command = [name]
+        if name == r"\sqrt" and self._peek() == "[":
+            self.at += 1
+            command += ["[", *self.until("]", depth), "]"]
+        for _ in range(_ARGUMENTS[name]):
+            command += ["{", *self._argument(depth, True), "}"]
+        if name == r"\end" and command[2] in _MATRICES:
+            return [r"\end", "{", "pmatrix", "}"]
+        return command
+
     def _peek(self) -> str | None:
-        return self.tokens[self.at] if self.at < len(self.tokens) else None
+        if self.at < len(self.tokens):
+            return self.tokens[self.at]
+        return None
 
     def until(self, closing: str, depth: int) -> list[str]:
         """The tokens up to a closing bracket (" " for none), or the end; parentheses come in pairs."""

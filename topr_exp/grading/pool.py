@@ -188,7 +188,9 @@ def answer_of(worker: _Worker) -> Answer | None:
     if answer is None:
         return None
     is_answer = isinstance(answer, list) and len(answer) == 2 and answer[0] in ("ok", "error")
-    return (answer[0], answer[1]) if is_answer else ("died", None)
+    if is_answer:
+        return (answer[0], answer[1])
+    return ("died", None)
 
 
 def limit_sending(channel: Connection, seconds: float) -> None:

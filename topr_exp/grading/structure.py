@@ -110,7 +110,9 @@ def textual(tokens: Tokens) -> str | None:
         return None
     characters = "".join(tokens)
     letters = "".join(character for character in characters if character.isalnum() or character == ":")
-    return letters if len(letters) == 1 else letters.lower()
+    if len(letters) == 1:
+        return letters
+    return letters.lower()
 
 
 def _is_text(tokens: Tokens) -> bool:
@@ -170,7 +172,9 @@ def _is_enclosed(tokens: Tokens) -> bool:
     if len(tokens) < 2 or tokens[0] not in _OPEN or tokens[-1] not in _CLOSE:
         return False
     depths = list(_bracket_depths(tokens))
-    return depths.index(0) == len(tokens) - 1 if 0 in depths else False
+    if 0 in depths:
+        return depths.index(0) == len(tokens) - 1
+    return False
 
 
 def _node(tokens: Tokens, depth: int) -> Node:
@@ -222,9 +226,13 @@ def _brackets(tokens: Tokens, depth: int) -> Node | None:
     parts = _items_between(",", content)
     if opening == r"\{" and closing == r"\}":
         is_set_builder = "|" in content or ":" in content
-        return None if is_set_builder else _group("list", list(dict.fromkeys(parts)), tokens, depth)
+        if is_set_builder:
+            return None
+        return _group("list", list(dict.fromkeys(parts)), tokens, depth)
     if len(parts) == 1:
-        return _node(content, depth + 1) if _OPEN[opening] == closing else None
+        if _OPEN[opening] == closing:
+            return _node(content, depth + 1)
+        return None
     opening_sign = {r"\langle": "<", r"\{": "{"}.get(opening, opening)
     closing_sign = {r"\rangle": ">"}.get(closing, closing)
     return _group(opening_sign + closing_sign, parts, tokens, depth)
@@ -297,7 +305,9 @@ def _approximation(tokens: Tokens, relations: _Cut, depth: int) -> Node:
     if not all(exact_parts):
         return Leaf(tokens, relation=True)
     value = _chain(exact_parts, depth)
-    return value if name is None else Named(name, value, tokens)
+    if name is None:
+        return value
+    return Named(name, value, tokens)
 
 
 def _chain(parts: list[Tokens], depth: int) -> Node:

@@ -46,7 +46,9 @@ def without_markup(text: str) -> str:
     text = text.lstrip(_BEFORE_ANSWER)
     text = _SINGLE_QUOTED.sub(r"\1", text)
     currency = _CURRENCY.match(text)
-    return text if currency is None else text[currency.end() :]
+    if currency is None:
+        return text
+    return text[currency.end() :]
 
 
 def _without_tags(text: str) -> str:
@@ -110,4 +112,6 @@ def last_number(text: str) -> str | None:
     number = None
     for match in NUMBER_IN_TEXT.finditer(text):
         number = match
-    return None if number is None else number.group()
+    if number is None:
+        return None
+    return number.group()

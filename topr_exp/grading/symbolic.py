@@ -160,7 +160,9 @@ def _signed_symbol(name: str, signs: Mapping[str, bool]) -> sympy.Expr:
     if name not in signs:
         return sympy.Symbol(name.lstrip("\\"), real=True)
     size = sympy.Symbol(name.lstrip("\\"), positive=True)
-    return size if signs[name] else -size
+    if signs[name]:
+        return size
+    return -size
 
 
 # ---- relations
@@ -171,7 +173,9 @@ def _relations(expression: Any) -> list[Relational]:
     members = [expression]
     if isinstance(expression, sympy.And):
         members = getattr(expression, "_unsorted_args", None) or []
-    return members if all(isinstance(member, Relational) for member in members) else []
+    if all(isinstance(member, Relational) for member in members):
+        return members
+    return []
 
 
 def _same_chains(golds: list[Relational], answers: list[Relational]) -> bool:
@@ -194,7 +198,9 @@ def _same_relation(gold: Relational, answer: Relational) -> bool:
 
 
 def _with_larger_side_right(relation: Relational) -> Relational:
-    return relation.reversed if isinstance(relation, sympy.Ge | sympy.Gt) else relation
+    if isinstance(relation, sympy.Ge | sympy.Gt):
+        return relation.reversed
+    return relation
 
 
 def _difference_of_sides(relation: Relational) -> sympy.Expr:
@@ -214,7 +220,9 @@ def _constant_ratio(left: sympy.Expr, right: sympy.Expr) -> sympy.Expr | None:
     ratio = sympy.simplify(left / right)
     if not ratio.is_number and values:
         ratio = sympy.simplify(_with_signs(ratio, _signs(values[0].point)))
-    return ratio if ratio.is_number else None
+    if ratio.is_number:
+        return ratio
+    return None
 
 
 def to_latex(tokens: Tokens) -> str:

@@ -156,7 +156,9 @@ def _send(channel: Connection, value: Any) -> None:
 
 def _as_json(value: Any) -> float | str:
     """Numbers such as numpy's and Fraction as floats; anything else as its repr."""
-    return float(value) if isinstance(value, Real) else repr(value)
+    if isinstance(value, Real):
+        return float(value)
+    return repr(value)
 
 
 # ---- the seal
@@ -189,9 +191,13 @@ def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
     if event == "compile":
         name = arguments[1] if len(arguments) > 1 else None
         is_source_file = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))
-        return None if is_source_file else "executes no text"
+        if is_source_file:
+            return None
+        return "executes no text"
     if event == "exec":
-        return "executes no text" if arguments[0].co_filename == LITERAL else None
+        if arguments[0].co_filename == LITERAL:
+            return "executes no text"
+        return None
     if event == "open":
         flags = arguments[2] if isinstance(arguments[2], int) else 0
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)

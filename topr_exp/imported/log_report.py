@@ -168,7 +168,9 @@ def describe_tokenization(log: ImportedLog, policy: Policy) -> str:
 
 def without_end(ids: NDArray[np.integer], policy: Policy) -> NDArray[np.integer]:
     """Token ids without an end token."""
-    return ids[:-1] if len(ids) and ids[-1] in policy.eos_ids else ids
+    if len(ids) and ids[-1] in policy.eos_ids:
+        return ids[:-1]
+    return ids
 
 
 def describe_logprob_gap(completions: Completions, policy: Policy, batch_size: int) -> str:

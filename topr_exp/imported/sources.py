@@ -104,7 +104,9 @@ def load_dataset_rows(source: str) -> Any:
             dataset = datasets.load_dataset(source.removeprefix(HUB))
         else:
             dataset = datasets.load_from_disk(source)
-        return dataset["train"] if isinstance(dataset, datasets.DatasetDict) else dataset
+        if isinstance(dataset, datasets.DatasetDict):
+            return dataset["train"]
+        return dataset
     except Exception as error:  # datasets raises many types
         raise TOPRError(f"data.completions={source}: {' '.join(str(error).split())}") from None
 

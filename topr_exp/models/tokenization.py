@@ -13,7 +13,9 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     """
     ids = encode_chat(tokenizer, text)
     prefix = prefix_of(tokenizer)
-    return ids if ids[: len(prefix)] == prefix else [*prefix, *ids]
+    if ids[: len(prefix)] == prefix:
+        return ids
+    return [*prefix, *ids]
 
 
 def encode_chat(tokenizer: Any, text: str) -> list[int]:

@@ -88,7 +88,9 @@ def estimate_text(runs: Sequence[Run], name: str, stage: str = "final") -> str:
     interval = estimate(runs, name, stage)
     if interval is None:
         return "–"
-    return interval.written(".3g") if name == REWARD else interval.percent()
+    if name == REWARD:
+        return interval.written(".3g")
+    return interval.percent()
 
 
 def mean_values(groups: Groups, name: str) -> dict[str, float]:

@@ -186,7 +186,9 @@ def value_text(value: Any) -> str:
         return NULL_TEXT
     if isinstance(value, float):
         short = f"{value:g}"
-        return short if float(short) == value else repr(value)
+        if float(short) == value:
+            return short
+        return repr(value)
     if isinstance(value, dict):
         items = [f"{key}: {value_text(item)}" for key, item in value.items()]
         return f"{{{', '.join(items)}}}"

@@ -241,9 +241,13 @@ def owner_text(owners: Sequence[Run], entry: Record) -> str:
     """The run that has a completion; where several have it, their number."""
     if len(owners) == 1:
         return owners[0].name
-    return f"base of {len(owners)} runs" if entry["iteration"] == 0 else f"{len(owners)} runs"
+    if entry["iteration"] == 0:
+        return f"base of {len(owners)} runs"
+    return f"{len(owners)} runs"
 
 
 def shorten_text(text: str) -> str:
     hidden_count = len(text) - LONGEST_TEXT
-    return text if hidden_count <= 0 else f"{text[:LONGEST_TEXT]} … ({hidden_count} more characters)"
+    if hidden_count <= 0:
+        return text
+    return f"{text[:LONGEST_TEXT]} … ({hidden_count} more characters)"

@@ -232,7 +232,9 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
         low = mean - half_width
         high = mean + half_width
     points = pd.DataFrame({"mean": mean, "low": low, "high": high})
-    return points.clip(0, 1) if share else points
+    if share:
+        return points.clip(0, 1)
+    return points
 
 
 # ---- finished runs

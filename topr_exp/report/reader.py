@@ -204,7 +204,9 @@ def read_status(path: Path, notes: list[str]) -> str:
         first_line = error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
         notes.append(f"failed: {first_line[:300]}")
     status = read_json(path / "state.json", notes, is_expected=False).get("status")
-    return status if isinstance(status, str) else "unfinished"
+    if isinstance(status, str):
+        return status
+    return "unfinished"
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,9 @@ def as_csv(frame: pd.DataFrame) -> str:
     """CSV that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
 
     def as_text(cell: Any) -> Any:
-        return f"'{cell}" if str(cell).startswith(FORMULA_STARTS) else cell
+        if str(cell).startswith(FORMULA_STARTS):
+            return f"'{cell}"
+        return cell
 
     return str(frame.reset_index().map(as_text).to_csv(index=False, lineterminator="\n"))
 
@@ -138,4 +140,6 @@ def mean_share_text(runs: Sequence[Run], *path: str) -> str:
     """The mean of a share of the summaries, in percent."""
     shares = [run.figure(*path) for run in runs]
     numbers = [share for share in shares if share is not None]
-    return f"{100 * sum(numbers) / len(numbers):.1f}" if numbers else "–"
+    if numbers:
+        return f"{100 * sum(numbers) / len(numbers):.1f}"
+    return "–"

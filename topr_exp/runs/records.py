@@ -179,7 +179,9 @@ def is_evaluation(record: Record) -> bool:
 def samples_of(record: Record) -> int:
     """Return the samples of an update's record; 0 for a damaged number."""
     samples = record.get("samples")
-    return samples if type(samples) is int else 0
+    if type(samples) is int:
+        return samples
+    return 0
 
 
 # ---- one axis through all iterations

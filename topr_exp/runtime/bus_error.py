@@ -78,7 +78,9 @@ def mapped_file(address: int) -> str | None:
         start, _, end = columns[0].partition("-")
         if int(start, 16) <= address < int(end, 16):
             has_path = len(columns) == len(MAP_COLUMNS) and columns[-1].startswith("/")
-            return columns[-1] if has_path else None
+            if has_path:
+                return columns[-1]
+            return None
     return None
 
 

@@ -44,7 +44,9 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         return status
     except TOPRError as error:
         print_error(error)
-        return 2 if isinstance(error, ConfigError) else 1
+        if isinstance(error, ConfigError):
+            return 2
+        return 1
     except Interrupted as stop:
         print_error(stop)
         return 128 + stop.signal

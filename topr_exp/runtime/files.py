@@ -114,7 +114,9 @@ def find_module_file(module: str) -> Path | None:
     if spec is None or spec.origin is None:
         return None
     path = Path(spec.origin)
-    return path if path.is_file() else None
+    if path.is_file():
+        return path
+    return None
 
 
 # ---- atomic writes

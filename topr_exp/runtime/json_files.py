@@ -92,7 +92,9 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
     brackets = decoded.count("[") + decoded.count("{")
     if brackets > MAX_DEPTH and not is_shallow(value):
         return None
-    return value if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return value
+    return None
 
 
 def is_shallow(value: Any, levels: int = MAX_DEPTH) -> bool:
@@ -115,11 +117,15 @@ def as_number(value: Any) -> float | None:
 
 def parse_float(digits: str) -> float | None:
     value = float(digits)
-    return None if math.isinf(value) else value
+    if math.isinf(value):
+        return None
+    return value
 
 
 def parse_int(digits: str) -> int | None:
-    return None if parse_float(digits) is None else int(digits)
+    if parse_float(digits) is None:
+        return None
+    return int(digits)
 
 
 DECODER = json.JSONDecoder(parse_constant=lambda _: None, parse_float=parse_float, parse_int=parse_int)

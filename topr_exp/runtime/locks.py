@@ -155,7 +155,9 @@ def living_owner(path: Path) -> Owner | None:
         raise
     try:
         owner = _read_owner(descriptor)
-        return None if _try_flock(descriptor, fcntl.LOCK_SH) else owner
+        if _try_flock(descriptor, fcntl.LOCK_SH):
+            return None
+        return owner
     finally:
         _close(descriptor)
 

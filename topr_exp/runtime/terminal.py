@@ -54,7 +54,9 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"
 
 
 def readable_size(byte_count: int) -> str:

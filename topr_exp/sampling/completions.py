@@ -166,7 +166,9 @@ class Completions:
     @property
     def tokens_sampled(self) -> int:
         """Tokens that this process sampled for them in this attempt."""
-        return self.stored.tokens_sampled if self.stored is not None else 0
+        if self.stored is not None:
+            return self.stored.tokens_sampled
+        return 0
 
     def derived_table(self, store: Store, kind: str, key: Mapping[str, Any]) -> Table:
         """The store's table of this kind that is made of these completions, shard by shard; `prune` leaves it alone."""

@@ -141,4 +141,6 @@ def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
     length = 0
     while length < max_length and len({prompt[length] for prompt in prompts}) == 1:
         length += 1
-    return length if length >= MIN_SHARED_TOKENS else 0
+    if length >= MIN_SHARED_TOKENS:
+        return length
+    return 0

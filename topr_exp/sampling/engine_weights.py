@@ -125,4 +125,6 @@ def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch
     output_layer = model.get_output_embeddings()
     slices = [hidden @ weight.float().T for weight in output_layer.weight.split(VOCABULARY_SLICE)]
     logits = torch.cat(slices, -1)
-    return logits if output_layer.bias is None else logits + output_layer.bias.float()
+    if output_layer.bias is None:
+        return logits
+    return logits + output_layer.bias.float()

@@ -218,7 +218,9 @@ def one_line(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     text = lines[0].strip() if lines else type(error).__name__
-    return text if isinstance(error, RefusedError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, RefusedError):
+        return text
+    return f"{type(error).__name__}: {text}"
 
 
 def leave() -> NoReturn:

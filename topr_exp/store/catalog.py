@@ -62,7 +62,9 @@ def table_in(store: Store, folder: Path) -> Table | None:
             raise error.__cause__ from None
         names = [path.name for path in folder.iterdir()]
         is_damaged_table = names and all(name.startswith((KEY_FILE, SHARD)) for name in names)
-        return Table(folder, {}, 0, error=str(error)) if is_damaged_table else None
+        if is_damaged_table:
+            return Table(folder, {}, 0, error=str(error))
+        return None
 
 
 def matching_tables(tables: list[Table], prefix: str | None) -> list[Table]:

@@ -75,7 +75,9 @@ def export_file(table: Table, path: Path) -> int:
     for output in outputs:
         if output.exists():
             raise TOPRError(f"{output} exists; give another name or remove it")
-    return export_parquet(table, path) if is_parquet else export_lines(table, path)
+    if is_parquet:
+        return export_parquet(table, path)
+    return export_lines(table, path)
 
 
 def export_lines(table: Table, path: Path) -> int:
@@ -214,4 +216,6 @@ def verdicts_on(table: Table) -> pa.Table | None:
         if seconds > newest_seconds:
             newest = verdicts
             newest_seconds = seconds
-    return None if newest is None else newest.read()
+    if newest is None:
+        return None
+    return newest.read()

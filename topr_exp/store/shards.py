@@ -64,7 +64,9 @@ def read_shard(path: Path) -> pa.Table:
 def find_fault(path: Path) -> str | None:
     """Describe the damage of a shard; None if its digest is right and it is a valid table."""
     contents = examine(path)
-    return contents if isinstance(contents, str) else None
+    if isinstance(contents, str):
+        return contents
+    return None
 
 
 def examine(path: Path) -> Contents | str:

@@ -87,7 +87,9 @@ class Derivation:
     def digest(self, index: int) -> str:
         """Return the digest of the one shard that a shard is made of; "" if it is made of several or none."""
         files = self.sources[index].files if self.sources else ()
-        return files[0].digest if len(files) == 1 else ""
+        if len(files) == 1:
+            return files[0].digest
+        return ""
 
     def mismatch(self, index: int, rows: int, digest: str) -> str | None:
         """Say why an intact shard does not belong to the table; None if it does.

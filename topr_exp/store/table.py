@@ -203,7 +203,9 @@ class Table:
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
         """Map all rows in the order of the shards, without a copy; TOPRError as `shard`."""
         table = self.snapshot().columns
-        return table if columns is None else table.select(list(columns))
+        if columns is None:
+            return table
+        return table.select(list(columns))
 
     def snapshot(self) -> Snapshot:
         """Map all rows as `read` does, with the bounds of the shards and the files that they are in."""
@@ -349,7 +351,9 @@ def source_table(table: Table) -> Table | None:
         return None
     root = table.folder.parents[1]
     source = open_if_intact(Store(root), root / kind / hash_name)
-    return source if source is not None and source.shards == table.shards else None
+    if source is not None and source.shards == table.shards:
+        return source
+    return None
 
 
 def open_if_intact(store: Store, folder: Path) -> Table | None:
@@ -373,4 +377,6 @@ def rows_of_source(table: Table) -> Derivation | None:
         path = source.shard_file(index)
         with disk_errors(f"read {path}"):
             rows.append(read_rows(path))
-    return Derivation(tuple(rows)) if all(rows) else None
+    if all(rows):
+        return Derivation(tuple(rows))
+    return None

@@ -62,4 +62,6 @@ def megabytes(size: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    if len(text) <= width:
+        return text
+    return text[: width - 1] + "…"

@@ -150,7 +150,9 @@ def max_array_size() -> int:
 def name_arrays(sweep: Path, array_count: int) -> list[str]:
     """Return names that no other arrays have."""
     name = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
-    return [name] if array_count == 1 else [f"{name}-{number}" for number in range(1, array_count + 1)]
+    if array_count == 1:
+        return [name]
+    return [f"{name}-{number}" for number in range(1, array_count + 1)]
 
 
 def submit_array(

@@ -30,7 +30,9 @@ def status_table(statuses: Sequence[RunStatus]) -> str:
 
 
 def shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 3] + "..."
+    if len(text) <= MAX_TEXT_LENGTH:
+        return text
+    return text[: MAX_TEXT_LENGTH - 3] + "..."
 
 
 def describe_model_sizes(statuses: Sequence[RunStatus]) -> list[str]:

@@ -96,7 +96,9 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints below a folder, the oldest first; TOPRError where it can't be read."""
     with disk_errors(f"read {folder}"):
-        return list_files(folder, "step-????????") if folder.exists() else []
+        if folder.exists():
+            return list_files(folder, "step-????????")
+        return []
 
 
 def row_share(weight: Tensor) -> RowShare:

@@ -55,7 +55,9 @@ class OutputLayer:
         with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
             if self.takes_halves:
                 products: Tensor = SplitLinear.apply(hidden.float(), self.weight, self)
-                return products if self.bias is None else products + self.bias.float()
+                if self.bias is None:
+                    return products
+                return products + self.bias.float()
             weight = self.weight.to(self.compute_dtype)
             bias = self.bias
             if bias is not None:

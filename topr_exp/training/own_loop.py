@@ -67,7 +67,9 @@ class ConfiguredLoss:
     @property
     def signals(self) -> Any:
         """The function from the global batch to `Batch.signals`; None for a loss that needs none."""
-        return self.function.signals if self.function.signal_names else None
+        if self.function.signal_names:
+            return self.function.signals
+        return None
 
     def __call__(self, batch: Batch | PairBatch) -> LossOutput:
         kind = PairBatch if "pairs" in self.needs else Batch
@@ -80,7 +82,9 @@ class ConfiguredLoss:
         """The divisor of an update's summed losses: completions, pairs or sampled tokens of the global batch."""
         if isinstance(batch, PairBatch):
             return len(batch.chosen.logp)
-        return int(batch.mask.sum()) if self.reduction == "tokens" else len(batch.logp)
+        if self.reduction == "tokens":
+            return int(batch.mask.sum())
+        return len(batch.logp)
 
     def reduce(self, losses: Tensor, batch: Batch | PairBatch, divisor: int | None = None) -> Tensor:
         """The losses [B] of `batch` as the one number that an update minimises.

@@ -35,7 +35,9 @@ class ScoringModule(nn.Module):
 
     def forward(self, inputs: Inputs | None, options: dict[str, Any]) -> TokenScores | None:
         """Score the inputs, as a tuple in which the wrappers find tensors; None without inputs."""
-        return None if inputs is None else score_tokens(self.model, inputs, **options)
+        if inputs is None:
+            return None
+        return score_tokens(self.model, inputs, **options)
 
 
 class SingleProcess:

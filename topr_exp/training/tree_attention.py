@@ -50,7 +50,9 @@ class PaddedLevel:
     def unpad(self, states: Tensor) -> Tensor:
         """[R, S, heads, size] to [tokens of this level, heads, size]."""
         flat = states.flatten(0, 1)
-        return flat if self.padded_index is None else flat.index_select(0, self.padded_index)
+        if self.padded_index is None:
+            return flat
+        return flat.index_select(0, self.padded_index)
 
 
 def padded_levels(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[PaddedLevel]:

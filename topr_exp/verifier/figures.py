@@ -179,4 +179,6 @@ def cell(figure: dict[str, float | None] | None) -> str:
     value = f"{100 * figure['value']:.1f}"
     low = figure["low"]
     high = figure["high"]
-    return value if low is None or high is None else f"{value} [{100 * low:.1f}, {100 * high:.1f}]"
+    if low is None or high is None:
+        return value
+    return f"{value} [{100 * low:.1f}, {100 * high:.1f}]"
