@@ -51,10 +51,14 @@ def above(limit: float, allowed: str = "") -> Range:
 def within(interval: str) -> Range:
     """The numbers of an interval as it is written, such as "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
+    excluded_ends = set[float]()
+    if interval.startswith("("):
+        excluded_ends.add(low)
+    if interval.endswith(")"):
+        excluded_ends.add(high)
 
     def holds(value: float) -> bool:
-        above_low = value >= low if interval[0] == "[" else value > low
-        return above_low and (value <= high if interval[-1] == "]" else value < high)
+        return low <= value <= high and value not in excluded_ends
 
     return Range(f"in {interval}", holds)
 
@@ -81,7 +85,7 @@ class Section:
         for name, range_ in ranges(schema):
             value = getattr(self, name)
             if value is not None and not range_.holds(value):
-                raise ConfigError(f"{name} must be {range_.allowed}; got {'nothing' if value == '' else value}")
+                raise ConfigError(f"{name} must be {range_.allowed}; got {value if value != '' else 'nothing'}")
         for key, holds, allowed in self.check() or ():
             if not holds:
                 raise ConfigError(f"{key} must be {allowed}; got {show(attrgetter(key)(self)) or 'nothing'}")
@@ -262,7 +266,9 @@ def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
     keys that it had in earlier releases. The package's classes go by name: their modules may move.
     """
     target = class_path(settings)
-    values: dict[str, Any] = {"_target_": re.sub(r"^topr_exp\..*\.", "", target)} if target else {}
+    values: dict[str, Any] = {}
+    if target:
+        values["_target_"] = re.sub(r"^topr_exp\..*\.", "", target)
     values |= getattr(settings, "former", {})
     for field, key, value in deciding(settings, prefix):
         values[field.name] = identity(value, f"{key}.") if dataclasses.is_dataclass(value) else plain(value)
@@ -306,12 +312,21 @@ def beside_defaults(settings: Any, beside_yaml: Collection[str] = (), prefix: st
         if dataclasses.is_dataclass(value):
             yield from beside_defaults(value, beside_yaml, f"{key}.")
         elif key in SHORT or key in beside_yaml or field.default is not dataclasses.MISSING:
-            word = SHORT.get(key, field.name)
-            text = shown(value)
-            if isinstance(value, bool):
-                yield word if value else f"no-{word}"
-            elif len(text) <= 16:
-                yield text if word == "name" else f"{word}-{text}" if text[:1].isalpha() else f"{word}{text}"
+            part = name_part(SHORT.get(key, field.name), value)
+            if part is not None:
+                yield part
+
+
+def name_part(word: str, value: Any) -> str | None:
+    """A setting as a part of a run's name; None for a value that is too long for one."""
+    text = shown(value)
+    if isinstance(value, bool):
+        return word if value else f"no-{word}"
+    if len(text) > 16:
+        return None
+    if word == "name":
+        return text
+    return f"{word}-{text}" if text[:1].isalpha() else f"{word}{text}"
 
 
 def shown(value: Any) -> str:
