@@ -15,7 +15,6 @@ from typing import Any, get_args
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss, Rewards
 from topr_exp.algorithms.policy_gradient import PolicyGradient
 from topr_exp.algorithms.topr import Tapered
@@ -24,6 +23,7 @@ from topr_exp.config.model import SAMPLERS, SamplerConfig
 from topr_exp.config.retired import refuse_retired
 from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
+from topr_exp.config.user_code import UserCodeError, import_user_module
 from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
 
@@ -145,9 +145,9 @@ def class_of(key: str, target: Any) -> Any:
         raise ConfigError(f"{key}={target}: write {key}={target.replace(':', '.')}")
     module, _, name = target.rpartition(".")
     try:
-        return getattr(topr_exp.import_own(module), name)
-    except Exception as error:  # whatever the user's module raises
-        raise ConfigError(f"{key}={target}: {type(error).__name__}: {first_line(error)}") from None
+        return getattr(import_user_module(module), name)
+    except (UserCodeError, AttributeError) as error:
+        raise ConfigError(f"{key}={target}: {first_line(error)}") from None
 
 
 def broken_contract(loss: Loss) -> str | None:

@@ -6,9 +6,7 @@ Text and arithmetic are compared in this process; sympy and users' graders run i
 import dataclasses
 import json
 import os
-import sysconfig
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import topr_exp
 from topr_exp.config.data import LARGEST_REWARD, Grading
+from topr_exp.config.user_code import UserCodeError, import_user_module
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
@@ -288,14 +286,11 @@ def check_grader(name: str, settings: Mapping[str, Any]) -> None:
         hint = f" (write {name.replace(':', '.')})" if ":" in name else ""
         raise ConfigError(f"grader must be {allowed}; got {name}{hint}")
     try:
-        module = topr_exp.import_own(module_name, runs_here=False)
-    except (Exception, SystemExit) as error:  # whatever the user's code raises when it is imported
-        message = error.msg if isinstance(error, SyntaxError) else error
-        reason = " ".join(f"{type(error).__name__}: {message}".split())
-        place = _line_of(error)
-        if place is not None:
-            raise ConfigError(f"grader {name} cannot be loaded: {place} raised {reason}") from error
-        raise ConfigError(f"grader {name} cannot be loaded ({reason}); it must be {allowed}") from error
+        module = import_user_module(module_name, runs_here=False)
+    except UserCodeError as error:
+        if error.line is not None:
+            raise ConfigError(f"grader {name} cannot be loaded: {error}") from error
+        raise ConfigError(f"grader {name} cannot be loaded ({error}); it must be {allowed}") from error
     grader = getattr(module, attribute, None)
     if dataclasses.is_dataclass(grader) and "__call__" in vars(grader):
         build(grader, settings, "data.grader.")
@@ -305,20 +300,3 @@ def check_grader(name: str, settings: Mapping[str, Any]) -> None:
     elif settings:
         key = f"data.grader.{min(settings)}"
         raise ConfigError(f"nothing reads {key} here: {name} is a function, only a dataclass has settings")
-
-
-def _line_of(error: BaseException) -> str | None:
-    """The line of the user's code at which its import failed; None where no file was found to import.
-
-    Frames of libraries are passed over: wandb, for one, wraps sys.exit.
-    """
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{Path(error.filename).name}, line {error.lineno},"
-    libraries = [Path(topr_exp.__file__).parent]
-    libraries += [Path(folder) for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))]
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        is_library = any(folder in path.parents for folder in libraries)
-        if path.is_file() and not is_library:
-            return f"{path.name}, line {frame.lineno},"
-    return None

@@ -1,0 +1,39 @@
+"""Import of a user's own code that fails."""
+
+from pathlib import Path
+
+import pytest
+
+from topr_exp.config.load import class_of
+from topr_exp.types import ConfigError
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import sys\nsys.exit('bye')\n", "line 2, raised SystemExit: bye"),
+        ("import json\n1 / 0\n", "line 2, raised ZeroDivisionError: division by zero"),
+        ("def f(:\n", "line 1, raised SyntaxError: invalid syntax"),
+        ("import absent_module\n", "line 1, raised ModuleNotFoundError: No module named 'absent_module'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(working_folder: Path, code: str, reason: str) -> None:
+    name = f"failing_{abs(hash(code))}"
+    (working_folder / f"{name}.py").write_text(code)
+
+    with pytest.raises(ConfigError) as error:
+        class_of("algo._target_", f"{name}.Mine")
+
+    assert str(error.value) == f"algo._target_={name}.Mine: {name}.py, {reason}"
+
+
+def test_a_class_that_a_module_lacks_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^algo\._target_=json\.Mine: module 'json' has no attribute 'Mine'$"):
+        class_of("algo._target_", "json.Mine")
