@@ -203,7 +203,7 @@ def evaluate_model(config: Config) -> None:
             size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
             say(
                 f"model   {config.model.path} ({size}, {policy.device_description})\n"
-                f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {kind}, "
+                f"data    {config.data.name} from {config.data.source_name}, {len(test.problems)} {kind}, "
                 f"{config.data.eval_n} completions each"
             )
             if slow := slow_precision(policy.device.type, policy.precision):

@@ -30,8 +30,8 @@ ENDINGS: dict[str, str] = {  # how an answer is stated, by its format
 
 
 # Graders that read more than the mark that the prompt asks for, and the format of that prompt.
-ASKED_AS = {"lenient": "gsm8k"}
-ANSWER_GRADERS = ("gsm8k", *ASKED_AS, "math", "final")
+SAME_PROMPT = {"lenient": "gsm8k"}
+ANSWER_GRADERS = ("gsm8k", *SAME_PROMPT, "math", "final")
 # The package's own, which may run wherever their name comes from.
 GRADERS = (*ANSWER_GRADERS, "verdict", {"_target_": "topr_exp.grading.gym.grade"})
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
@@ -112,7 +112,7 @@ class DataConfig(Section, ABC):
     )  # numbers of a user's grader or log are correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None = None
-    # With {question}, and the names of further fields; None takes the one of asked_as.
+    # With {question}, and the names of further fields; None takes that of the grader.
     template: Annotated[str | None, WITH_QUESTION, LINE_BREAKS] = None
     chat: bool = False
     chat_options: Annotated[Any, CHAT_OPTIONS] = None  # variables of the chat template, by name
@@ -148,14 +148,14 @@ class DataConfig(Section, ABC):
         return f"{self.origin(split)} holds no problems"
 
     @property
-    def place(self) -> str:
+    def source_name(self) -> str:
         """Origin of the problems in a word: the class, a folder, ..."""
         return type(self).__name__
 
     @property
     def described(self) -> str:
         """The problems in words: generated ones are not those of the benchmark whose form they have."""
-        whose = f"generated in the form of {self.name}" if self.generated else f"of {self.name} from {self.place}"
+        whose = f"generated in the form of {self.name}" if self.generated else f"of {self.name} from {self.source_name}"
         return f"problems {whose}"
 
     def hub_name(self, split: str) -> str | None:
@@ -185,16 +185,16 @@ class DataConfig(Section, ABC):
         return Grading(self.grader_name, graded, self.threshold, json.dumps(settings, sort_keys=True))
 
     @property
-    def asked_as(self) -> str | None:
-        """Whose template and worked examples are taken: those of the grader; None for a grader of the user's own."""
-        answer_format = ASKED_AS.get(self.grader_name, self.grader_name)
+    def prompt_format(self) -> str | None:
+        """The answer format whose template and worked examples are taken; None for a grader of the user's own."""
+        answer_format = SAME_PROMPT.get(self.grader_name, self.grader_name)
         if answer_format in ENDINGS:
             return answer_format
         return None
 
     def solution(self, problem: Problem) -> str | None:
         """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""
-        ending = ENDINGS[self.asked_as] if self.asked_as is not None else "{answer}"
+        ending = ENDINGS[self.prompt_format] if self.prompt_format is not None else "{answer}"
         return ending.format(answer=problem.answer)
 
     # ---- what all have in common
@@ -213,7 +213,7 @@ class DataConfig(Section, ABC):
         super().__post_init__()
         for name in ("train_problems", "test_problems"):
             if getattr(self, name) is None and self.generated:
-                raise ValueError(f"{name} must be a number: {self.place} problems have no end; got null")
+                raise ValueError(f"{name} must be a number: {self.source_name} problems have no end; got null")
             if getattr(self, name) is None and self.test_split == "validation":
                 raise ValueError(f"{name} must be a number where test_split is validation; got null")
         assert self.grader_name  # refuses null where that stands for nothing

@@ -78,7 +78,7 @@ class Benchmarks(DataConfig):
         return self.source != "hub"
 
     @property
-    def place(self) -> str:
+    def source_name(self) -> str:
         return self.source
 
     def hub_name(self, split: str) -> str | None:
@@ -93,14 +93,14 @@ class Benchmarks(DataConfig):
         return self.name
 
     @property
-    def asked_as(self) -> str:
+    def prompt_format(self) -> str:
         if isinstance(self.grader, str) and self.grader in ENDINGS:
             return self.grader
         return self.name
 
     @property
     def former(self) -> dict[str, Any]:
-        return {"format": self.name, "answer_format": self.asked_as}
+        return {"format": self.name, "answer_format": self.prompt_format}
 
     def solution(self, problem: Problem) -> None:
         """None: what the benchmarks mark as right is no completion of the kind that is asked for."""

@@ -40,7 +40,7 @@ class JsonLines(DataConfig):
         yield "correct", self.correct is None or "{answer}" in self.correct, "null or a text that holds {answer}"
 
     @property
-    def place(self) -> str:
+    def source_name(self) -> str:
         return str(self.path)
 
     def solution(self, problem: Problem) -> str | None:

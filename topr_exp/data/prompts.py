@@ -96,9 +96,9 @@ def build_prompter(config: DataConfig) -> Prompter:
 
 def default_template(config: DataConfig) -> str:
     """The template of the answer format; of a user's grader one that asks for no format."""
-    if config.asked_as is not None:
+    if config.prompt_format is not None:
         templates = CHAT_TEMPLATES if config.chat else TEMPLATES
-        return templates[config.asked_as]
+        return templates[config.prompt_format]
     if config.chat:
         return "{question}"
     return "Question: {question}\nAnswer:"
@@ -111,9 +111,9 @@ def load_shots(config: DataConfig) -> tuple[Problem, ...]:
             raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
         available = read_shots(Path(config.fewshot_file))
     else:
-        available = shipped_shots(config.asked_as)
+        available = shipped_shots(config.prompt_format)
     if config.shots > len(available):
-        kind = config.asked_as if config.asked_as is not None else f"data.grader={config.grader_name}"
+        kind = config.prompt_format if config.prompt_format is not None else f"data.grader={config.grader_name}"
         origin = config.fewshot_file or f"the {kind} examples"
         raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
     return available[: config.shots]

@@ -45,10 +45,10 @@ class ReasoningGym(DataConfig):
 
     @property
     def described(self) -> str:
-        return f"problems of {self.name} from {self.place}"
+        return f"problems of {self.name} from {self.source_name}"
 
     @property
-    def place(self) -> str:
+    def source_name(self) -> str:
         return f"reasoning-gym's {self.task}"
 
     def files(self) -> Iterator[tuple[str, Path]]:

@@ -36,7 +36,7 @@ def summarize_run(
         **({} if config.checkpoint.save_model else {"model_saved": False}),
         "algo": config.algo.name,
         "data": config.data.name,
-        "source": config.data.place,
+        "source": config.data.source_name,
         "model": config.model.name,
         "task": config.task.name,
         "seed": config.seed,
