@@ -4,8 +4,9 @@ import re
 
 
 def grade(completion: str, gold: str) -> tuple[float, str] | tuple[str, None, float]:
-    """3 less the distance from the gold, at least -1; without an answer it is invalid and -0.5."""
-    found = re.findall(r"The answer is (-?\d+)", completion)
-    if not found:
+    """3 less half the distance from the gold, at least -1; without an answer it is invalid and -0.5."""
+    answers = re.findall(r"The answer is (-?\d+)", completion)
+    if not answers:
         return "invalid", None, -0.5
-    return max(3 - 0.5 * abs(int(found[-1]) - int(gold)), -1.0), found[-1]
+    distance = abs(int(answers[-1]) - int(gold))
+    return max(3 - 0.5 * distance, -1.0), answers[-1]

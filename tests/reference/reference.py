@@ -1,45 +1,39 @@
 """A run computed a second time, the plain way, so that what its parts hand to one another is compared with the truth.
 
-Taken from the run: its settings (config.json), the sampled tokens, their verdicts, and the weights that it began from.
-Computed here: prompts, rewards, group statistics, which completions (or pairs, or groups) are trained on and in which
-order, the baseline, log μ, log π_ref, and every update with all that is logged of it. Each sequence is computed alone
-and unpadded, and an update is one sum over its batch.
+Taken from the run: its settings (config.json), the sampled tokens, their verdicts, which of them an offline run
+selected (tests/composition has the rules), and the weights that it began from. Computed here: prompts, rewards, group
+statistics, the order of training, rounds, the baseline, log μ, log π_ref, and every update with all that is logged of
+it. Each sequence is computed alone and unpadded, and an update is one sum over its batch.
 
-Of the package only `generator` is used. Which numbers are drawn from it, and in which order, is a convention that has
-to be the same here; the rest is mathematics.
+Of the package only `random_generator` is used. Which numbers are drawn from it, and in which order, is a convention
+that has to be the same here; the rest is mathematics.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import AutoTokenizer
 from transformers.optimization import Adafactor
 
-from tests.reference.choices import grouped, in_proportion, pairs, share_solved, some
-from tests.reference.formulas import Completion, Record, losses_of, rate
+from tests.reference.formulas import Completion, losses_of, rate
 from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.draws import random_generator
 
 TEMPLATE = "Question: {question}\nAnswer:"  # of data.grader=gsm8k without worked examples
 REGULARIZED = ("agro", "agro_on_policy", "rloo", "kl_pg")  # have a π_ref (RLOO's β may be 0)
 ZERO_ONE = (*REGULARIZED, "oapl")  # have rewards 1 and 0 unless told otherwise
-
-Draw = tuple[list[int], list[list[int]], Any]  # a prompt, the tokens of its completions, what names their randomness
-Example = tuple[Completion, ...]  # one completion, or a correct and an incorrect one
+MOST_DRAWS = 10  # of a round, where a pass rate leaves out too many problems
 
 
 @dataclass
 class TrainingSet:
-    examples: list[Example]
-    rows: np.ndarray  # [N, 1] or [N, 2], their places among the candidates
+    examples: list[tuple[Completion, ...]]  # single completions, or pairs of a correct and an incorrect one
     positive_share: float  # p
     baseline: float  # c
 
@@ -48,339 +42,358 @@ class TrainingSet:
 class Replay:
     """What the run should have recorded, and ended with."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
     sets: dict[int, TrainingSet] = field(default_factory=dict)  # by iteration, where sampling comes first
-    before: dict[str, Tensor] = field(default_factory=dict)  # weights
-    after: dict[str, Tensor] = field(default_factory=dict)
+    initial_weights: dict[str, Any] = field(default_factory=dict)
+    final_weights: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Round:
+    """The new groups of a round."""
+
+    lines: list[int]  # of the problems that were drawn
+    groups: list[list[Completion]]
+    solved: list[list[Completion]]  # groups that the pass rate keeps
 
 
 class Reference:
-    """A finished run, to be computed again. `draws`: what it sampled in rounds, which keep none of it."""
+    """A finished run, to be computed again; draws: (prompt, completions) sampled in rounds, which keep none of it."""
 
-    def __init__(self, folder: Path, draws: Sequence[Draw] = ()) -> None:
+    def __init__(self, folder, draws=()):
         self.folder = folder
-        self.settings = json.loads((folder / "config.json").read_text().replace('".inf"', "Infinity"))["resolved"]
-        self.algo, self.optim, self.name = self.settings["algo"], self.settings["optim"], self.settings["algo"]["name"]
-        self.peak = self.optim["lr"]
-        model, data = self.settings["model"], self.settings["data"]
-        assert (data["shots"], data["template"], data["chat"]) == (0, None, False)
+        text = (folder / "config.json").read_text().replace('".inf"', "Infinity")
+        settings = json.loads(text)["resolved"]
+        self.settings, self.seed = settings, settings["seed"]
+        self.algo, self.optim, self.schedule = settings["algo"], settings["optim"], settings["schedule"]
+        self.data, self.selection = settings["data"], settings["compose"]
+        self.name, self.n = self.algo["name"], self.data["n"]
+        self.is_graded = self.data["reward"] == "graded"
+        assert (self.data["shots"], self.data["template"], self.data["chat"]) == (0, None, False)
+
+        model = settings["model"]
         self.policy, self.tokenizer = load(model["path"]), AutoTokenizer.from_pretrained(model["path"])
-        referred = (self.name in REGULARIZED and self.algo["beta"] > 0) or self.algo.get("anchor") == "ref"
-        self.reference = load(model["reference"] or model["path"]) if referred else None
-        self.whole_groups = (referred and self.name not in ("kl_pg", "oapl")) or self.algo.get("drop", False)
-        lines = [json.loads(line) for line in (Path(data["source"]) / "train.jsonl").read_text().splitlines()]
-        texts = [TEMPLATE.format(question=line["question"]) for line in lines]
-        start = [self.tokenizer.bos_token_id]
-        self.prompts = [start + self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-        self.golds = [int(line["answer"].rpartition("#### ")[2]) for line in lines]
+        self.reference = None
+        if self.algo.get("anchor") == "ref" or (self.name in REGULARIZED and self.algo["beta"] > 0):
+            self.reference = load(model["reference"] or model["path"])
+        compares_groups = self.reference is not None and self.name not in ("kl_pg", "oapl")
+        self.takes_groups = compares_groups or self.algo.get("drop", False)
+
+        self.prompts, self.golds = [], []
+        for text in (Path(self.data["source"]) / "train.jsonl").read_text().splitlines():
+            line = json.loads(text)
+            ids = self.tokenizer(TEMPLATE.format(question=line["question"]), add_special_tokens=False)["input_ids"]
+            self.prompts.append([self.tokenizer.bos_token_id, *ids])
+            self.golds.append(int(line["answer"].rpartition("#### ")[2]))
         self.draws = iter([draw for draw in draws if draw[0] in self.prompts])  # without what evaluation samples
 
-    def replay(self, updates: int = 20) -> Replay:
-        """The first updates of each iteration."""
-        out = Replay(before=weights_of(self.policy))
+    def replay(self):
+        replay = Replay(initial_weights=weights_of(self.policy))
         for iteration in range(1, self.settings["iterations"] + 1):
             if iteration > 1:
                 self.policy = load(str(self.folder / f"iteration-{iteration - 1}" / "model"))
-            self.optimizer = self.make_optimizer(list(self.policy.parameters()))
-            step = samples = 0
-            for batch, baseline, seen in self.batches(iteration, out.sets):
-                step, samples = step + 1, samples + len(batch)
-                self.optim["lr"] = rate(self.peak, step, self.updates(out.sets.get(iteration)), self.optim)
-                place = {"iteration": iteration, "step": step, "samples": samples, **seen}
-                out.records.append({**place, **self.update(batch, baseline)})
-                if step == updates:
-                    break
-        out.after = weights_of(self.policy)
-        return out
+            self.optimizer = self.make_optimizer()
+            samples = 0
+            for step, (batch, baseline, facts) in enumerate(self.batches(iteration, replay.sets), 1):
+                samples += len(batch)
+                record = {"iteration": iteration, "step": step, "samples": samples, **facts}
+                lr = rate(self.optim["lr"], step, self.updates(replay.sets.get(iteration)), self.optim)
+                replay.records.append(record | self.update(batch, baseline, lr))
+        replay.final_weights = weights_of(self.policy)
+        return replay
 
-    def make_optimizer(self, weights: list[Tensor]) -> torch.optim.Optimizer:
+    def make_optimizer(self):
         """AdamW as torch has it, Adafactor as transformers has it, with a fixed step size."""
-        decay = self.optim["weight_decay"]
+        weights, decay = list(self.policy.parameters()), self.optim["weight_decay"]
         if self.optim["name"] == "adamw":
             return torch.optim.AdamW(weights, betas=(0.9, 0.999), weight_decay=decay)
-        fixed = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
-        return Adafactor(weights, lr=self.peak, weight_decay=decay, **fixed)
+        fixed_size = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
+        return Adafactor(weights, lr=self.optim["lr"], weight_decay=decay, **fixed_size)
 
-    def updates(self, chosen: TrainingSet | None) -> int:
-        """Of an iteration, which trains on a set or in rounds."""
-        if chosen is None:
-            return self.settings["schedule"]["rounds"] * self.settings["schedule"]["updates"]
-        return math.ceil(len(chosen.examples) / self.optim["batch_size"]) * self.optim["epochs"]
+    def updates(self, training_set):
+        """Count the updates of an iteration, which trains on a set or in rounds."""
+        if training_set is None:
+            return self.schedule["rounds"] * self.schedule["updates"]
+        return math.ceil(len(training_set.examples) / self.optim["batch_size"]) * self.optim["epochs"]
 
     # ---- what is trained on
 
-    def batches(self, iteration: int, sets: dict[int, TrainingSet]) -> Iterator[tuple[list[Example], float, Record]]:
-        """The batches of an iteration in their order, with c and what is logged of a round."""
-        if self.settings["schedule"]["prompts"] is not None:
+    def batches(self, iteration, sets):
+        """Iterate over the batches of an iteration, with c and what is logged of a round."""
+        if self.schedule["prompts"] is not None:
             yield from self.rounds(iteration)
             return
-        chosen = sets[iteration] = self.compose(self.stored(iteration), iteration)
+        rows = np.load(self.folder / f"iteration-{iteration}" / "examples.npy")
+        sets[iteration] = training_set = self.training_set(self.stored(iteration), rows)
         for epoch in range(self.optim["epochs"]):
-            for batch in self.passes(chosen, iteration, epoch):
-                yield batch, chosen.baseline, {}
+            for batch in self.passes(training_set, iteration, epoch):
+                yield batch, training_set.baseline, {}
 
-    def passes(self, chosen: TrainingSet, iteration: int, epoch: int) -> Iterator[list[Example]]:
-        """One pass over a set in an order of its own; the last batch holds what is left."""
-        rng = random_generator(self.settings["seed"], iteration, f"order of epoch {epoch}")
-        order = chosen.examples
-        if self.whole_groups:
-            problems = sorted({one.problem for (one,) in order})
-            place = dict(zip(problems, rng.permutation(len(problems)).tolist(), strict=True))
-            order = sorted(order, key=lambda example: place[example[0].problem])
+    def passes(self, training_set, iteration, epoch):
+        """Iterate over a set in an order of the epoch's own; the last batch holds what is left."""
+        rng = random_generator(self.seed, iteration, f"order of epoch {epoch}")
+        examples = training_set.examples
+        if self.takes_groups:
+            problems = sorted({completion.problem for (completion,) in examples})
+            ranks = dict(zip(problems, rng.permutation(len(problems)).tolist(), strict=True))
+            examples = sorted(examples, key=lambda example: ranks[example[0].problem])
         else:
-            order = [order[i] for i in rng.permutation(len(order))]
+            examples = [examples[row] for row in rng.permutation(len(examples))]
         size = self.optim["batch_size"]
-        for start in range(0, len(order), size):
-            yield order[start : start + size]
+        for start in range(0, len(examples), size):
+            yield examples[start : start + size]
 
-    def stored(self, iteration: int) -> list[Completion]:
+    def stored(self, iteration):
         """The completions of an iteration with their verdicts, as the store has them; problems count as they come."""
-        table, verdicts = (table_of(self.folder, kind, iteration) for kind in ("rollouts", "verdicts"))
-        sampled = len(table) if self.settings["data"]["completions"] is None else 0
-        if self.settings["compose"]["mix"] is not None:  # those made elsewhere come after the sampled ones
-            sampled = len(table)
-            table += table_of(self.folder, "imported_rollouts", iteration)
+        rollouts, verdicts = (table_of(self.folder, kind, iteration) for kind in ("rollouts", "verdicts"))
+        sampled = len(rollouts)
+        if self.selection["mix"] is not None:  # imported ones come after the sampled ones
+            rollouts += table_of(self.folder, "imported_rollouts", iteration)
             verdicts += table_of(self.folder, "imported_verdicts", iteration)
-        candidates: list[Completion] = []
-        problems: dict[int, int] = {}
-        for row, verdict in zip(table, verdicts, strict=True):
+        elif self.data["completions"] is not None:
+            sampled = 0
+        candidates, problems = [], {}
+        for row, verdict in zip(rollouts, verdicts, strict=True):
             line = int(row["problem_id"].rpartition("/")[2])
             problem = problems.setdefault(line, len(problems))
-            sample = sum(one.problem == problem for one in candidates)
-            correct, cut_off = verdict["verdict"] == "correct", row["finish"] == "length"
-            candidates.append(Completion(problem, sample, self.prompts[line], row["tokens"], correct, cut_off))
-            if len(candidates) > sampled:
-                candidates[-1].elsewhere = True
-                if "sampler_logp" in row:
-                    candidates[-1].mu = torch.tensor(row["sampler_logp"])
-        self.prepared(candidates)
-        if sampled:
-            for one, row in zip(candidates[:sampled], table, strict=False):
-                apart = (self.sampled_from(one) - torch.tensor(row["sampler_logp"])).abs().max()
-                assert apart < 1e-4, f"drawn from another distribution: {row['text']}"
+            position = sum(completion.problem == problem for completion in candidates)
+            completion = Completion(problem, position, self.prompts[line], row["tokens"], False)
+            completion.is_correct = verdict["verdict"] == "correct"
+            completion.is_truncated = row["finish"] == "length"
+            completion.is_imported = len(candidates) >= sampled
+            if completion.is_imported and "sampler_logp" in row:
+                completion.mu = torch.tensor(row["sampler_logp"])
+            candidates.append(completion)
+        self.prepare(candidates)
+        for completion, row in zip(candidates[:sampled], rollouts, strict=False):
+            distance = (self.sampler_logp(completion) - torch.tensor(row["sampler_logp"])).abs().max()
+            assert distance < 1e-4, f"drawn from another distribution: {row['text']}"
         return candidates
 
-    def rounds(self, iteration: int) -> Iterator[tuple[list[Example], float, Record]]:
+    def rounds(self, iteration):
         """Sample some problems, take a few updates, sample again; groups of earlier rounds may come back."""
-        schedule, seed, total = self.settings["schedule"], self.settings["seed"], len(self.prompts)
-        n = self.settings["data"]["n"]
-        count, buffer, gap = schedule["prompts"], list[list[Completion]](), math.nan
-        for number in range(schedule["rounds"]):
-            rng = random_generator(seed, iteration, f"round {number}")
-            replayed = int((rng.random(count) < schedule["replay"]).sum()) if buffer else 0
-            old = rng.choice(len(buffer), size=replayed, replace=replayed > len(buffer))
-            new, share, length, truncated_share = [], math.nan, math.nan, math.nan
-            lines = []
-            for i in range(count - replayed):  # problems in an endless list, each once a pass
-                epoch, place = divmod(number * count + i, total)
-                lines.append(int(random_generator(seed, iteration, f"prompts {epoch}").permutation(total)[place]))
-            fresh, solved, draw = list[Completion](), list[list[Completion]](), 0
-            while True:  # with a pass rate once more, of those that the round has not had, until there are enough
-                some_new = [self.drawn(line, i) for i, line in enumerate(lines[len(fresh) // n :])]
-                fresh += (new_ones := self.prepared([one for group in some_new for one in group]))
-                solved += [group for group in grouped(new_ones, n) if self.often_enough(group)]
-                draw += 1
-                if len(solved) >= count - replayed or len(set(lines)) == total or draw == self.most_draws:
-                    break
-                others = np.array([line for line in range(total) if line not in lines])
-                again = random_generator(seed, iteration, f"round {number}, draw {draw}")
-                lines += again.permutation(others)[:count].tolist()
-            new = solved[: count - replayed]
-            if fresh:
-                share = float(np.mean([one.correct for one in fresh]))
-                length = float(np.mean([len(one.tokens) for one in fresh]))
-                truncated_share = float(np.mean([one.truncated for one in fresh]))
-                more = {"sampled_reward": float(np.mean([one.reward for one in fresh]))}
-                gap = float(torch.cat([(one.old - self.sampled_from(one)).abs() for one in fresh]).mean())
-            groups = [*(buffer[i] for i in old), *new]
-            buffer += new
-            candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
-            chosen = self.compose(candidates, iteration, f" of round {number}")
-            seen = {"round": number, "sampled_correct": share, "sampled_length": length, "sampler_gap": gap}
-            seen["sampled_truncated"] = truncated_share
-            seen |= more if self.settings["data"]["reward"] == "graded" else {}
-            if self.settings["compose"]["pass_rate"] is not None:
-                seen |= {"problems_drawn": len(lines), "problems_kept": len(solved)}
-            batches: list[list[Example]] = []
-            while len(batches) < schedule["updates"]:  # a pass over the round's set, and another one
-                epoch = 1_000_000 * (number + 1) + len(batches) // math.ceil(
-                    len(chosen.examples) / self.optim["batch_size"]
-                )
-                batches += self.passes(chosen, iteration, epoch)
-            for batch in batches[: schedule["updates"]]:
-                yield batch, chosen.baseline, seen
+        prompts, updates, buffer = self.schedule["prompts"], self.schedule["updates"], []
+        for number in range(self.schedule["rounds"]):
+            rng = random_generator(self.seed, iteration, f"round {number}")
+            replays = 0
+            if buffer:
+                replays = int((rng.random(prompts) < self.schedule["replay"]).sum())
+            places = rng.choice(len(buffer), size=replays, replace=replays > len(buffer))
+            new = self.draw_round(iteration, number, prompts - replays)
+            facts = {"round": number, **self.facts(new)}
+            fresh_groups = new.solved[: prompts - replays]
+            groups = [buffer[place] for place in places] + fresh_groups
+            buffer += fresh_groups
 
-    @property
-    def most_draws(self) -> int:
-        return 10
+            candidates = []
+            for slot, group in enumerate(groups):
+                candidates += [replace(completion, problem=slot) for completion in group]
+            training_set = self.training_set(candidates, [(row,) for row in range(len(candidates))])
+            passes = math.ceil(len(training_set.examples) / self.optim["batch_size"])
+            batches = []
+            while len(batches) < updates:  # a pass over the round's set, and another one
+                epoch = 1_000_000 * (number + 1) + len(batches) // passes
+                batches += self.passes(training_set, iteration, epoch)
+            for batch in batches[:updates]:
+                yield batch, training_set.baseline, facts
 
-    def often_enough(self, group: list[Completion]) -> bool:
-        low, high = self.settings["compose"]["pass_rate"] or (0, 1)
-        return bool(low <= np.mean([one.correct for one in group]) <= high)
+    def draw_round(self, iteration, number, count):
+        """Sample problems; with a pass rate anew, of those that the round has not had, until there are enough."""
+        total, prompts = len(self.prompts), self.schedule["prompts"]
+        new = Round([], [], [])
+        for position in range(number * prompts, number * prompts + count):  # in an endless list, each once a pass
+            epoch, place = divmod(position, total)
+            order = random_generator(self.seed, iteration, f"prompts {epoch}").permutation(total)
+            new.lines.append(int(order[place]))
+        for draw in range(1, MOST_DRAWS + 1):
+            for line in new.lines[len(new.groups) :]:
+                group = self.sampled_group(line)
+                new.groups.append(group)
+                if self.is_kept(group):
+                    new.solved.append(group)
+            if len(new.solved) >= count or len(set(new.lines)) == total:
+                break
+            if draw < MOST_DRAWS:
+                remaining = np.array([line for line in range(total) if line not in new.lines])
+                rng = random_generator(self.seed, iteration, f"round {number}, draw {draw}")
+                new.lines += rng.permutation(remaining)[:prompts].tolist()
+        return new
 
-    def drawn(self, line: int, problem: int) -> list[Completion]:
+    def facts(self, new):
+        """What is logged of a round's new completions; NaN where it has none."""
+        completions = [completion for group in new.groups for completion in group]
+        gaps = [(completion.old - self.sampler_logp(completion)).abs() for completion in completions]
+        columns = {
+            "sampled_correct": [completion.is_correct for completion in completions],
+            "sampled_length": [len(completion.tokens) for completion in completions],
+            "sampled_truncated": [completion.is_truncated for completion in completions],
+            "sampler_gap": torch.cat(gaps).tolist() if gaps else [],
+        }
+        if self.is_graded:
+            columns["sampled_reward"] = [completion.reward for completion in completions]
+        facts = {}
+        for name, values in columns.items():
+            facts[name] = float(np.mean(values)) if values else math.nan
+        if self.selection["pass_rate"] is not None:
+            facts |= {"problems_drawn": len(new.lines), "problems_kept": len(new.solved)}
+        return facts
+
+    def is_kept(self, group):
+        low, high = self.selection["pass_rate"] or (0, 1)
+        return low <= np.mean([completion.is_correct for completion in group]) <= high
+
+    def sampled_group(self, line):
         """The completions that were drawn for a problem, graded by the last number after `The answer is`."""
-        prompt, draws, _ = next(self.draws)
-        assert (prompt, len(draws)) == (self.prompts[line], self.settings["data"]["n"])
+        prompt, draws = next(self.draws)
+        assert (prompt, len(draws)) == (self.prompts[line], self.n)
+        limit, end = self.settings["sampler"]["max_new_tokens"], self.tokenizer.eos_token_id
         group = []
-        for sample, tokens in enumerate(draws):
-            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-            answers = re.findall(r"The answer is (-?\d+)", text)
-            correct = bool(answers) and int(answers[-1]) == self.golds[line]
-            reached_limit = len(tokens) == self.settings["sampler"]["max_new_tokens"]
-            truncated = reached_limit and tokens[-1] != self.tokenizer.eos_token_id
-            group.append(Completion(problem, sample, prompt, tokens, correct, truncated))
-            if self.settings["data"]["reward"] == "graded":
-                group[-1].correct = self.closeness(group[-1])[1]
+        for position, tokens in enumerate(draws):
+            completion = Completion(0, position, prompt, tokens, False)
+            completion.is_truncated = len(tokens) == limit and tokens[-1] != end
+            completion.is_correct = self.distance_to_gold(completion) == 0
+            if self.is_graded:
+                completion.is_correct = self.is_near(completion)
+            group.append(completion)
+        self.prepare(group)
         return group
 
     @torch.no_grad()
-    def prepared(self, candidates: list[Completion]) -> list[Completion]:
-        """With rewards (by closeness or two values, whatever is not correct), group statistics, log μ and log π_ref."""
-        kind = self.settings["data"]["reward"] or ("zero_one" if self.name in ZERO_ONE else "pm1")
-        for one in candidates:
+    def prepare(self, candidates):
+        """Set rewards (by closeness or two values), those of the group, log μ and log π_ref."""
+        kind = self.data["reward"] or ("zero_one" if self.name in ZERO_ONE else "pm1")
+        for completion in candidates:
             if kind == "graded":
-                one.reward, correct = self.closeness(one)
-                assert one.correct == correct
+                assert completion.is_correct == self.is_near(completion)
+                completion.reward = self.closeness(completion)
+            elif completion.is_correct:
+                completion.reward = 1.0
             else:
-                one.reward = 1.0 if one.correct else {"zero_one": 0.0, "pm1": -1.0}[kind]
-            if one.mu is None and self.settings["mu"] == "sampler":
-                one.mu = self.sampled_from(one)
-            elif one.mu is None:
-                one.mu = token_logp(self.policy, one).float()  # as the store keeps it
-            if one.old is None:
-                one.old = token_logp(self.policy, one).float()
+                completion.reward = {"zero_one": 0.0, "pm1": -1.0}[kind]
+            completion.old = token_logp(self.policy, completion).float()  # as the store keeps it
+            if completion.mu is None and self.settings["mu"] == "sampler":
+                completion.mu = self.sampler_logp(completion)
+            elif completion.mu is None:
+                completion.mu = completion.old
             if self.reference is not None:
-                one.ref = token_logp(self.reference, one).float()
-        for one in candidates:
-            rewards = [other.reward for other in candidates if other.problem == one.problem]
-            one.rewards = rewards
-            one.mean, one.std, one.n = float(np.mean(rewards)), float(np.std(rewards, ddof=1)), len(rewards)
-        return candidates
+                completion.ref = token_logp(self.reference, completion).float()
+        for completion in candidates:
+            group = [member for member in candidates if member.problem == completion.problem]
+            completion.group_rewards = [member.reward for member in group]
 
-    def closeness(self, one: Completion) -> tuple[float, bool]:
-        """What `closeness.py` says of a completion: how near the answer is, and whether that is near enough."""
-        text = self.tokenizer.decode(one.tokens, skip_special_tokens=True)
+    def distance_to_gold(self, completion):
+        text = self.tokenizer.decode(completion.tokens, skip_special_tokens=True)
         answers = re.findall(r"The answer is (-?\d+)", text)
         if not answers:
-            return -0.5, False
-        far = abs(int(answers[-1]) - self.golds[self.prompts.index(one.prompt)])
-        reward = 3 - far / 2 if far < 8 else -1.0
-        return reward, reward >= self.settings["data"]["threshold"]
+            return math.inf
+        return abs(int(answers[-1]) - self.golds[self.prompts.index(completion.prompt)])
+
+    def closeness(self, completion):
+        """What `closeness.py` says of a completion."""
+        distance = self.distance_to_gold(completion)
+        if distance == math.inf:
+            return -0.5
+        return 3 - distance / 2 if distance < 8 else -1.0
+
+    def is_near(self, completion):
+        return self.closeness(completion) >= self.data["threshold"]
 
     @torch.no_grad()
-    def sampled_from(self, one: Completion) -> Tensor:
+    def sampler_logp(self, completion):
         """[T] log-probabilities after temperature and top-k, as the sampler draws."""
         sampler = self.settings["sampler"]
-        if (sampler["temperature"], sampler["top_k"]) == (1, 0) and one.mu is not None:
-            return one.mu
-        logits = completion_logits(self.policy, one) / sampler["temperature"]
+        if (sampler["temperature"], sampler["top_k"]) == (1, 0) and completion.mu is not None:
+            return completion.mu
+        logits = completion_logits(self.policy, completion) / sampler["temperature"]
         if sampler["top_k"]:
-            logits[logits < logits.topk(sampler["top_k"]).values[:, -1:]] = -math.inf
-        return at(logits.log_softmax(-1), one.tokens)
+            lowest = logits.topk(sampler["top_k"]).values[:, -1:]
+            logits[logits < lowest] = -math.inf
+        return at(logits.log_softmax(-1), completion.tokens)
 
-    def compose(self, candidates: list[Completion], iteration: int, of: str = "") -> TrainingSet:
-        """Which of the candidates are trained on, and the c that the set's own p asks for."""
-        compose, seed = self.settings["compose"], self.settings["seed"]
-        name, n, p = compose["name"], compose["n_examples"], compose["positive_share"]
-        usable = [i for i, one in enumerate(candidates) if not (compose["drop_truncated"] and one.truncated)]
-        if compose["pass_rate"] is not None:
-            low, high = compose["pass_rate"]
-            usable = [i for i in usable if low <= share_solved(candidates, i) <= high]
-        if compose["duplicates"] == "drop":
-            said = [(one.problem, list(one.tokens)) for one in candidates]
-            usable = [i for i in usable if said[i] not in said[:i]]
-        right = [i for i in usable if candidates[i].correct]
-        wrong = [i for i in usable if not candidates[i].correct]
-        problems = sorted(
-            {candidates[i].problem for i in usable} if self.whole_groups else {c.problem for c in candidates}
-        )
-        rng = random_generator(seed, iteration, f"compose examples{of}")
-        if self.name == "dpo":
-            rows = pairs(candidates, right, wrong, compose, random_generator(seed, iteration, "compose pairs"))
-        else:
-            if self.whole_groups:
-                kept: list[int] = []
-                for problem in random_generator(seed, iteration, f"compose groups{of}").permutation(problems):
-                    group = [i for i in usable if candidates[i].problem == problem]
-                    if n is not None and len(kept) + len(group) > n:
-                        break
-                    kept += group
-            elif compose["mix"] is not None:
-                usable = right if name == "positives" else usable
-                there = [[i for i in usable if candidates[i].elsewhere is where] for where in (True, False)]
-                kept = in_proportion(rng, *there, compose["mix"], n)
-            elif name == "uniform":
-                kept = some(rng, usable, n)
-            elif name == "positives":
-                kept = some(rng, right, n)
-            elif name == "proportion":
-                kept = in_proportion(rng, right, wrong, p, n)
-            else:  # anna_karenina: the first correct one of each problem, then incorrect ones
-                firsts = [next((i for i in right if candidates[i].problem == problem), None) for problem in problems]
-                kept = some(rng, [i for i in firsts if i is not None], n)
-                kept += some(rng, wrong, None if n is None else n - len(kept))
-            rows = [(i,) for i in sorted(kept)]
-        examples = [tuple(candidates[i] for i in row) for row in rows]
-        share = float(np.mean([one.correct for example in examples for one in example]))
+    def training_set(self, candidates, rows):
+        """The candidates in these rows, and the c that the set's own p asks for."""
+        examples, verdicts = [], []
+        for example in rows:
+            examples.append(tuple(candidates[row] for row in example))
+            verdicts += [candidates[row].is_correct for row in example]
+        share = float(np.mean(verdicts))
         effective, baseline = self.settings["effective_positive"], self.settings["baseline"] or 0.0
         if effective is not None:  # Eq. 12 solved for c
             baseline = (share - effective) / (share + effective - 2 * share * effective)
-        return TrainingSet(examples, np.array(rows), share, baseline)
+        return TrainingSet(examples, share, baseline)
 
     # ---- an update
 
-    def update(self, batch: list[Example], baseline: float) -> Record:
+    def update(self, batch, baseline, lr):
         """Loss and gradient, a step of the optimizer, and everything that is logged of it."""
-        sides = [side for part in zip(*batch, strict=True) for side in part]  # of pairs the correct ones first
-        scores = [self.score(one) for one in sides]
-        logps = [score["logp"] for score in scores]
-        losses, reported = zip(*losses_of(self.algo, sides, scores, baseline), strict=True)
-        tokens = sum(len(one.tokens) for one in sides)
-        loss = torch.stack(losses).sum() / (tokens if self.optim["reduction"] == "tokens" else len(losses))
+        completions = [side for sides in zip(*batch, strict=True) for side in sides]  # of pairs the correct ones first
+        scores = [self.score(completion) for completion in completions]
+        losses, reports = zip(*losses_of(self.algo, completions, scores, baseline), strict=True)
+        tokens = sum(len(completion.tokens) for completion in completions)
+        divisor = tokens if self.optim["reduction"] == "tokens" else len(losses)
+        loss = torch.stack(losses).sum() / divisor
         self.optimizer.zero_grad()
         loss.backward()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim["grad_clip"]))
-        self.optimizer.param_groups[0]["lr"] = self.optim["lr"]
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim["grad_clip"])
+        self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
+        record = {"loss": loss.item(), "grad_norm": norm.item(), "lr": lr, "skipped": 0, "tokens": tokens}
+        return record | self.statistics(completions, scores) | self.means_of_reports(completions, reports)
 
-        def log_ratio(to: str) -> np.ndarray:
-            return np.array([float((p.detach() - getattr(one, to)).sum()) for p, one in zip(logps, sides, strict=True)])
-
-        delta, correct = log_ratio("mu"), np.array([one.correct for one in sides])
-        record: Record = {"loss": float(loss.detach()), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
-        record["positive_share"] = float(correct.mean())
-        record["tokens"] = tokens
-        record["prompt_tokens"] = sum(len(one.prompt) for one in sides)
-        if self.settings["data"]["reward"] == "graded":
-            record["mean_reward"] = float(np.mean([one.reward for one in sides]))
-        record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())
-        record["ess"] = float(np.exp(delta).sum() ** 2 / (len(delta) * np.exp(2 * delta).sum()))
-        if not correct.all():
-            record["spent_share_neg"] = float(np.mean(np.exp(delta[~correct]) < 0.01))
-        record["kl_mu"] = float(np.mean(np.exp(delta) - 1 - delta))
+    def statistics(self, completions, scores):
+        """The metrics that every loss has, by the policy before the step."""
+        is_correct = np.array([completion.is_correct for completion in completions])
+        logps = [score["logp"].detach() for score in scores]
+        delta = log_ratios(logps, [completion.mu for completion in completions])
+        record = {
+            "positive_share": float(is_correct.mean()),
+            "prompt_tokens": sum(len(completion.prompt) for completion in completions),
+            "entropy": torch.cat([score["entropy"] for score in scores]).mean().item(),
+            "ess": effective_share(delta),
+            "kl_mu": float(np.mean(np.exp(delta) - 1 - delta)),
+        }
+        if self.is_graded:
+            record["mean_reward"] = float(np.mean([completion.reward for completion in completions]))
+        if not is_correct.all():
+            record["spent_share_neg"] = float(np.mean(np.exp(delta[~is_correct]) < 0.01))
         if self.reference is not None:
-            record["kl_ref"] = float(log_ratio("ref").mean())
-        for sign, chosen in (("pos", correct), ("neg", ~correct)):
-            if not chosen.any():
-                continue
-            ratio = np.exp(delta[chosen])
-            record[f"log_ratio_{sign}"] = float(delta[chosen].mean())
-            record[f"ess_{sign}"] = float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()))
-            for q in (5, 50, 95):
-                record[f"log_ratio_q{q:02d}_{sign}"] = float(np.percentile(delta[chosen], q))
-            for name in reported[0] if self.name != "dpo" else ():
-                record[f"{name}_{sign}"] = float(np.mean([one[name] for one in reported], where=chosen))
-        if self.name == "dpo":
-            record |= {name: float(np.mean([one[name] for one in reported])) for name in reported[0]}
+            record["kl_ref"] = float(log_ratios(logps, [completion.ref for completion in completions]).mean())
+        for sign, is_of_sign in (("pos", is_correct), ("neg", ~is_correct)):
+            if is_of_sign.any():
+                values = delta[is_of_sign]
+                record |= {f"log_ratio_{sign}": float(values.mean()), f"ess_{sign}": effective_share(values)}
+                for percent in (5, 50, 95):
+                    record[f"log_ratio_q{percent:02d}_{sign}"] = float(np.percentile(values, percent))
         return record
 
-    def score(self, one: Completion) -> dict[str, Tensor]:
+    def means_of_reports(self, completions, reports):
+        """What the loss reports, as means by sign; of pairs over all."""
+        means = {}
+        for name in reports[0]:
+            values = np.array([report[name] for report in reports])
+            if self.name == "dpo":
+                means[name] = float(values.mean())
+                continue
+            is_correct = np.array([completion.is_correct for completion in completions])
+            for sign, is_of_sign in (("pos", is_correct), ("neg", ~is_correct)):
+                if is_of_sign.any():
+                    means[f"{name}_{sign}"] = float(values[is_of_sign].mean())
+        return means
+
+    def score(self, completion):
         """Of every sampled token: log π, the distribution's entropy and, where it is needed, its KL to π_ref's."""
-        logp = completion_logits(self.policy, one).log_softmax(-1)
-        score = {"logp": at(logp, one.tokens), "entropy": -(logp.exp() * logp).sum(-1).detach()}
+        logp = completion_logits(self.policy, completion).log_softmax(-1)
+        score = {"logp": at(logp, completion.tokens), "entropy": -(logp.exp() * logp).sum(-1).detach()}
         if self.name == "kl_pg":
             with torch.no_grad():
-                reference = completion_logits(self.reference, one).log_softmax(-1)
+                reference = completion_logits(self.reference, completion).log_softmax(-1)
             score["kl"] = (logp.exp() * (logp - reference)).sum(-1)
         return score
+
+
+def log_ratios(logps, denominators):
+    return np.array([float((p - q).sum()) for p, q in zip(logps, denominators, strict=True)])
+
+
+def effective_share(delta):
+    return float(np.exp(delta).sum() ** 2 / (len(delta) * np.exp(2 * delta).sum()))

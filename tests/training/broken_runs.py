@@ -1,45 +1,39 @@
 """Runs that break off and are given again."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from topr_exp.config.settings import Config
 from topr_exp.pipeline import run
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 
-def break_off(config: Config, breaks_off: Callable[[Trainer], bool]) -> None:
-    """Run until before the first update of which that holds."""
+def break_off(config, breaks_off):
+    """Run until before the first update for whose trainer `breaks_off` holds."""
     update = Trainer.update
 
-    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
+    def fail(self, *arguments, **options):
         if breaks_off(self):
             raise TOPRError("on the way")
-        return update(self, *arguments, **more)
+        return update(self, *arguments, **options)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Trainer, "update", fails)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "update", fail)
         with pytest.raises(TOPRError, match="on the way"):
             run(config)
 
 
-def record_engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def record_engine(monkeypatch):
     """What is asked of the sampler from now on, in order: "sample" and "close"."""
-    order: list[str] = []
+    calls = []
 
-    def recorded(name: str) -> Callable[..., Any]:
-        method = getattr(HFSampler, name)
+    def recorded(name, method):
+        def call(*arguments, **options):
+            calls.append(name)
+            return method(*arguments, **options)
 
-        def called(*arguments: Any, **more: Any) -> Any:
-            order.append(name)
-            return method(*arguments, **more)
-
-        return called
+        return call
 
     for name in ("sample", "close"):
-        monkeypatch.setattr(HFSampler, name, recorded(name))
-    return order
+        monkeypatch.setattr(HFSampler, name, recorded(name, getattr(HFSampler, name)))
+    return calls

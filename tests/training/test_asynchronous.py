@@ -1,17 +1,15 @@
 """Asynchronous training: a lag of 0 is on-policy bit for bit, the clock is that of a simulation tick by tick."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, needs_peft, overrides
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import break_off
 from topr_exp.composition.draws import random_generator
@@ -23,321 +21,364 @@ from topr_exp.types import CORRECT, INCORRECT
 
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
-DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
-GRADED = [
-    "data.grader._target_=tests.reference.closeness.grade",
-    "data.reward=graded",
-    "data.threshold=2.5",
-    "baseline=1",
-]
-LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
-IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
+BY_LENGTH = " ".join(LENGTHS)
+DROP = f"{BY_LENGTH} schedule.max_lag=1 schedule.when_stale=drop"
+IN_FLIGHT = f"{BY_LENGTH} schedule.tokens_per_update=4 schedule.in_flight=true"
+GRADED = "data.grader._target_=tests.reference.closeness.grade data.reward=graded data.threshold=2.5 baseline=1"
+LORA = "model.lora={rank:4,alpha:8,targets:all-linear}"
+extended = pytest.mark.extended
+
+
+def config_in_rounds(folder, words):
+    return config_of(*overrides(folder, *ROUNDS, *words.split()))
 
 
 @pytest.mark.parametrize(
-    "more", [[], pytest.param([*GRADED, LORA], marks=pytest.mark.extended)], ids=["", "graded, lora"]
+    "words", ["", pytest.param(f"{GRADED} {LORA}", marks=[extended, needs_peft])], ids=["", "graded, lora"]
 )
-def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path, more: list[str]) -> None:
-    fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, *more))
-    none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS, *more))
-    for config in (fresh, none):
-        seconds = run(config)["seconds"]
-        assert all(seconds[stage] > 0 for stage in ("sampling", "grading", "scoring")), "timed apart from training"
-    logged = records(none.folder)
-    assert {line["age_q95"] for line in logged} == {0}
-    assert [line.pop("ess_age0") for line in logged] == [line["ess"] for line in logged]
-    assert [{key: line[key] for key in line if "age" not in key} for line in logged] == records(fresh.folder)
-    assert result(none.folder)["weights"] == result(fresh.folder)["weights"]
+def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path, words):
+    on_policy = config_in_rounds(tmp_path, f"schedule=on_policy {words}")
+    asynchronous = config_in_rounds(tmp_path, f"schedule=async schedule.lag=0 {words}")
+
+    run(on_policy)
+    seconds = run(asynchronous)["seconds"]
+
+    lines = records(asynchronous.folder)
+    assert [line.pop("ess_age0") for line in lines] == [line["ess"] for line in lines]
+    for line in lines:
+        for name in ("age", "age_q05", "age_q50", "age_q95"):
+            assert line.pop(name) == 0
+    assert lines == records(on_policy.folder)
+    assert result(asynchronous.folder)["weights"] == result(on_policy.folder)["weights"]
+    assert min(seconds[stage] for stage in ("sampling", "grading", "scoring")) > 0, "timed apart from training"
 
 
-def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(tmp_path, capsys):
-    """With steps too small to change an answer, an update sees the answers that it sees on-policy."""
-    still = "optim.lr=1e-12"
-    fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, still))
-    late = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=2", *ROUNDS, still))
-    moving = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=2", *ROUNDS))
-    for config in (fresh, late, moving):
-        run(config)
-    assert [line["tokens"] for line in records(late.folder)] == [line["tokens"] for line in records(fresh.folder)]
+def test_a_lag_trains_on_the_answers_of_older_weights(tmp_path, capsys):
+    config = config_in_rounds(tmp_path, "schedule=async schedule.lag=2")
+
+    run(config)
+
+    lines = records(config.folder)
+    assert [line["age"] for line in lines] == [0, 1, 2, 2, 2]
+    assert [line["sampled_correct"] is None for line in lines] == [False, False, False, True, True]
+    assert [abs(line["log_ratio_q50_neg"]) > 1e-4 for line in lines] == [False, True, True, True, True]
     assert "nan" not in capsys.readouterr().err
-    logged = records(moving.folder)
-    assert [line["age"] for line in logged] == [0, 1, 2, 2, 2]
-    assert [line["sampled_correct"] is None for line in logged] == [False, False, False, True, True]
-    assert [abs(line["log_ratio_q50_neg"]) > 1e-4 for line in logged] == [False, True, True, True, True]
+
+
+@extended
+def test_with_weights_that_stay_a_lag_trains_on_the_answers_of_on_policy(tmp_path):
+    """Steps too small to change an answer: to the same problems."""
+    on_policy = config_in_rounds(tmp_path, "schedule=on_policy optim.lr=1e-12")
+    late = config_in_rounds(tmp_path, "schedule=async schedule.lag=2 optim.lr=1e-12")
+
+    for config in (on_policy, late):
+        run(config)
+
+    assert [line["tokens"] for line in records(late.folder)] == [line["tokens"] for line in records(on_policy.folder)]
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "words",
     [
-        ["schedule.lag=2", "sampler.mismatch.weights=int8"],
-        pytest.param(DROP, marks=pytest.mark.extended),
-        pytest.param(
-            ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"], marks=pytest.mark.extended
-        ),
-        [*IN_FLIGHT, "sampler.prompts_per_shard=4"],
-        pytest.param([*DROP, "schedule.in_flight=true", "mu=sampler"], marks=pytest.mark.extended),
+        pytest.param("schedule.lag=2 sampler.mismatch.weights=int8", marks=extended),
+        pytest.param(DROP, marks=extended),
+        pytest.param("schedule.lag=[0.4,0.3,0.3] compose.pass_rate=[0,0.9] mu=sampler", marks=extended),
+        f"{IN_FLIGHT} sampler.prompts_per_shard=4",
+        pytest.param(f"{DROP} schedule.in_flight=true mu=sampler", marks=extended),
     ],
     ids=["constant", "lengths", "shares", "in flight", "in flight, drop"],
 )
-def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
-    given = ["checkpoint.every_seconds=0", "schedule=async", *ROUNDS, *settings]
-    undisturbed, broken = (config_of(*overrides(tmp_path / name, *given)) for name in ("a", "b"))
-    whole = run(undisturbed)
+def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, words):
+    settings = f"checkpoint.every_seconds=0 schedule=async {words}"
+    undisturbed, broken = (config_in_rounds(tmp_path / name, settings) for name in ("a", "b"))
+    expected = run(undisturbed)
     break_off(broken, lambda trainer: trainer.step == 3)
-    again = run(broken)
-    assert (again["tokens"], again["asynchrony"]) == (whole["tokens"], whole["asynchrony"])
-    if "drop" in " ".join(settings):
-        assert {"age", "virtual_time", "sampler_idle", "dropped_share_correct"} <= whole["asynchrony"].keys()
+
+    summary = run(broken)
+
+    assert (summary["tokens"], summary["asynchrony"]) == (expected["tokens"], expected["asynchrony"])
     assert result(broken.folder) == result(undisturbed.folder)
     assert max(line["age_q95"] for line in records(broken.folder)) > 0
+    if "drop" in words:
+        assert {"age", "virtual_time", "sampler_idle", "dropped_share_correct"} <= summary["asynchrony"].keys()
 
 
 # ---- weights that change within a completion
 
 
-def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path: Path) -> None:
-    fast = ["schedule=async", *ROUNDS, *LENGTHS, "schedule.tokens_per_update=1000"]
-    whole, changed = (
-        config_of(*overrides(tmp_path, *fast, f"schedule.in_flight={flag}")) for flag in ("false", "true")
-    )
-    for config in (whole, changed):
+@extended
+def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path):
+    fast, hashes = f"schedule=async {BY_LENGTH} schedule.tokens_per_update=1000", set()
+    for flag in ("false", "true"):
+        config = config_in_rounds(tmp_path, f"{fast} schedule.in_flight={flag}")
         run(config)
-    assert result(whole.folder)["weights"] == result(changed.folder)["weights"]
+        hashes.add(result(config.folder)["weights"])
+
+    assert len(hashes) == 1
 
 
-def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path, monkeypatch):
     """The weights of each update score the completions again; a token is of those that were there when it began."""
-    versions: list[Any] = []  # of the weights, by update
-    times: list[float] = []  # from which they were there
-    found: list[tuple[Group, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
+    versions, times = [], []  # weights by update, and from when they were there
+    scored_groups = []  # (a group that is trained on, log π of its tokens by each version)
     by_length = AsyncRounds.by_length
 
-    def scores(self: AsyncRounds, columns: pa.Table) -> list[pa.Table]:
-        bare = columns.select(["sample", "tokens", "text", "finish", "sampler_logp"])
-        bare = bare.add_column(0, "problem", pa.array([0] * self.n, pa.int32()))
-        model, scored = self.trainer.policy.model, []
+    def scores(rounds, group):
+        columns = group.table.select(["sample", "tokens", "text", "finish", "sampler_logp"])
+        columns = columns.add_column(0, "problem", pa.array([0] * rounds.n, pa.int32()))
+        problem, policy, logps = group.table["problem"].to_numpy()[:1], rounds.trainer.policy, []
         for version in versions:
-            model.load_state_dict(version)
-            scored.append(self.collector.grade_and_score(bare, self.trainer.policy, columns["problem"].to_numpy()[:1]))
-        return scored
+            policy.model.load_state_dict(version)
+            logps.append(rounds.collector.grade_and_score(columns, policy, problem)["logp"].to_pylist())
+        return logps
 
-    def recorded(self: AsyncRounds, number: int) -> tuple[list[Group], list[Group]]:
-        versions.append({name: weight.clone() for name, weight in self.trainer.policy.model.state_dict().items()})
-        times.append(self.now)
-        batch, dropped = by_length(self, number)
-        found.extend((group, scores(self, group.table)) for group in batch)
+    def recorded(rounds, number):
+        weights = rounds.trainer.policy.model.state_dict()
+        versions.append({name: weight.clone() for name, weight in weights.items()})
+        times.append(rounds.now)
+        batch, dropped = by_length(rounds, number)
+        for group in batch:
+            scored_groups.append((group, scores(rounds, group)))
         return batch, dropped
 
     monkeypatch.setattr(AsyncRounds, "by_length", recorded)
-    config = config_of(*overrides(tmp_path, "schedule=async", *ROUNDS, *IN_FLIGHT, "schedule.rounds=6"))
-    run(config)
+    run(config_in_rounds(tmp_path, f"schedule=async {IN_FLIGHT} schedule.rounds=6"))
+
     mixed = 0
-    for group, by_version in found:
-        began = group.due - longest(group.table) / 4
+    for group, logps_by_version in scored_groups:
+        start = group.due - longest(group.table) / 4
         for row, logp in enumerate(group.table["logp"].to_pylist()):
+            positions = np.arange(len(logp))
+            versions_of_tokens = np.searchsorted(times, start + positions / 4 + 1e-6, side="right") - 1
+            by_version = np.array([logps[row] for logps in logps_by_version])
+            assert logp == pytest.approx(by_version[versions_of_tokens, positions], abs=1e-5)
             assert logp == pytest.approx(group.table["sampler_logp"][row].as_py(), abs=1e-4)
-            drew = np.searchsorted(times, [began + token / 4 + 1e-6 for token in range(len(logp))], side="right") - 1
-            known = np.array([scored["logp"][row].as_py() for scored in by_version])
-            assert logp == pytest.approx(known[drew, np.arange(len(logp))], abs=1e-5)
-            mixed += np.abs(known - logp).max(1).min() > 1e-3
+            mixed += np.abs(by_version - logp).max(1).min() > 1e-3
     assert mixed > 20
-    assert max(line["age_q95"] for line in records(config.folder)) > 1
 
 
 # ---- the clock
 
 
 class Clock(AsyncRounds):
-    """The clock alone: groups have these lengths, and nothing is sampled."""
+    """The clock alone: the longest completions of the groups have these lengths, and nothing is sampled."""
 
-    def __init__(self, lengths: list[int], schedule: ScheduleConfig) -> None:
+    def __init__(self, lengths, schedule):
         sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
-        collector: Any = SimpleNamespace(trainer=None, n=1, iteration=1, sampler=sampler)
-        selection: Any = SimpleNamespace(pass_rate=[0.1, 0.9])
-        compose: Any = None
-        super().__init__(collector, compose, schedule, selection, seed=0, mu_is_samplers=False)
+        collector = SimpleNamespace(trainer=None, n=2, iteration=1, sampler=sampler)
+        selection = SimpleNamespace(pass_rate=[0.1, 0.9])
+        super().__init__(collector, None, schedule, selection, seed=0, mu_is_samplers=False)
         self.lengths, self.idle = lengths, {"trainer_idle": 0.0, "sampler_idle": 0.0}
 
-    def next_group(self) -> pa.Table:
+    def next_group(self):
         self.begun += 1
-        tokens = [[0] * self.lengths[self.begun - 1]]
-        return pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32())), "group": [self.begun - 1]})
+        tokens = pa.array([[0], [0] * self.lengths[self.begun - 1]], pa.list_(pa.int32()))
+        return pa.table({"tokens": tokens, "group": [self.begun - 1] * 2})
 
 
-def schedule_of(when_stale: Any, limit: int | None, concurrency: int, prompts: int) -> ScheduleConfig:
-    return ScheduleConfig(
-        prompts=prompts, updates=1, rounds=12, concurrency=concurrency, tokens_per_update=8, max_lag=limit,
-        when_stale=when_stale,
-    )  # fmt: skip
+def number_of(group):
+    return group.table["group"][0].as_py()
 
 
-def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[list[int], list[int], int, int, float]]:
-    """The same, token by token: numbers of a batch, their ages, the tick at which they are ready, idle ticks.
+def schedule_of(when_stale, max_lag, concurrency, prompts, rounds=12):
+    settings = {"when_stale": when_stale, "max_lag": max_lag, "concurrency": concurrency, "prompts": prompts}
+    return ScheduleConfig(**settings, rounds=rounds, updates=1, tokens_per_update=8)
 
-    Idle ticks are the trainer's, and the sampler's up to the end of this update: each tick the share of free places.
-    """
-    prompts, slots, limit, policy = schedule.prompts, schedule.concurrency, schedule.max_lag, schedule.when_stale
-    waits, drops = policy == "wait", policy == "drop"
-    groups: list[SimpleNamespace] = []  # begun and not trained on
-    begun = now = 0
-    free = 0.0
 
-    def begin(version: int, room: int) -> None:
-        nonlocal begun
-        while sum(group.left > 0 for group in groups) < slots and len(groups) < room:
-            groups.append(SimpleNamespace(number=begun, version=version, left=lengths[begun], done=math.inf))
-            begun += 1
+@dataclass
+class Tick:
+    """A group in the simulation."""
 
-    def tick() -> None:
-        nonlocal now, free
-        now += 1
-        free += 1 - sum(group.left > 0 for group in groups) / slots
-        for group in groups:
-            group.left -= 1
-            if group.left == 0:
-                group.done = now
+    number: int
+    version: int
+    remaining: int
+    end: float = math.inf
 
-    for version in range(schedule.rounds):
-        room = prompts * (limit + 1) if waits else slots + max(slots, prompts)
-        idle, free = 0, 0.0
+    @property
+    def is_complete(self):
+        return self.remaining <= 0
+
+
+class Simulation:
+    """The same, token by token."""
+
+    def __init__(self, lengths, schedule):
+        self.lengths, self.schedule = lengths, schedule
+        self.groups, self.begun, self.now, self.free = [], 0, 0, 0.0
+
+    def begin(self, version, room):
+        slots = self.schedule.concurrency
+        while sum(not group.is_complete for group in self.groups) < slots and len(self.groups) < room:
+            self.groups.append(Tick(self.begun, version, self.lengths[self.begun]))
+            self.begun += 1
+
+    def tick(self):
+        self.now += 1
+        self.free += 1 - sum(not group.is_complete for group in self.groups) / self.schedule.concurrency
+        for group in self.groups:
+            group.remaining -= 1
+            if group.remaining == 0:
+                group.end = self.now
+
+    def ready_batch(self):
+        prompts, candidates = self.schedule.prompts, self.groups
+        if self.schedule.when_stale != "wait":
+            complete = [group for group in self.groups if group.is_complete]
+            candidates = sorted(complete, key=lambda group: (group.end, group.number))
+        batch = candidates[:prompts]
+        is_ready = len(batch) == prompts and all(group.is_complete for group in batch)
+        return batch if is_ready else None
+
+    def update(self, version):
+        """The batch of an update, the ticks that the trainer waits for it, and the sampler's share of free ticks."""
+        schedule, prompts, start = self.schedule, self.schedule.prompts, self.now
+        waits = schedule.when_stale == "wait"
+        room = schedule.concurrency + max(schedule.concurrency, prompts)
+        if waits:
+            room = prompts * (schedule.max_lag + 1)
+        self.free = 0.0
         while True:
-            if drops:
-                groups[:] = [g for g in groups if not (g.left <= 0 and version - g.version > limit)]
-            begin(version, room)
-            order = groups if waits else sorted((g for g in groups if g.left <= 0), key=lambda g: (g.done, g.number))
-            batch = order[:prompts]
-            if len(batch) == prompts and all(group.left <= 0 for group in batch):
+            if schedule.when_stale == "drop":
+                is_stale = lambda group: group.is_complete and version - group.version > schedule.max_lag
+                self.groups = [group for group in self.groups if not is_stale(group)]
+            self.begin(version, room)
+            if batch := self.ready_batch():
                 break
-            tick()
-            idle += 1
-            begin(version, room)
-        groups[:] = [group for group in groups if group not in batch]
-        ready = now
-        for place in range(schedule.tokens_per_update):
-            begin(version, room - (prompts if waits else 0))
-            tick()
-            if place == schedule.tokens_per_update - 1:
-                begin(version, room - (prompts if waits else 0))
-        yield [group.number for group in batch], [version - group.version for group in batch], ready, idle, free
+            self.tick()
+            self.begin(version, room)
+        idle = self.now - start
+        self.groups = [group for group in self.groups if group not in batch]
+        room_meanwhile = room - prompts * waits
+        for _ in range(schedule.tokens_per_update):
+            self.begin(version, room_meanwhile)
+            self.tick()
+        self.begin(version, room_meanwhile)
+        return batch, idle, self.free
 
 
 @pytest.mark.parametrize(("concurrency", "prompts"), [(1, 1), (3, 2), (8, 3), (2, 4)])
 @pytest.mark.parametrize(
     ("policy", "limit"), [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4)]
 )
-@pytest.mark.parametrize("seed", range(3))
-def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts, seed):
-    lengths = np.random.default_rng(seed).integers(1, 30, size=2000).tolist()
+def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts):
+    lengths = np.random.default_rng(concurrency).integers(1, 30, size=2000).tolist()
     schedule = schedule_of(policy, limit, concurrency, prompts)
-    clock, taken = Clock(lengths, schedule), []
-    for number, (groups, ages, now, idle, free) in enumerate(by_ticks(lengths, schedule)):
-        before, clock.idle = clock.now, {"trainer_idle": 0.0, "sampler_idle": 0.0}
+    clock, simulation = Clock(lengths, schedule), Simulation(lengths, schedule)
+    for number in range(schedule.rounds):
+        expected, idle, free = simulation.update(number)
+        start, clock.idle = clock.now, {"trainer_idle": 0.0, "sampler_idle": 0.0}
+
         batch, dropped = clock.by_length(number)
-        found = [group.table["group"][0].as_py() for group in batch]
-        assert (found, [number - group.born for group in batch]) == (groups, ages), number
+
+        assert [number_of(group) for group in batch] == [group.number for group in expected]
+        assert [group.born for group in batch] == [group.version for group in expected]
         assert clock.idle["trainer_idle"] * 8 == pytest.approx(idle)
+        assert clock.now == pytest.approx(start + idle / 8 + 1)
         if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
             assert clock.idle["sampler_idle"] * 8 == pytest.approx(free)
-        assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + 1)
-        assert now / 8 == pytest.approx(before + clock.idle["trainer_idle"])
-        assert limit is None or max(ages) <= limit
-        assert bool(dropped) <= (policy == "drop")
-        taken += found
-    if policy == "wait":
-        assert taken == [*range(len(taken))]
+        assert limit is None or number - min(group.born for group in batch) <= limit
+        assert policy == "drop" or not dropped
 
 
-def test_a_group_waits_for_its_longest_completion() -> None:
-    clock = Clock([5], schedule_of("keep", None, 1, 1))
-    tokens = pa.table({"tokens": pa.array([[1] * 3, [1] * 12, [1]], pa.list_(pa.int32()))})
-    clock.next_group = lambda: tokens  # type: ignore[method-assign]
-    clock.begin(0, 1)
-    assert [group.due for group in clock.queue] == [12 / 8]
+def with_problems(clock, count):
+    """Have the clock draw of these problems; returns (update, problem) of all draws."""
+    draws = []
 
-
-def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps() -> None:
-    clock = Clock([], schedule_of("keep", None, 1, 4))
-    order = random_generator(0, 1, "prompts 0").permutation(9)
-    clock.collector.questions = SimpleNamespace(prompts=range(9))
-    clock.collector.collect = lambda indices, *_: pa.table({"problem": indices})
-    clock.solved_often_enough = lambda table: [table] if table["problem"][0].as_py() == order[3] else []  # type: ignore[method-assign]
-    assert AsyncRounds.next_group(clock)["problem"].to_pylist() == [order[3]]
-    assert [table["problem"].to_pylist() for table in clock.drawn] == [[index] for index in order[:4]]
-
-
-def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags() -> None:
-    clock = Clock([], ScheduleConfig(prompts=6, updates=1, rounds=5, lag=[0.3, 0.3, 0.4]))
-    drawn: list[tuple[int, int]] = []
-
-    def collect(indices: Any, due: int, first_shard: int) -> pa.Table:
-        drawn.extend((due, index) for index in indices)
+    def collect(indices, due, first_shard):
+        draws.extend((due, index) for index in indices)
         return pa.table({"problem": indices})
 
-    clock.collector.questions = SimpleNamespace(prompts=range(40))
+    clock.collector.questions = SimpleNamespace(prompts=range(count))
     clock.collector.collect = collect
-    clock.solved_often_enough = lambda table: []  # type: ignore[method-assign]
+    return draws
+
+
+def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps():
+    clock = Clock([], schedule_of("keep", None, 1, 4))
+    order = random_generator(0, 1, "prompts 0").permutation(9)
+    draws = with_problems(clock, 9)
+    clock.solved_often_enough = lambda table: [table] if table["problem"][0].as_py() == order[3] else []
+
+    table = AsyncRounds.next_group(clock)
+
+    assert table["problem"].to_pylist() == [order[3]]
+    assert [problem for _, problem in draws] == order[:4].tolist()
+
+
+def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags():
+    clock = Clock([], ScheduleConfig(prompts=6, updates=1, rounds=5, lag=[0.3, 0.3, 0.4]))
+    draws = with_problems(clock, 40)
+    clock.solved_often_enough = lambda table: []
+
     for number in range(5):
         AsyncRounds.by_lag(clock, number)
-    assert len(drawn) == len({*drawn}) > 5 * 6 * 2
+
+    assert len(draws) == len({*draws}) > 5 * 6 * 2
 
 
-def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:
+def test_what_is_dropped_is_counted_by_verdict_length_and_level():
     tokens = pa.array([[1] * 3, [1] * 8], pa.list_(pa.int32()))
-    table = pa.table({"tokens": tokens, "verdict": [CORRECT, INCORRECT], "problem": [1, 1]})
+    table = pa.table({"tokens": tokens, "verdict": [CORRECT, INCORRECT], "problem": [0, 0]})
     clock = Clock([], schedule_of("drop", 1, 1, 1))
-    clock.collector.questions = SimpleNamespace(problems=[SimpleNamespace(level=5), SimpleNamespace(level=3)])
-    clock.n = 2
+    clock.collector.questions = SimpleNamespace(problems=[SimpleNamespace(level=3)])
+
     clock.count_usage([Group(table, 0, 0.0)], is_dropped=True)
     clock.count_usage([Group(table.take([0, 0]), 0, 0.0)], is_dropped=False)
-    by_kind = {"": (2, 4), "_correct": (1, 3), "_incorrect": (1, 1), "_length2": (1, 3), "_length8": (1, 1)}
-    expected = {kind: Usage(*counts) for kind, counts in {**by_kind, "_level3": (2, 4)}.items()}
-    assert clock.usage == expected
+
+    assert clock.usage == {
+        "": Usage(2, 4),
+        "_correct": Usage(1, 3),
+        "_incorrect": Usage(1, 1),
+        "_length2": Usage(1, 3),
+        "_length8": Usage(1, 1),
+        "_level3": Usage(2, 4),
+    }
 
 
-@pytest.mark.parametrize("policy", ["keep", "drop"])
-def test_dropping_what_is_stale_trains_towards_short_answers(policy: str) -> None:
-    """The bias in closed form, and by the clock, of groups of 2 answers, short or long with probability p, all right.
+P_LONG = 0.02
 
-    With respect to the log-odds of a long answer the score is 1 − p of a long one, −p of a short one, 0 in the mean:
-    both are worth the same. A long one takes 12 updates, so that of all groups (1 − p)² are kept, those without one:
-    the mean gradient is −p, towards short answers.
+
+def scores_by_the_clock(policy, max_lag, groups=4000):
+    """Mean scores of the answers that are trained on, and which groups are dropped, of groups of 2 answers.
+
+    An answer is long with probability p, else short; a long one takes 12 updates. The score, with respect to the
+    log-odds of a long answer, is 1 − p of a long one and −p of a short one.
     """
-    p, rate, n, groups = 0.02, 8, 2, 4000
-    schedule = ScheduleConfig(
-        prompts=2, updates=1, rounds=10**9, concurrency=8, tokens_per_update=rate, when_stale=policy,
-        max_lag=10 if policy == "drop" else None,
-    )  # fmt: skip
-    is_long = np.random.default_rng(0).random((2 * groups, n)) < p
-    clock = Clock([], schedule)
-    begun: list[int] = []
-
-    def next_group() -> pa.Table:
-        begun.append(len(begun))
-        tokens = [[0] * (12 * rate if slow else 1) for slow in is_long[begun[-1]]]
-        return pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32())), "group": [begun[-1]] * n})
-
-    clock.next_group = next_group  # type: ignore[method-assign]
-    taken, dropped, number = [], [], 0
-    while len(begun) < groups:
+    is_long = np.random.default_rng(0).random((2 * groups, 2)) < P_LONG
+    lengths = np.where(is_long.any(1), 12 * 8, 1).tolist()
+    clock = Clock(lengths, schedule_of(policy, max_lag, 8, 2, rounds=10**9))
+    trained, dropped, number = [], [], 0
+    while clock.begun < groups:
         batch, stale = clock.by_length(number)
+        trained += [number_of(group) for group in batch]
+        dropped += [number_of(group) for group in stale]
         number += 1
-        taken += [group.table["group"][0].as_py() for group in batch]
-        dropped += [group.table["group"][0].as_py() for group in stale]
-    score = np.where(is_long, 1 - p, -p)  # ∇ log π of an answer with respect to the log-odds of a long one
-    error = math.sqrt(p * (1 - p) / (n * len(taken)))
-    if policy == "keep":
-        assert abs(score[taken].mean()) < 3 * error
-        return
-    assert score[taken].mean() == pytest.approx(-p)
-    assert is_long[dropped].any(1).all()
-    share = len(dropped) / (len(dropped) + len(taken))
-    assert share == pytest.approx(1 - (1 - p) ** n, abs=0.01)
+    return np.where(is_long, 1 - P_LONG, -P_LONG)[trained], is_long[dropped]
 
 
-def test_the_effective_sample_size_by_age() -> None:
+def test_keeping_what_is_stale_is_unbiased():
+    scores, _ = scores_by_the_clock("keep", None)
+
+    assert abs(scores.mean()) < 3 * math.sqrt(P_LONG * (1 - P_LONG) / scores.size)
+
+
+def test_dropping_what_is_stale_trains_towards_short_answers():
+    """Of all groups (1 − p)² are kept, those without a long answer: the mean score, 0 of all, is −p."""
+    scores, dropped = scores_by_the_clock("drop", 10)
+
+    assert scores.mean() == pytest.approx(-P_LONG)
+    assert dropped.any(1).all()
+    assert len(dropped) / (len(dropped) + len(scores)) == pytest.approx(1 - (1 - P_LONG) ** 2, abs=0.01)
+
+
+def test_the_effective_sample_size_by_age():
     delta, ages = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.1], dtype=torch.float64), np.array([0, 3, 2, 5])
     group = torch.tensor([0, 1, 2, 3, 1, 0])
-    metrics: Any = MetricAccumulator([delta], [torch.ones(6, dtype=torch.bool)], group=[group], tokens=6)
-    found = {key: value for key, value in metrics.record(6, ages).items() if key.startswith("ess_age")}
-    classes = {"ess_age0": [0, 5], "ess_age2": [1, 2, 4], "ess_age4": [3]}
-    assert found == {key: effective_sample_size(delta[rows]) for key, rows in classes.items()}
+    metrics = MetricAccumulator([delta], [torch.ones(6, dtype=torch.bool)], group=[group], tokens=6)
+
+    record = metrics.record(6, ages)
+
+    rows_by_age = {"ess_age0": [0, 5], "ess_age2": [1, 2, 4], "ess_age4": [3]}
+    assert {key for key in record if key.startswith("ess_age")} == rows_by_age.keys()
+    for key, rows in rows_by_age.items():
+        assert record[key] == effective_sample_size(delta[rows])

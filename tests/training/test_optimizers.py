@@ -1,155 +1,138 @@
-"""Adafactor is transformers', of whole weights and of sharded ones."""
+"""Adafactor is transformers', of whole weights and of sharded ones; AdamW is Loshchilov and Hutter's."""
 
 import dataclasses
 import math
-import weakref
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.optimization import Adafactor as Reference
 
 from tests.processes import together
-from tests.training.test_trainer import optim
+from tests.training.trainers import optim
 from topr_exp.training import optimizers
 from topr_exp.training.optimizers import Adafactor, make_optimizer
 
-SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the second has fewer rows than there are processes
+SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the last has fewer rows than there are processes
 LIMITS = [1e9, 1.0, 1e-3]  # of the gradient's norm: not clipped, clipped, clipped hard
 LR = 1e-2
 
 
-def weights() -> list[torch.nn.Parameter]:
-    torch.manual_seed(0)
+def weights():
     return [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
 
 
-def gradient(shape: tuple[int, ...], step: int) -> Tensor:
+def gradient(shape, step):
     """Rows and columns of very different sizes."""
     generator = torch.Generator().manual_seed(1000 * step + sum(shape))
     scale = torch.exp(2 * torch.randn(shape[-1], generator=generator))
     return torch.randn(shape, generator=generator) * scale * 10.0 ** (step - 3)
 
 
-def reference(decay: float) -> list[list[Tensor]]:
+def set_gradients(parameters, step, make):
+    for weight, shape in zip(parameters, SHAPES, strict=True):
+        weight.grad = make(gradient(shape, step))
+
+
+def whole(weight):
+    values = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return values.detach().clone()
+
+
+def reference(decay):
     """The weights after each step of transformers' optimizer, in float64: in float32 torch's norm is off by 4e-6."""
-    own, found = [torch.nn.Parameter(weight.double()) for weight in weights()], []
-    settings = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
-    optimizer = Reference(own, lr=LR, weight_decay=decay, **settings)
+    parameters = [torch.nn.Parameter(weight.double()) for weight in weights()]
+    fixed_size = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
+    optimizer = Reference(parameters, lr=LR, weight_decay=decay, **fixed_size)
+    weights_by_step = []
     for step, limit in enumerate(LIMITS):
-        set_gradients(own, step, Tensor.double)
-        torch.nn.utils.clip_grad_norm_(own, limit)
+        set_gradients(parameters, step, torch.Tensor.double)
+        torch.nn.utils.clip_grad_norm_(parameters, limit)
         optimizer.step()
-        found.append([weight.detach().clone() for weight in own])
-    return found
+        weights_by_step.append([whole(weight) for weight in parameters])
+    return weights_by_step
 
 
-def assert_equal(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
+def steps(parameters, make, decay):
+    """The weights after each step of our Adafactor; make: of a gradient what the weights are."""
+    optimizer, weights_by_step = Adafactor(parameters, LR, decay), []
+    for step, limit in enumerate(LIMITS):
+        set_gradients(parameters, step, make)
+        norm = torch.cat([gradient(shape, step).flatten() for shape in SHAPES]).double().norm()
+        assert float(optimizer.clip(limit)) == pytest.approx(float(norm), rel=1e-6)
+        optimizer.step()
+        weights_by_step.append([whole(weight) for weight in parameters])
+    return weights_by_step
+
+
+def assert_equal(weights_by_step, expected_by_step):
     """To 1e-6 of the largest number that an update, or several, moved a weight by."""
-    for mine, expected in zip(ours, theirs, strict=True):
-        for weight, other in zip(mine, expected, strict=True):
-            most = max(LR, float(other.abs().max()))
-            torch.testing.assert_close(weight.double(), other.double(), rtol=0, atol=1e-6 * most)
+    for step_weights, expected_weights in zip(weights_by_step, expected_by_step, strict=True):
+        for weight, expected in zip(step_weights, expected_weights, strict=True):
+            largest = max(LR, float(expected.abs().max()))
+            torch.testing.assert_close(weight.double(), expected.double(), rtol=0, atol=1e-6 * largest)
 
 
-def set_gradients(own: list[torch.nn.Parameter], step: int, made: Any) -> None:
-    for weight, shape in zip(own, SHAPES, strict=True):
-        weight.grad = made(gradient(shape, step))
-
-
-def steps(own: list[torch.nn.Parameter], made: Any, decay: float) -> list[list[Tensor]]:
-    optimizer, found = Adafactor(own, LR, decay), []
-    for step, limit in enumerate(LIMITS):
-        set_gradients(own, step, made)
-        whole = torch.cat([gradient(shape, step).flatten() for shape in SHAPES]).double()
-        assert float(optimizer.clip(limit)) == pytest.approx(float(whole.norm()), rel=1e-6)
-        optimizer.step()
-        found.append([full(weight) for weight in own])
-    return found
-
-
-def full(weight: Any) -> Tensor:
-    whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-    return whole.detach().clone()
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_updates_are_those_of_transformers(decay: float) -> None:
-    assert_equal(steps(weights(), torch.clone, decay), reference(decay))
-
-
-def sharded(values: Tensor) -> DTensor:
+def sharded(values):
     """A tensor by rows over all processes."""
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     return distribute_tensor(values, mesh, [Shard(0)])
 
 
-def sharded_steps() -> list[list[Tensor]]:
-    own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    return steps(own, sharded, 0.1)
+def sharded_weights():
+    return [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
 
 
-def test_sharded_updates_are_those_of_transformers() -> None:
-    for found in together(2, sharded_steps):
-        assert_equal(found, reference(0.1))
-
-
-def test_gradients_of_a_skipped_update_are_freed() -> None:
-    optimizer = Adafactor(weights(), 1e-3, 0.0)
-    gradients = []
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            weight.grad = torch.full_like(weight, math.nan)
-            gradients.append(weakref.ref(weight.grad))
-    optimizer.clip(1.0)
-    optimizer.zero_grad(set_to_none=True)
-    assert not any(gradient() is not None for gradient in gradients)
-
-
-def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:
-    """Where torch may choose it takes every weight at once on a GPU, with a copy of the second moments of all."""
-    optimizer = make_optimizer(weights(), optim())
-    assert [(group["foreach"], group["fused"]) for group in optimizer.param_groups] == [(False, None)]
-
-
-def adamw_steps(own: list[torch.nn.Parameter], made: Any) -> list[list[Tensor]]:
-    optimizer, weights_after_steps = make_optimizer(own, optim(lr=LR)), []
+def adamw_steps(parameters, make):
+    optimizer, weights_by_step = make_optimizer(parameters, optim(lr=LR)), []
     for step in range(3):
-        set_gradients(own, step, made)
+        set_gradients(parameters, step, make)
         optimizer.step()
-        weights_after_steps.append([full(weight) for weight in own])
-    return weights_after_steps
+        weights_by_step.append([whole(weight) for weight in parameters])
+    return weights_by_step
 
 
-def fused_steps_of_a_part() -> tuple[bool, list[list[Tensor]]]:
+def sharded_steps():
+    """Adafactor's steps, whether AdamW takes the fused kernel of a GPU, and its steps."""
+    by_adafactor = steps(sharded_weights(), sharded, 0.1)
     optimizers.takes_fused_kernel = lambda weights: True
-    own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    return make_optimizer(own, optim()).defaults["fused"], adamw_steps(own, sharded)
+    is_fused = make_optimizer(sharded_weights(), optim()).defaults["fused"]
+    return by_adafactor, is_fused, adamw_steps(sharded_weights(), sharded)
 
 
-def test_adamw_has_the_rate_the_betas_and_the_decay_that_are_set() -> None:
-    """Three updates of one weight against Loshchilov and Hutter's formula (arXiv 1711.05101)."""
-    config = dataclasses.replace(optim(lr=0.05), weight_decay=0.3)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adafactors_updates_are_those_of_transformers(decay):
+    assert_equal(steps(weights(), torch.clone, decay), reference(decay))
+
+
+def test_updates_of_sharded_weights_are_those_of_whole_ones():
+    """Also by the kernel that AdamW takes on a GPU."""
+    expected = adamw_steps(weights(), torch.clone)
+
+    for by_adafactor, is_fused, by_adamw in together(2, sharded_steps):
+        assert_equal(by_adafactor, reference(0.1))
+        assert is_fused
+        assert_equal(by_adamw, expected)
+
+
+def test_adamw_has_the_rate_the_betas_and_the_decay_that_are_set():
+    """Three updates of one weight against the formula (arXiv 1711.05101)."""
     weight = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-    optimizer = make_optimizer([weight], config)
-    expected, first, second = 2.0, 0.0, 0.0
+    optimizer = make_optimizer([weight], dataclasses.replace(optim(lr=0.05), weight_decay=0.3))
+    expected, mean, square = 2.0, 0.0, 0.0
     for step, slope in enumerate((1.0, -3.0, 0.5), start=1):
         weight.grad = torch.full_like(weight, slope)
         optimizer.step()
-        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-        scale = math.sqrt(second / (1 - 0.999**step)) + 1e-8
-        expected += -0.05 * 0.3 * expected - 0.05 * first / (1 - 0.9**step) / scale
+
+        mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2
+        scale = math.sqrt(square / (1 - 0.999**step)) + 1e-8
+        expected -= 0.05 * 0.3 * expected + 0.05 * mean / (1 - 0.9**step) / scale
         assert weight.item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_kernel_that_a_gpu_takes_gives_adamws_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whole weights and of sharded ones."""
-    expected = adamw_steps(weights(), torch.clone)
-    for fused, steps_of_parts in together(2, fused_steps_of_a_part):
-        assert fused
-        assert_equal(steps_of_parts, expected)
-    monkeypatch.setattr(optimizers, "takes_fused_kernel", lambda weights: True)
-    assert_equal(adamw_steps(weights(), torch.clone), expected)
+def test_adamw_keeps_no_copies_of_its_state_while_it_steps():
+    """Where torch may choose it takes every weight at once on a GPU, with a copy of the second moments of all."""
+    (group,) = make_optimizer(weights(), optim()).param_groups
+
+    assert (group["foreach"], group["fused"]) == (False, None)

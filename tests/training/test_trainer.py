@@ -3,229 +3,216 @@
 import dataclasses
 import re
 import resource
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_graded, make_model
-from topr_exp.algorithms.agro import AGRO
-from topr_exp.algorithms.regressions import DPO
+from tests.conftest import make_model, refused
+from tests.training.trainers import (
+    TOPR,
+    N,
+    RecordingAGRO,
+    make_examples,
+    make_trainer,
+    new_trainer,
+    optim,
+    train,
+    weights,
+)
 from topr_exp.algorithms.topr import Tapered
-from topr_exp.composition.training_set import TrainingSet, build_training_set
-from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
+from topr_exp.models.policy import Policy
 from topr_exp.training import optimizers
 from topr_exp.training.batches import micro_batches
 from topr_exp.training.logprobs import log_probabilities
-from topr_exp.training.parallel import SingleProcess
-from topr_exp.training.trainer import Trainer
-from topr_exp.types import Batch, LossOutput, TOPRError
+from topr_exp.types import LossOutput, TOPRError
 
-N = 4  # completions a problem
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
-PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, "sequence", False, "group")  # reduction=tokens
 PART, LIST = "part-00001-of-00001.safetensors", "checksums.json"
-AGRO_LOSS = AGRO("agro", 0.5, False)
-DPO_LOSS = DPO("dpo", 0.1)
-
-
-def optim(**changes: Any) -> OptimConfig:
-    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": "adamw"}
-    values |= {"gradient_checkpointing": False, **changes}
-    return OptimConfig(
-        weight_decay=0.0,
-        epochs=1,
-        skip_nonfinite=False,
-        **{"reduction": "sequences", "warmup_steps": 0, "schedule": "constant", **values},
-    )
-
-
-def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), correct=None):
-    """Random completions of random prompts, of lengths between two numbers, a third of them called correct."""
-    rng = np.random.default_rng(0)
-    prompts = [rng.integers(3, 11, rng.integers(*prompt)).astype(np.int32) for _ in range(problems)]
-    rows = problems * N
-    tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
-    is_correct = np.arange(rows) % 3 == 0 if correct is None else correct
-    completions = make_graded(np.repeat(np.arange(problems), N), is_correct, prompts=prompts, tokens=tokens)
-    config = ComposeConfig()
-    whole = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    mu_logp = log_probabilities(policy, completions, range(rows), 7)["logp"]
-    completions = completions.with_columns({"mu_logp": mu_logp, "ref_logp": mu_logp})
-    return build_training_set(completions, "pm1", config, unit_of(loss.needs), **whole)
-
-
-def reduction_of(loss: Any) -> str:
-    return "tokens" if loss is PER_TOKEN else "sequences"
-
-
-def new_trainer(policy: Any, loss: Any, config: OptimConfig, folder: Path) -> Trainer:
-    return Trainer(policy, loss, None, config, folder, SingleProcess(policy.model))
-
-
-@pytest.fixture
-def made(tmp_path: Path, make_policy: Any) -> Any:
-    """A function that makes a trainer, in a folder of the test, and examples for it."""
-
-    def make(loss: Any = TOPR, folder: str = "a", **changes: Any) -> tuple[Trainer, TrainingSet]:
-        policy = make_policy(make_model(11))
-        config = optim(reduction=reduction_of(loss), **changes)
-        return new_trainer(policy, loss, config, tmp_path / folder), make_examples(policy, loss)
-
-    return make
-
-
-def train(trainer: Trainer, examples: TrainingSet, updates: int) -> list[dict[str, float]]:
-    """Updates up to a number of them."""
-    size, order = trainer.config.batch_size, examples.order(0, 1, 0)
-    records = []
-    for step in range(trainer.step, updates):
-        start = step * size % len(order)
-        records.append(trainer.update(examples, order[start : start + size], updates, expect_unit_ratio=step == 0))
-    return records
-
-
-def weights(trainer: Any) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.model.parameters()])
+BATCH = np.arange(8)
 
 
 @pytest.mark.parametrize("micro", [8, 3])
-def test_signals_are_computed_once_over_the_global_batch_without_gradients(made, monkeypatch, micro):
-    asked, signals = [], AGRO.signals
-    seen = lambda batch: asked.append((len(batch.reward), (2 * batch.logp).requires_grad))
-    monkeypatch.setattr(AGRO, "signals", lambda self, batch: seen(batch) or signals(self, batch))
-    train(*made(AGRO_LOSS, micro_batch_size=micro), 1)
-    assert asked == [(8, False)]
+def test_signals_are_computed_once_over_the_global_batch_without_gradients(tmp_path, micro):
+    loss = RecordingAGRO("agro", 0.5, False)
+
+    train(*make_trainer(tmp_path, loss, micro_batch_size=micro), 1)
+
+    (batch,) = loss.signal_batches
+    assert len(batch.reward) == 8
+    assert micro == 8 or not batch.logp.requires_grad
 
 
 @pytest.mark.parametrize(
-    ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
+    ("completion", "stays"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
 )
-def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, whole):
+def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, stays):
     policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
     examples = make_examples(policy, TOPR, 8, (30, 31), completion)
-    chosen = examples.order(0, 1, 0)
-    parts = micro_batches(policy.model, examples, chosen, N)
-    assert sorted(np.concatenate([positions for positions, _ in parts])) == list(range(8 * N))
-    problems = [set(examples.problem_of(chosen[positions])) for positions, _ in parts]
-    assert (max(map(len, problems)) == 1) == whole
-    lengths = [[examples.length(example) for example in chosen[positions]] for positions, _ in parts]
-    assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
+    order = examples.order(0, 1, 0)
+
+    parts = [positions for positions, _ in micro_batches(policy.model, examples, order, N)]
+
+    assert sorted(np.concatenate(parts)) == list(range(8 * N))
+    problems_of_parts = [set(examples.problem_of(order[positions])) for positions in parts]
+    assert (max(map(len, problems_of_parts)) == 1) == stays
+    if not stays:
+        lengths = np.array([examples.length(example) for example in order])
+        longest = [lengths[positions].max() for positions in parts]
+        assert longest == sorted(longest)
+
+
+# ---- checkpoints
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "said"),
+    ("name", "damage", "line"),
     [
         (PART, lambda content: content[:-1] + b"x", f"{PART} has another checksum"),
         (PART, None, f"{PART}: No such file or directory"),
         ("round.arrow", lambda content: content[:-1] + b"x", "round.arrow has another checksum"),
         (LIST, None, f"{LIST} is no whole list"),
         (LIST, lambda content: b"[" * 100_000, f"{LIST} is no whole list"),
-        (LIST, lambda content: b"null", f"{LIST} is no whole list"),
-        (LIST, lambda text: re.sub(rb'\n  "part.*', b"", text), f"{LIST} is no whole list"),
+        (LIST, lambda content: re.sub(rb'\n  "part.*', b"", content), f"{LIST} is no whole list"),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(made, capsys, name, damage, said):
-    trainer, examples = made()
-    train(trainer, examples, 2)
-    trainer.save({})
-    trainer.step = 3
-    trainer.save({"round.arrow": b"sampled"})
-    newest = trainer.folder / "step-00000003" / name
-    before = newest.read_bytes()
-    newest.unlink()
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, capsys, name, damage, line):
+    trainer, examples = make_trainer(tmp_path)
+    train(trainer, examples, 1)
+    for step in (2, 3):
+        trainer.step = step
+        trainer.save({"round.arrow": b"sampled"})
+    path = tmp_path / "step-00000003" / name
+    content = path.read_bytes()
+    path.unlink()
     if damage is not None:
-        newest.write_bytes(damage(before))
-    again, _ = made()
-    assert again.step == 2
-    assert f"step-00000003 is damaged ({said}" in capsys.readouterr().err
-    again.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
-    assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
+        path.write_bytes(damage(content))
+
+    restored, _ = make_trainer(tmp_path)
+
+    assert restored.step == 2
+    assert f"step-00000003 is damaged ({line}" in capsys.readouterr().err
+    restored.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000002"]
 
 
-def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(made: Any) -> None:
-    trainer, examples = made()
+def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path):
+    trainer, examples = make_trainer(tmp_path)
     train(trainer, examples, 1)
     trainer.save({})
     train(trainer, examples, 2)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = (trainer.folder / "step-00000001" / PART).stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (tmp_path / "step-00000001" / PART).stat().st_size
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard))
     try:
-        with pytest.raises(TOPRError, match=r"cannot write .*step-00000002: .*File too large"):
+        with refused(r"cannot write .*step-00000002: .*File too large"):
             trainer.save({})
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [path.name for path in trainer.folder.iterdir()] == ["step-00000001"]
-    assert made()[0].step == 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000001"]
+    assert make_trainer(tmp_path)[0].step == 1
 
 
-def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(made: Any) -> None:
-    """By each completion: means and sums are 0 where some are scored too high and as many too low."""
-    trainer, examples = made()
+@pytest.mark.parametrize(
+    ("optimizer", "is_fused"), [("adamw", False), ("adamw", True), ("adafactor", False)], ids=["adamw", "fused", "ada"]
+)
+def test_a_checkpoint_goes_on_bit_for_bit(tmp_path, monkeypatch, optimizer, is_fused):
+    monkeypatch.setattr(optimizers, "takes_fused_kernel", lambda weights: is_fused)
+    undisturbed, examples = make_trainer(tmp_path / "a", name=optimizer)
+    train(undisturbed, examples, 6)
+    broken, _ = make_trainer(tmp_path / "b", name=optimizer)
+    train(broken, examples, 3)
+    broken.save({})
+
+    resumed, _ = make_trainer(tmp_path / "b", name=optimizer)
+    train(resumed, examples, 6)
+
+    assert torch.equal(weights(resumed), weights(undisturbed))
+
+
+def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path):
+    trainer, examples = make_trainer(tmp_path)
+    train(trainer, examples, 2)
+    journal, calls = Mock(), []
+    journal.before_checkpoint = lambda *position: calls.append((position, list(tmp_path.iterdir())))
+
+    trainer.checkpoint(journal, 9, 0)
+    trainer.checkpoint(journal, 9, 1e6)  # it is not time yet
+
+    assert calls == [((2, 9), [])]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000002"]
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds", "is_due"), [(60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)]
+)
+def test_saving_that_takes_100_seconds_takes_a_twentieth_of_the_run(tmp_path, every, seconds, is_due):
+    trainer, _ = make_trainer(tmp_path)
+    trainer.saved, trainer.saving = 7.0, 100.0
+
+    assert trainer.should_save(7.0 + seconds, every) == is_due
+
+
+# ---- what stops a run
+
+
+def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path):
+    trainer, examples = make_trainer(tmp_path)
     with torch.no_grad():
         next(trainer.policy.model.parameters()).mul_(1.01)
-    with pytest.raises(TOPRError, match=r"log π − log μ is .* before the first update .*μ was not scored by these"):
-        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
+
+    with refused(r"log π − log μ is .* before the first update .*μ was not scored by these"):
+        trainer.update(examples, BATCH, 1, expect_unit_ratio=True)
+
+
+@pytest.mark.parametrize("delta", [[0.1, -0.1], [0.0, 0.0, -0.002], [float("nan"), 0.0]])
+def test_the_gate_is_by_each_completion(tmp_path, delta):
+    """Means and sums are 0 where some are scored too high and as many too low."""
+    trainer, _ = make_trainer(tmp_path)
     trainer.check_unit_ratio(torch.tensor([9e-4, -9e-4, 0.0]))
-    for delta in ([0.1, -0.1], [0.0, 0.0, -0.002], [float("nan"), 0.0]):
-        with pytest.raises(TOPRError, match="before the first update"):
-            trainer.check_unit_ratio(torch.tensor(delta))
 
-
-def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(made: Any) -> None:
-    trainer, examples = made()
-    train(trainer, examples, 2)
-    there, told = [], Mock()
-    told.before_checkpoint = lambda step, steps: there.append((step, steps, [*trainer.folder.glob("step-*")]))
-    trainer.saving = 1e6
-    trainer.checkpoint(told, 9, 0)
-    assert there == [(2, 9, [])]
-    assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
-    assert trainer.saving < 1e6
-    trainer.checkpoint(told, 9, 1e6)
-    assert len(there) == 1, "it is not time yet"
-    trainer.saving, trainer.saved = 100.0, 7.0  # where writing takes long it takes a twentieth of the time
-    for every, later, due in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
-        assert trainer.should_save(7.0 + later, every) == due
+    with refused("before the first update"):
+        trainer.check_unit_ratio(torch.tensor(delta))
 
 
 @dataclasses.dataclass(frozen=True)
-class NotFinite(Tapered):
-    """Adds what is infinite and has no gradient, or what is 0 and has one that is not a number."""
+class InfiniteLoss(Tapered):
+    """Adds what is infinite and has no gradient."""
 
-    loss_alone: bool = True
-
-    def __call__(self, batch: Batch) -> LossOutput:
-        out = super().__call__(batch)
-        more = torch.full_like(out.loss, float("inf")) if self.loss_alone else (0 * out.loss).abs().sqrt()
-        return dataclasses.replace(out, loss=out.loss + more)
+    def __call__(self, batch):
+        output = super().__call__(batch)
+        return LossOutput(output.loss + float("inf"), output.metrics)
 
 
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("broken", ["weights", "loss", "gradient"])
-def test_what_is_not_finite_stops_the_run_or_is_skipped(made: Any, skip: bool, broken: str) -> None:
-    trainer, examples = made(TOPR if broken == "weights" else NotFinite(**vars(TOPR), loss_alone=broken == "loss"))
-    object.__setattr__(trainer.config, "skip_nonfinite", skip)
-    if broken == "weights":
-        with torch.no_grad():
-            trainer.policy.model.lm_head.weight[5] = float("inf")
-    before = weights(trainer).clone()
-    if skip:
-        assert trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)["skipped"] == 1
-        torch.testing.assert_close(weights(trainer), before, equal_nan=True)
-    else:
-        with pytest.raises(TOPRError, match=r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
-            trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
+@dataclasses.dataclass(frozen=True)
+class UndefinedGradient(Tapered):
+    """Adds what is 0 and has a gradient that is not a number."""
+
+    def __call__(self, batch):
+        output = super().__call__(batch)
+        return LossOutput(output.loss + (0 * output.loss).abs().sqrt(), output.metrics)
 
 
-LINE = (
-    r"out of memory in an update with optim.micro_batch_size={} and optim.gradient_checkpointing={}, the longest "
-    r"sequence of \d+ tokens; {}; what was finished before is kept$"
-)
+@pytest.mark.parametrize("loss_class", [Tapered, InfiniteLoss, UndefinedGradient])
+def test_what_is_not_finite_stops_the_run_or_is_skipped(tmp_path, loss_class):
+    stopping, examples = make_trainer(tmp_path / "a", loss_class(**vars(TOPR)))
+    skipping, _ = make_trainer(tmp_path / "b", loss_class(**vars(TOPR)), skip_nonfinite=True)
+    if loss_class is Tapered:  # then weights are not finite
+        for trainer in (stopping, skipping):
+            trainer.policy.model.lm_head.weight.data[5] = float("inf")
+    initial = weights(skipping).clone()
+
+    record = skipping.update(examples, BATCH, 1, expect_unit_ratio=False)
+
+    assert record["skipped"] == 1
+    torch.testing.assert_close(weights(skipping), initial, equal_nan=True)
+    with refused(r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
+        stopping.update(examples, BATCH, 1, expect_unit_ratio=False)
+
+
+# ---- memory
 
 
 @pytest.mark.parametrize(
@@ -236,17 +223,36 @@ LINE = (
         (1, True, "train on more or larger devices"),
     ],
 )
-def test_running_out_of_memory_is_one_line_that_names_the_settings(made, micro, recompute, advice):
-    trainer, examples = made(micro_batch_size=micro, gradient_checkpointing=recompute)
+def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path, micro, recompute, advice):
+    trainer, examples = make_trainer(tmp_path, micro_batch_size=micro, gradient_checkpointing=recompute)
     # Asks the system for more than there is: torch's own error, not one of ours.
     layer = trainer.policy.model.base_model.layers[0]
     hook = layer.register_forward_hook(lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
-    with pytest.raises(TOPRError, match=LINE.format(micro, str(recompute).lower(), advice)):
-        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
-    with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.micro_batch_size; what"):
+    settings = f"optim.micro_batch_size={micro} and optim.gradient_checkpointing={str(recompute).lower()}"
+    line = rf"out of memory in an update with {settings}, the longest sequence of \d+ tokens; {advice}; what was"
+
+    with refused(line):
+        trainer.update(examples, BATCH, 1, expect_unit_ratio=True)
+    with refused(r"scoring 5 completions .*; lower optim.micro_batch_size; what"):
         log_probabilities(trainer.policy, examples.completions, range(8), 5)
+
     hook.remove()
-    trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
+    trainer.update(examples, BATCH, 1, expect_unit_ratio=True)
+
+
+def train_in_little_memory(folder, error, setting):
+    """As on one GPU that has no room for what layers keep."""
+    trainer, examples = make_trainer(folder / str(setting), gradient_checkpointing=setting)
+    trainer.recompute = bool(setting)
+    layer = trainer.policy.model.base_model.layers[1]
+
+    def fill(*_):
+        if "forward" not in vars(layer):  # as `recomputed_layers` has replaced it
+            raise error
+
+    layer.register_forward_hook(fill)
+    train(trainer, examples, 2)
+    return weights(trainer)
 
 
 @pytest.mark.parametrize(
@@ -258,72 +264,42 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(made, micro, 
     ],
     ids=["allocator", "cublas", "driver"],
 )
-def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(error, made, capsys):
-    def train_on_gpu(setting: bool | None) -> Trainer:
-        """As on one GPU that has no room for what layers keep."""
-        trainer, examples = made(folder=str(setting), gradient_checkpointing=setting)
-        trainer.recompute = bool(setting)
-        layer = trainer.policy.model.base_model.layers[1]
+def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(error, tmp_path, capsys):
+    by_itself = train_in_little_memory(tmp_path, error, None)
 
-        def full(*_: Any) -> None:
-            if "forward" not in vars(layer):  # as `recomputed_layers` has replaced it
-                raise error
-
-        layer.register_forward_hook(full)
-        train(trainer, examples, 2)
-        return trainer
-
-    open_, set_ = train_on_gpu(None), train_on_gpu(True)
-    assert torch.equal(weights(open_), weights(set_))
-    said = "warning: out of GPU memory: optim.gradient_checkpointing=true from update 1 on"
-    assert capsys.readouterr().err.splitlines() == [said]
+    warning = "warning: out of GPU memory: optim.gradient_checkpointing=true from update 1 on"
+    assert capsys.readouterr().err.splitlines() == [warning]
+    assert torch.equal(by_itself, train_in_little_memory(tmp_path, error, True))
     with pytest.raises(TOPRError, match=r"or set optim\.gradient_checkpointing=true"):
-        train_on_gpu(False)
+        train_in_little_memory(tmp_path, error, False)
 
 
-@pytest.mark.parametrize(
-    ("setting", "kind", "processes", "recompute"),
-    [(None, "cuda", 1, False), (None, "cuda", 2, True), (None, "cpu", 1, True), (False, "cpu", 2, False)],
-)
-def test_one_gpu_tries_to_keep_layers(setting, kind, processes, recompute, tmp_path, make_policy, monkeypatch):
-    policy = make_policy(make_model(11))
-    monkeypatch.setattr(type(policy), "device", torch.device(kind))
+class PolicyOnGPU(Policy):
+    device = torch.device("cuda")
+
+
+@pytest.mark.parametrize(("processes", "recompute"), [(1, False), (2, True)])
+def test_one_gpu_tries_to_keep_layers_and_several_processes_could_not_agree(
+    tmp_path, monkeypatch, processes, recompute
+):
+    policy = PolicyOnGPU(make_model(11), None, "test", torch.float32)
     monkeypatch.setattr("topr_exp.training.trainer.distributed.world_size", lambda: processes)
-    assert new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path).recompute is recompute
+
+    assert new_trainer(policy, TOPR, optim(gradient_checkpointing=None), tmp_path).recompute is recompute
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
-@pytest.mark.parametrize("kernel", [False, True])
-def test_a_checkpoint_goes_on_bit_for_bit_with_either_kernel(made, monkeypatch, kernel, optimizer) -> None:
-    monkeypatch.setattr(optimizers, "takes_fused_kernel", lambda weights: kernel)
-    undisturbed, examples = made(folder="a", name=optimizer)
-    assert undisturbed.optimizer.defaults.get("fused") in (kernel if optimizer == "adamw" else None, None)
-    train(undisturbed, examples, 6)
-    broken, _ = made(folder="b", name=optimizer)
-    train(broken, examples, 3)
-    broken.save({})
-    resumed, _ = made(folder="b", name=optimizer)
-    train(resumed, examples, 6)
-    assert torch.equal(weights(resumed), weights(undisturbed))
+# ---- tokens
 
 
-def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_of_prompts(made: Any) -> None:
-    trainer, examples = made(micro_batch_size=3)
-    reported: list[int] = []
-    trainer.report_tokens_to(reported.append)
-    chosen = np.arange(8)
-    record = trainer.update(examples, chosen, 1, expect_unit_ratio=False)
-    sequences = examples.sequences(examples.rows(chosen))
-    assert record["prompt_tokens"] == sum(len(prompt) for prompt, _ in sequences)
-    assert record["tokens"] == sum(len(completion) for _, completion in sequences)
-    assert len(reported) == 3
-    assert sum(reported) == record["tokens"] + record["prompt_tokens"]
+def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_of_prompts(tmp_path):
+    trainer, examples = make_trainer(tmp_path, micro_batch_size=3)
+    reports = []
+    trainer.report_tokens_to(reports.append)
 
+    record = trainer.update(examples, BATCH, 1, expect_unit_ratio=False)
 
-def test_completion_tokens_are_reported_by_batch_of_scoring(made: Any) -> None:
-    trainer, examples = made()
-    reported: list[int] = []
-    log_probabilities(trainer.policy, examples.completions, range(8), 5, reported.append)
-    lengths = examples.completions.tokens.lengths()[:8]
-    assert len(reported) == 2
-    assert sum(reported) == lengths.sum()
+    prompts, completions = zip(*examples.sequences(examples.rows(BATCH)), strict=True)
+    assert record["prompt_tokens"] == sum(map(len, prompts))
+    assert record["tokens"] == sum(map(len, completions))
+    assert len(reports) == 3
+    assert sum(reports) == record["tokens"] + record["prompt_tokens"]

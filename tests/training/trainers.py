@@ -1,0 +1,105 @@
+"""Trainers of a small random model, and examples for them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.conftest import make_graded, make_model
+from topr_exp.algorithms.agro import AGRO
+from topr_exp.algorithms.regressions import DPO
+from topr_exp.algorithms.topr import Tapered
+from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
+from topr_exp.models.policy import Policy
+from topr_exp.training.logprobs import log_probabilities
+from topr_exp.training.parallel import SingleProcess
+from topr_exp.training.trainer import Trainer
+
+N = 4  # completions a problem
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
+PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, "sequence", False, "group")  # reduction=tokens
+AGRO_LOSS = AGRO("agro", 0.5, False)
+DPO_LOSS = DPO("dpo", 0.1)
+
+
+@dataclass(frozen=True)
+class RecordingAGRO(AGRO):
+    """AGRO that keeps the batches that it is called with."""
+
+    signal_batches: Any = field(default_factory=list)
+    batches: Any = field(default_factory=list)
+
+    def signals(self, batch):
+        self.signal_batches.append(batch)
+        return super().signals(batch)
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        return super().__call__(batch)
+
+
+def optim(**changes):
+    settings = {
+        "name": "adamw",
+        "lr": 1e-2,
+        "weight_decay": 0.0,
+        "grad_clip": 1.0,
+        "batch_size": 8,
+        "micro_batch_size": 8,
+        "epochs": 1,
+        "reduction": "sequences",
+        "warmup_steps": 0,
+        "schedule": "constant",
+        "skip_nonfinite": False,
+        "gradient_checkpointing": False,
+    }
+    return OptimConfig(**settings | changes)
+
+
+def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), correct=None):
+    """Random completions of random prompts, of lengths between two numbers, a third of them called correct."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, 11, rng.integers(*prompt)).astype(np.int32) for _ in range(problems)]
+    rows = problems * N
+    tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
+    is_correct = np.arange(rows) % 3 == 0 if correct is None else correct
+    completions = make_graded(np.repeat(np.arange(problems), N), is_correct, prompts=prompts, tokens=tokens)
+    logp = log_probabilities(policy, completions, range(rows), 7)["logp"]
+    completions = completions.with_columns({"mu_logp": logp, "ref_logp": logp})
+    options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+    return build_training_set(completions, "pm1", ComposeConfig(), unit_of(loss.needs), **options)
+
+
+def reduction_of(loss):
+    return "tokens" if loss is PER_TOKEN else "sequences"
+
+
+def new_trainer(policy, loss, config, folder):
+    return Trainer(policy, loss, None, config, folder, SingleProcess(policy.model))
+
+
+def new_policy():
+    return Policy(make_model(11), None, "test", torch.float32)
+
+
+def make_trainer(folder, loss=TOPR, **changes):
+    """A trainer of a new policy, and examples for it."""
+    policy = new_policy()
+    trainer = new_trainer(policy, loss, optim(reduction=reduction_of(loss), **changes), folder)
+    return trainer, make_examples(policy, loss)
+
+
+def train(trainer, examples, updates):
+    """Updates up to a number of them; returns their records."""
+    size, order = trainer.config.batch_size, examples.order(0, 1, 0)
+    records = []
+    for step in range(trainer.step, updates):
+        start = step * size % len(order)
+        records.append(trainer.update(examples, order[start : start + size], updates, expect_unit_ratio=step == 0))
+    return records
+
+
+def weights(trainer):
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.model.parameters()])
