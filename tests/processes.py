@@ -9,11 +9,9 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
-from typing import Any
 
 from topr_exp.sweeps.processes import rendezvous
 
@@ -25,30 +23,33 @@ TRAINING = ["topr_exp.training.trainer", "topr_exp.training.parallel", LLAMA, "p
 PROCESSES.set_forkserver_preload([*STORE, *TRAINING, "topr_exp.sweeps.preload"])
 
 
-def start_command(*words: str, module: str = "topr_exp", output: Path | None = None, **more: Any) -> Any:
+def start_command(*words, module="topr_exp", output=None, environment=None):
     """`python -m MODULE` with these words in a process of its own; what it prints goes to `output`/out and err, or not.
 
     environment: in place of this process's.
     """
-    environment = dict(more.get("environment") or os.environ)
-    process = PROCESSES.Process(target=run_command, args=(module, words, environment, output))
+    arguments = (module, words, dict(environment or os.environ), output)
+    process = PROCESSES.Process(target=run_command, args=arguments)
     process.start()
     return process
 
 
-def run_command(module: str, words: tuple[str, ...], environment: dict[str, str], output: Path | None) -> None:
+def run_command(module, words, environment, output):
     for descriptor, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(output / name if output else os.devnull, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
+        path = output / name if output else os.devnull
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(Path(__file__).parents[1])
     sys.argv = [module, *words]
-    util.spawnv_passfds = fork_server  # type: ignore[attr-defined]
-    found = importlib.import_module(module)
-    sys.exit((found if hasattr(found, "main") else importlib.import_module(f"{module}.__main__")).main())
+    util.spawnv_passfds = fork_server
+    program = importlib.import_module(module)
+    if not hasattr(program, "main"):
+        program = importlib.import_module(f"{module}.__main__")
+    sys.exit(program.main())
 
 
-def fork_server(path: bytes, arguments: list[str], descriptors: list[int]) -> int:
+def fork_server(path, arguments, descriptors):
     """What multiprocessing asks a new interpreter to be, in a fork of this process, which has the imports done."""
     sys.stdout.flush()
     if (pid := os.fork()) == 0:
@@ -69,18 +70,18 @@ def fork_server(path: bytes, arguments: list[str], descriptors: list[int]) -> in
 class Command:
     """What `subprocess.Popen` offers, of a command that is forked from the server."""
 
-    def __init__(self, module: str, *words: str, **more: Any) -> None:
+    def __init__(self, module, *words, **options):
         self.folder = Path(tempfile.mkdtemp())
-        self.process = start_command(*words, module=module, output=self.folder, **more)
+        self.process = start_command(*words, module=module, output=self.folder, **options)
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         os.kill(self.process.pid, number)
 
     @property
-    def returncode(self) -> int:
+    def returncode(self):
         return self.process.exitcode
 
-    def communicate(self, timeout: float) -> tuple[str, str]:
+    def communicate(self, timeout):
         self.process.join(timeout)
         assert self.process.exitcode is not None, "it did not end"
         out, err = ((self.folder / name).read_text() for name in ("out", "err"))
@@ -88,20 +89,20 @@ class Command:
         return out, err
 
 
-def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def together(size, function, *arguments):
     """What `function(*arguments)` returns in each of `size` processes, by rank."""
-    pairs = [PROCESSES.Pipe(duplex=False) for _ in range(size)]
+    workers, receivers = [], []
     with rendezvous() as place:
-        workers = [
-            PROCESSES.Process(target=work, args=(rank, size, place, theirs, function, arguments), daemon=True)
-            for rank, (_, theirs) in enumerate(pairs)
-        ]
-        for worker in workers:
+        for rank in range(size):
+            receiver, sender = PROCESSES.Pipe(duplex=False)
+            work = (rank, size, place, sender, function, arguments)
+            worker = PROCESSES.Process(target=work_as_rank, args=work, daemon=True)
             worker.start()
-        for _, theirs in pairs:
-            theirs.close()
+            sender.close()
+            workers.append(worker)
+            receivers.append(receiver)
         try:
-            answers = [pickle.loads(ours.recv_bytes()) for ours, _ in pairs]
+            answers = [pickle.loads(receiver.recv_bytes()) for receiver in receivers]
         finally:
             for worker in workers:
                 worker.kill()
@@ -111,9 +112,7 @@ def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[A
     return answers
 
 
-def work(
-    rank: int, size: int, place: dict[str, str], answer: Any, function: Callable[..., Any], arguments: Any
-) -> None:
+def work_as_rank(rank, size, place, sender, function, arguments):
     import torch
 
     from topr_exp.runtime import distributed
@@ -124,6 +123,6 @@ def work(
         with distributed.process_group("cpu"):
             result = function(*arguments)
             distributed.barrier()
-        answer.send_bytes(pickle.dumps(result))  # by pickle, since torch would share memory with a process that ends
+        sender.send_bytes(pickle.dumps(result))  # by pickle, since torch would share memory with a process that ends
     except BaseException:
-        answer.send_bytes(pickle.dumps(traceback.format_exc()))
+        sender.send_bytes(pickle.dumps(traceback.format_exc()))

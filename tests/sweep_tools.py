@@ -8,12 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
-from typing import Any
-
-import pytest
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from unittest.mock import patch
 
 from tests.conftest import ROOT, lines_of
 from tests.processes import Command
@@ -22,90 +18,97 @@ from tests.processes import Command
 TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
 
 
-def slow(loss: str) -> list[str]:
+def slow(loss):
     """Settings for a loss of tests/slow.py: a tenth of a second for each update, at least."""
     return [f"algo._target_=tests.slow.{loss}", "+algo.seconds=0.1"]
 
 
 SLOW = slow("Slow")
-PLACES = ("rollouts", "verdicts")  # where an evaluation's tables are
 
 
-def environment(variables: Mapping[str, str] = {}) -> dict[str, str]:
+# ---- commands
+
+
+def environment(**variables):
     return {**os.environ, "OMP_NUM_THREADS": "1", **variables}
 
 
-def start(module: str, *arguments: object, **variables: str) -> Command:
+def start(module, *words, **variables):
     """A command line of the package in a process of its own."""
-    return Command(module, *map(str, arguments), environment=environment(variables))
+    return Command(module, *map(str, words), environment=environment(**variables))
 
 
-def command(module: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def command(module, *words, **variables):
     """The same, waited for."""
-    process = start(module, *arguments, **variables)
+    process = start(module, *words, **variables)
     out, err = process.communicate(1500)
-    return subprocess.CompletedProcess([module, *arguments], process.returncode, out, err)
+    return subprocess.CompletedProcess([module, *words], process.returncode, out, err)
 
 
-def answer(name: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def answer(name, *words, **variables):
     """A command line in this process, whose fork server has the imports done; what its runs print is in their logs."""
     module = importlib.import_module(name)
     if not hasattr(module, "main"):
         module = importlib.import_module(f"{name}.__main__")
-    out = io.StringIO()
-    err = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", [name, *map(str, arguments)])
-        patch.setattr(sys, "path", [*sys.path])
-        for key, value in variables.items():
-            patch.setenv(key, value)
-        return subprocess.CompletedProcess([name, *arguments], module.main(), out.getvalue(), err.getvalue())
+    out, err = io.StringIO(), io.StringIO()
+    command_line = patch.multiple(sys, argv=[name, *map(str, words)], path=[*sys.path])
+    with command_line, patch.dict(os.environ, variables), chdir(ROOT), redirect_stdout(out), redirect_stderr(err):
+        return subprocess.CompletedProcess([name, *words], module.main(), out.getvalue(), err.getvalue())
 
 
-def launch(output: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+def launch(output, *words, **variables):
     """A sweep with tiny settings."""
-    return answer("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **variables)
+    return answer("topr_exp", "-m", *TINY, f"output_dir={output}", *words, **variables)
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
+# ---- results
+
+
+def records(folder):
     """What a run logged of its updates, but for their speed."""
-    lines = lines_of(folder / "metrics.jsonl")
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+    updates = lines_of(folder / "metrics.jsonl")
+    for update in updates:
+        update.pop("tokens_per_second", None)
+    return updates
 
 
-def result(folder: Path) -> dict[str, Any]:
+def result(folder):
     """Everything that a run computed: weights to the bit, every update, every evaluation."""
     evaluations = lines_of(folder / "eval.jsonl")
     for evaluation in evaluations:
-        for place in PLACES:
-            evaluation.pop(place, None)
-    return {
-        "weights": hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest(),
-        "updates": records(folder),
-        "evaluations": evaluations,
-    }
+        evaluation.pop("rollouts", None)  # where an evaluation's tables are
+        evaluation.pop("verdicts", None)
+    weights = (folder / "model" / "model.safetensors").read_bytes()
+    return {"weights": hashlib.sha256(weights).hexdigest(), "updates": records(folder), "evaluations": evaluations}
 
 
-def results(sweep: Path) -> dict[str, dict[str, Any]]:
+def results(sweep):
     """The same of every finished run of a sweep, by folder."""
     return {mark.parent.name: result(mark.parent) for mark in sorted(sweep.glob("*/DONE"))}
 
 
-def launched(sweep: Path) -> list[dict[str, Any]]:
+def launched(sweep):
     """What is noted of each run, by number, and its `folder`."""
     runs = [{**json.loads(path.read_text()), "folder": path.parent} for path in sweep.glob("*/launch.json")]
     return sorted(runs, key=lambda run: run["number"])
 
 
-def attempts(sweep: Path) -> dict[str, int]:
+def attempts(sweep):
     """How often each run was started."""
-    states = {path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/state.json")}
-    return {name: state["attempt"]["number"] for name, state in states.items()}
+    counts = {}
+    for path in sweep.glob("*/state.json"):
+        counts[path.parent.name] = json.loads(path.read_text())["attempt"]["number"]
+    return counts
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
-    """The first true value of `what`."""
+def steps(folder):
+    """The updates that a run has done so far."""
+    path = folder / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def wait_for(condition, seconds=300.0):
+    """The first true value of `condition`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -115,9 +118,3 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
             pass
         time.sleep(0.05)
     raise AssertionError("waited in vain")
-
-
-def steps(folder: Path) -> int:
-    """The updates that a run has done so far."""
-    path = folder / "metrics.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0

@@ -1,94 +1,88 @@
-"""Settings: every YAML composes, every mistake is one line that names key, value and what is allowed."""
+"""Settings: every YAML composes, and each value comes from the place that has the last word."""
 
 import dataclasses
 import re
-import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import ROOT, config_of, needs_gym
+from tests.conftest import ROOT, config_of, needs_gym, refused
+from topr_exp.algorithms.regressions import DPO
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
+from topr_exp.config.yamls import CONF
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.runs.plan import plan
-from topr_exp.schema import plain
+from topr_exp.schema import show
 from topr_exp.types import ConfigError
 
-GROUPS = {
-    group.name: sorted(path.stem for path in group.glob("*.yaml"))
-    for group in (ROOT / "conf").iterdir()
-    if group.is_dir()
+MODELS = sorted(path.stem for path in CONF.glob("model/*.yaml"))
+# What a choice needs beside itself; an experiment's seeds are as many runs.
+NEEDED_SETTINGS = {
+    "verifier": ["task.solver=tiny"],
+    "jsonl": [f"data.path={ROOT / 'tests/data/own.jsonl'}", "data.test_share=0.25"],
+    "experiment": ["seed=0"],
+    "masks": ["optim.lr=1e-4"],  # a command chooses the rates of these three
+    "nats": ["optim.lr=1e-4"],
+    "staleness_by_rate": ["optim.lr=1e-4"],
 }
-OWN = [f"data.path={ROOT / 'tests/data/own.jsonl'}", "data.test_share=0.25"]
 
 
-def named(*names: str) -> Any:
-    """A parameter; of a choice that draws with reasoning-gym one that is skipped where that is not installed."""
-    return pytest.param(*names, marks=[needs_gym] if {"reasoning_gym", "tiny_tasks"} & {*names} else [])
+def yaml_choices() -> list[Any]:
+    choices = []
+    for path in sorted(CONF.glob("*/*.yaml")):
+        marks = [needs_gym] if path.stem in ("reasoning_gym", "tiny_tasks") else []
+        choices.append(pytest.param(path.parent.name, path.stem, marks=marks))
+    return choices
 
 
-@pytest.mark.parametrize(("group", "choice"), [named(g, c) for g, choices in GROUPS.items() for c in choices])
-def test_every_yaml_composes(group: str, choice: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
-    more = {"verifier": ["task.solver=tiny"], "jsonl": OWN}.get(choice, [])
-    more += ["seed=0"] if group == "experiment" else []  # one of the seeds that it sweeps over
-    chosen_by_command = choice in ("masks", "nats", "staleness_by_rate")  # their rates
-    more += ["optim.lr=1e-4"] if chosen_by_command else []
-    for job in plan(parse_arguments([f"{group}={choice}", "dry_run=true", *more])).jobs:
-        assert job.config.folder.parent.name == job.config.name
+@pytest.mark.parametrize(("group", "choice"), yaml_choices())
+def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
+    settings = NEEDED_SETTINGS.get(group, []) + NEEDED_SETTINGS.get(choice, [])
+
+    runs = plan(parse_arguments([f"{group}={choice}", "dry_run=true", *settings])).jobs
+
+    assert all(run.config.folder.parent.name == run.config.name for run in runs)
     assert "set and not read" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("group", "schema"), [("model", ModelConfig), ("compose", ComposeConfig)])
-def test_every_yaml_has_every_field(group: str, schema: Any) -> None:
-    for choice in GROUPS[group]:
-        values = yaml.safe_load((ROOT / "conf" / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+def test_every_yaml_has_every_field(group, schema):
+    fields = {field.name for field in dataclasses.fields(schema)} - {"settings_of"}  # which the command sets
+    for path in CONF.glob(f"{group}/*.yaml"):
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
         values = values.get(group, values)
-        fields = {field.name for field in dataclasses.fields(schema)} - {"settings_of"}  # which the command sets
-        assert (values["name"], {*values}) == (choice, fields)
+        assert (values["name"], {*values}) == (path.stem, fields)
 
 
-@pytest.mark.parametrize("model", GROUPS["model"])
-@pytest.mark.parametrize("data", [named(choice) for choice in GROUPS["data"]])
-def test_every_model_takes_every_data_set(model: str, data: str) -> None:
-    config = config_of(f"model={model}", f"data={data}", *(OWN if data == "jsonl" else ()))
-    assert config.data.name == data
-    if data in ("gsm8k", "math"):
-        assert config.data.source == ("embedded" if model.startswith("tiny") else "hub")
+@pytest.mark.parametrize("model", MODELS)
+def test_a_toy_has_embedded_problems_and_a_real_model_the_benchmark(model):
+    for data in ("gsm8k", "math"):
+        source = config_of(f"model={model}", f"data={data}").data.source
+        assert source == ("embedded" if model.startswith("tiny") else "hub")
 
 
-def test_the_papers_models_carry_the_papers_settings() -> None:
-    for model in ("llama3_8b", "deepseek_r1_8b"):
-        for data, n, eval_n in (("gsm8k", 16, 64), ("math", 32, 16)):
-            config = config_of(f"model={model}", f"data={data}")
-            assert (config.data.n, config.data.eval_n) == (n, eval_n)
-            assert plain(config.optim)["name"] == "adafactor"
-            assert (config.optim.lr, config.optim.batch_size, config.optim.grad_clip) == (5e-7, 8, 1.0)
-            assert (config.optim.weight_decay, config.optim.epochs) == (0.0, 1)
-            assert (config.sampler.name, config.sampler.gpu_memory_utilization) == ("vllm", None)
-            assert (config.sampler.top_k, config.sampler.max_new_tokens) == (500, 512)
-            assert (config.sampler.temperature, config.sampler.top_p) == (1.0, 1.0)
+# ---- models
 
 
-PRESETS = ("llama3_2_1b", "qwen2_5_0_5b", "qwen2_5_1_5b", "qwen3_0_6b", "smollm2_135m")
-
-
-@pytest.mark.parametrize("model", PRESETS)
-def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model: str) -> None:
+@pytest.mark.parametrize("model", ["llama3_2_1b", "qwen2_5_0_5b", "qwen2_5_1_5b", "qwen3_0_6b", "smollm2_135m"])
+def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model):
     config = config_of(f"model={model}", "data=gsm8k")
+
     assert re.fullmatch(r"[\w-]+/[\w.-]+", config.model.path)
     assert re.fullmatch(r"[0-9a-f]{40}", str(config.model.revision))
-    assert config_of(f"model={model}", f"model.path={SHIPPED / 'tiny'}", "data.chat=false").model.revision is None
     assert (config.data.chat, config.data.shots, config.sampler.top_k) == (True, 0, 0)
     assert config.optim.batch_size % config.optim.micro_batch_size == 0
+    other_weights = config_of(f"model={model}", f"model.path={SHIPPED / 'tiny'}", "data.chat=false")
+    assert other_weights.model.revision is None
 
 
 @pytest.mark.parametrize(
-    ("installed", "gpu", "cluster", "name", "prompts"),
+    ("has_vllm", "has_gpu", "cluster", "sampler", "prompts"),
     [
         (True, True, "local", "vllm", 256),
         (True, False, "local", "hf", 32),
@@ -96,102 +90,125 @@ def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model: str) -> N
         (True, False, "slurm", "vllm", 256),  # submitted where no GPU is, run where one is
     ],
 )
-def test_a_preset_samples_with_vllm_where_it_can(installed, gpu, cluster, name, prompts, tmp_path, monkeypatch):
-    if installed:
+def test_a_preset_samples_with_vllm_where_it_can(has_vllm, has_gpu, cluster, sampler, prompts, tmp_path, monkeypatch):
+    if has_vllm:
         (tmp_path / "vllm").mkdir()
         (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')")
-    if gpu:
+    if has_gpu:
         (tmp_path / "driver").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", tmp_path / "driver")
+
     words = ["--config-dir", str(tmp_path), "model=qwen2_5_0_5b", "data=gsm8k", f"cluster={cluster}"]
-    sampler = config_of(*words).sampler
-    assert (sampler.name, sampler.prompts_per_shard) == (name, prompts)
+
+    config = config_of(*words)
+    assert (config.sampler.name, config.sampler.prompts_per_shard) == (sampler, prompts)
     assert config_of(*words, "sampler=hf").sampler.name == "hf"
 
 
-def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> None:
-    assert config_of("data=math").data.n == 16
-    assert config_of("data=math", "model=llama3_8b").data.n == 32
-    assert config_of("data=math", "data.n=3").data.n == 3
-    assert config_of("model=llama3_8b", "sampler=hf").sampler.name == "hf"
-    assert config_of("optim=paper").optim.lr == 5e-7
-    assert config_of("optim.lr=1e-3").optim.lr == 1e-3
-    assert config_of("data.source=hub").data.source == "hub"
+def test_a_model_yaml_of_the_users_needs_no_adapter(tmp_path):
+    text = re.sub(r"  lora:.*\n", "", (CONF / "model" / "tiny.yaml").read_text())
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text(text)
+    words = ["--config-dir", str(tmp_path), "model=mine"]
+    lora = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
+
+    assert config_of(*words).model.lora is None
+    assert config_of(*words, lora, "model.lora.rank=6").model.lora == LoRA(6, 8.0, ALL_LINEAR)
 
 
-def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+# ---- which place has the last word
+
+PAPER = """
+optim.name=adafactor optim.lr=5e-07 optim.batch_size=8 optim.grad_clip=1.0 optim.weight_decay=0.0 optim.epochs=1
+sampler.name=vllm sampler.top_k=500 sampler.max_new_tokens=512 sampler.temperature=1.0 sampler.top_p=1.0
+sampler.gpu_memory_utilization=null
+"""
+# A command line | settings of its run
+SETTINGS = """
+data=math | data.n=16
+data=math model=llama3_8b | data.n=32
+data=math model=llama3_8b data.n=3 | data.n=3
+model=llama3_8b sampler=hf | sampler.name=hf
+optim=paper | optim.lr=5e-07
+data.source=hub | data.source=hub
+model=tiny model.name=mine sampler=hf | sampler.prompts_per_shard=32
+model=llama3_8b model.name=tiny sampler=hf | sampler.prompts_per_shard=2
+model=llama3_8b model.path=some/model model.revision=abc | reference.path=some/model reference.revision=abc
+model=llama3_8b model.revision=abc model.reference=some/other | reference.path=some/other reference.revision=null
+model=llama3_8b data=gsm8k | data.n=16 data.eval_n=64 PAPER
+model=llama3_8b data=math | data.n=32 data.eval_n=16 PAPER
+model=deepseek_r1_8b data=gsm8k | data.n=16 data.eval_n=64 PAPER
+model=deepseek_r1_8b data=math | data.n=32 data.eval_n=16 PAPER
+"""
+
+
+@pytest.mark.parametrize("row", SETTINGS.strip().splitlines())
+def test_the_command_line_wins_over_the_model_and_the_model_over_everything_else(row):
+    words, settings = row.split(" | ")
+
+    config = config_of(*words.split())
+
+    for setting in settings.replace("PAPER", PAPER).split():
+        key, _, value = setting.partition("=")
+        assert show(attrgetter(key)(config)) == value, key
+
+
+def test_a_tilde_is_the_home_folder():
     """Else the folder of a run is called `~`, which some libraries expand where they write, and others do not."""
-    monkeypatch.setenv("HOME", "/home/somebody")
     config = config_of('output_dir="~/x"')
-    assert (config.output_dir, config.store) == ("/home/somebody/x", Path("/home/somebody/x/store"))
-    assert config.folder.is_relative_to("/home/somebody/x")
+
+    assert (config.output_dir, config.store) == (str(Path.home() / "x"), Path.home() / "x" / "store")
+    assert config.folder.is_relative_to(Path.home() / "x")
     assert config_of('output_dir="x~"').output_dir == "x~"
 
 
+# ---- a loss of the user's own
+
+
+class UnknownNeed(DPO):
+    needs = frozenset({"ref_logp", "refrence"})
+
+
+class NeedsText(DPO):
+    needs = "pairs"  # type: ignore[assignment]
+
+
+class UnknownRewards(DPO):
+    needs = frozenset()
+    rewards = "zero-one"  # type: ignore[assignment]
+
+
+class UnnamedSignals(DPO):
+    def signals(self, batch: Any) -> Any:
+        return {}
+
+
 @pytest.mark.parametrize(
-    ("declared", "message"),
+    ("loss", "message"),
     [
-        ("needs = frozenset({'ref_logp', 'refrence'})", "needs refrence, which nothing provides; allowed: pairs, "),
-        ("needs = 'pairs'", "needs must be a set of names; got 'pairs'"),
-        ("needs = frozenset(); rewards = 'zero-one'", "rewards=zero-one: expected one of pm1, zero_one"),
-        ("def signals(self, batch): return {}", "signal_names must name the tensors that `signals` returns"),
+        (UnknownNeed, "needs refrence, which nothing provides; allowed: pairs, "),
+        (NeedsText, "needs must be a set of names; got 'pairs'"),
+        (UnknownRewards, "rewards=zero-one: expected one of pm1, zero_one"),
+        (UnnamedSignals, "signal_names must name the tensors that `signals` returns"),
     ],
 )
-def test_a_loss_declares_nothing_that_nobody_knows(declared, message, tmp_path, monkeypatch):
-    """Of the package or in a folder of the user's own, and before anything starts."""
-    (tmp_path / "wrong_loss.py").write_text(
-        f"from topr_exp.algorithms.regressions import DPO\nclass Mine(DPO):\n    {declared}\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "wrong_loss", raising=False)
-    with pytest.raises(ConfigError) as caught:
-        config_of("algo=dpo", "algo._target_=wrong_loss.Mine", "dry_run=true")
-    assert str(caught.value).startswith(f"algo._target_=wrong_loss.Mine: {message}")
-    assert "\n" not in str(caught.value)
+def test_a_loss_declares_nothing_that_nobody_knows(loss, message):
+    target = f"algo._target_={loss.__module__}.{loss.__name__}"
+
+    with refused(f"^{re.escape(target)}: {re.escape(message)}", ConfigError):
+        config_of("algo=dpo", target)
 
 
-@pytest.mark.parametrize(("model", "label", "problems"), [("tiny", "mine", 32), ("llama3_8b", "tiny", 2)])
-def test_a_models_size_goes_by_its_yaml_not_by_its_label(model: str, label: str, problems: int) -> None:
-    config = config_of(f"model={model}", f"model.name={label}", "sampler=hf")
-    assert config.sampler.prompts_per_shard == problems
+# ---- documents
 
 
-def test_a_reference_of_its_own_has_no_revision_of_the_model_s() -> None:
-    words = ["model=llama3_8b", "model.path=some/model", "model.revision=abc"]
-    own, other = (config_of(*words, *more).reference for more in ([], ["model.reference=some/other"]))
-    assert (own.path, own.revision, other.path, other.revision) == ("some/model", "abc", "some/other", None)
+def test_every_command_for_an_8b_model_asks_the_cluster_for_a_gpu():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *CONF.rglob("*.yaml")]
+    commands = []
+    for page in pages:
+        commands += re.findall(r".*model=llama3_8b.*cluster=slurm\w*.*", page.read_text(encoding="utf-8"))
 
-
-def test_a_choice_of_the_user_s_own_needs_a_size_and_no_adapter(tmp_path: Path) -> None:
-    text = (ROOT / "conf" / "model" / "tiny.yaml").read_text(encoding="utf-8")
-    (tmp_path / "model").mkdir()
-
-    def own_choice(left_out: str, *words: str) -> Any:
-        lines = [line for line in text.splitlines() if not line.startswith(f"  {left_out}:")]
-        (tmp_path / "model" / "mine.yaml").write_text("\n".join(lines), encoding="utf-8")
-        return config_of("--config-dir", str(tmp_path), "model=mine", *words).model
-
-    with pytest.raises(ConfigError, match=r"^model\.size=null: expected tiny or large, in the model's YAML$"):
-        own_choice("size")
-    given = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
-    assert own_choice("lora").lora is None
-    assert own_choice("lora", given).lora == own_choice("lora", f"+{given}").lora == LoRA(4, 8.0, ALL_LINEAR)
-    assert own_choice("name", given, "model.lora.rank=8", "model.name=x").lora.rank == 8
-
-
-# ---- commands for 8B models in documents and YAMLs
-
-SUBMITTED = re.compile(r"model=llama3_8b.*cluster=slurm\w*")
-
-
-def submitted() -> list[tuple[str, str]]:
-    """The place and the text of each line that has an 8B model run on a cluster."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf").rglob("*.yaml"))]
-    return [(path.name, line) for path in pages for line in path.read_text(encoding="utf-8").splitlines()
-            if SUBMITTED.search(line)]  # fmt: skip
-
-
-@pytest.mark.parametrize(("place", "line"), submitted())
-def test_a_cluster_is_asked_for_a_gpu(place: str, line: str) -> None:
-    assert "cluster=slurm_8b" in line or "cluster.gpus_per_node=" in line, place
+    assert commands
+    for command in commands:
+        assert "cluster=slurm_8b" in command or "cluster.gpus_per_node=" in command

@@ -1,9 +1,6 @@
 """Results at rest: each has a checksum in the mark of a finished run, and whoever reads a changed one names it."""
 
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,86 +9,91 @@ from topr_exp import compare, pipeline, track
 from topr_exp.report.reader import find_runs
 from topr_exp.runs.finished import MARK, changed_results, result_files
 from topr_exp.runtime.checksums import write_checksum_list
-from topr_exp.store.__main__ import main as store_main
+from topr_exp.store.__main__ import main as store
 
 WITHOUT_CHECKSUM = {"log.txt", "state.json", MARK}  # they go on changing; the mark's own is in it
 WITH_OWN_CHECKSUMS = {"model", "store"}
 
 
 @pytest.fixture
-def run_folder(smoke: Any, tmp_path: Path) -> Path:
+def run_folder(smoke, tmp_path):
     """A finished run that a test may change."""
     config, _ = smoke
-    shutil.copytree(config.folder.parents[1], tmp_path / "outputs")
-    return tmp_path / "outputs" / config.folder.relative_to(config.folder.parents[1])
+    outputs = config.folder.parents[1]
+    shutil.copytree(outputs, tmp_path / "outputs")
+    return tmp_path / "outputs" / config.folder.relative_to(outputs)
 
 
-def repeat(folder: Path) -> None:
+def repeat(folder):
     pipeline.run(config_of(*overrides(folder.parents[1])))
 
 
-READERS: dict[str, Callable[[Path], object]] = {
+READERS = {
     "the command given again": repeat,
-    "verify": lambda folder: store_main(["verify", str(folder)]),
     "compare": lambda folder: compare.compare([folder], None, "pass@1"),
     "report": lambda folder: print(find_runs([folder])[0].notes),
     "track": lambda folder: track.main([str(folder), "tensorboard"]),
 }
 
 
-def test_every_file_of_a_finished_run_has_a_checksum(run_folder: Path) -> None:
+def test_every_file_of_a_finished_run_has_a_checksum(run_folder):
     """A file that is new among the results is to be listed, too."""
-    files = {path.relative_to(run_folder) for path in run_folder.rglob("*") if path.is_file()}
-    results = {path.relative_to(run_folder) for path in result_files(run_folder)}
-    others = {path for path in files - results if path.parts[0] not in WITH_OWN_CHECKSUMS}
-    assert {path.as_posix() for path in others} <= WITHOUT_CHECKSUM
+    results = set(result_files(run_folder))
+    for path in run_folder.rglob("*"):
+        name = path.relative_to(run_folder)
+        if path.is_file() and path not in results and name.parts[0] not in WITH_OWN_CHECKSUMS:
+            assert name.as_posix() in WITHOUT_CHECKSUM
     assert changed_results(run_folder) == []
 
 
-def test_each_changed_result_is_named(run_folder: Path) -> None:
-    for path in [*result_files(run_folder), run_folder / MARK]:
+def test_each_changed_result_is_named(run_folder):
+    for path in result_files(run_folder):
         content = path.read_bytes()
         name = path.relative_to(run_folder).as_posix()
         path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-        listed = f"{name} has another checksum" if name != MARK else "DONE is no whole list of checksums"
-        assert changed_results(run_folder) == [listed]
-        if name != MARK:
-            path.unlink()
-            assert changed_results(run_folder) == [f"{name}: No such file or directory"]
+        assert changed_results(run_folder) == [f"{name} has another checksum"]
+        path.unlink()
+        assert changed_results(run_folder) == [f"{name}: No such file or directory"]
         path.write_bytes(content)
-    assert changed_results(run_folder) == []
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "completions.jsonl", "iteration-1/examples.npy"])
+def test_a_mark_that_is_cut_short_or_names_files_outside_of_its_folder_is_refused(run_folder):
+    mark = run_folder / MARK
+    mark.write_bytes(mark.read_bytes()[:-3])
+    assert changed_results(run_folder) == ["DONE is no whole list of checksums"]
+
+    for name in ("/dev/zero", "../other"):
+        write_checksum_list(mark, {name: "0"})
+        assert changed_results(run_folder) == ["DONE is no whole list of checksums"]
+
+
 @pytest.mark.parametrize("reader", READERS)
-def test_whoever_reads_a_changed_result_names_it(reader: str, name: str, run_folder: Path, capsys: Any) -> None:
-    (run_folder / name).write_bytes(b"")
-    READERS[reader](run_folder)
-    assert f"{name} has another checksum" in "".join(capsys.readouterr())
-
-
-def test_verify_counts_changed_results_as_damage_and_knows_none_of_an_older_version(
-    run_folder: Path, capsys: Any
-) -> None:
-    assert store_main(["verify", str(run_folder)]) == 0
-    assert f"sound    {run_folder}: all results right" in capsys.readouterr().out
+def test_whoever_reads_a_changed_result_names_it(reader, run_folder, capsys):
     (run_folder / "metrics.jsonl").write_bytes(b"")
-    assert store_main(["verify", str(run_folder)]) == 1
+
+    READERS[reader](run_folder)
+
+    assert "metrics.jsonl has another checksum" in "".join(capsys.readouterr())
+
+
+def test_verify_counts_changed_results_as_damage_and_knows_none_of_an_older_version(run_folder, capsys):
+    assert store(["verify", str(run_folder)]) == 0
+    assert f"sound    {run_folder}: all results right" in capsys.readouterr().out
+
+    (run_folder / "metrics.jsonl").write_bytes(b"")
+    assert store(["verify", str(run_folder)]) == 1
     assert f"DAMAGED  {run_folder}: metrics.jsonl has another checksum" in capsys.readouterr().out
+
     (run_folder / MARK).write_bytes(b"")
-    assert store_main(["verify", str(run_folder)]) == 0
+    assert store(["verify", str(run_folder)]) == 0
     assert f"no sums  {run_folder}: finished by a version that kept no checksums" in capsys.readouterr().out
 
 
-def test_what_changed_is_named_before_a_damaged_summary_is_made_again(run_folder: Path, capsys: Any) -> None:
+def test_what_changed_is_named_before_a_damaged_summary_is_made_again(run_folder, capsys):
     (run_folder / "summary.json").write_text("{")
     (run_folder / "completions.jsonl").write_text("")
+
     repeat(run_folder)
+
     assert "completions.jsonl has another checksum" in capsys.readouterr().err
     assert changed_results(run_folder) == []
-
-
-def test_a_mark_names_no_file_outside_of_its_folder(run_folder: Path) -> None:
-    for name in ("/dev/zero", "../other"):
-        write_checksum_list(run_folder / MARK, {name: "0"})
-        assert changed_results(run_folder) == ["DONE is no whole list of checksums"]

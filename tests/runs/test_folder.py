@@ -1,6 +1,5 @@
 """A run's folder: what attempts leave to one another, who may write, and how an attempt's end is recorded."""
 
-import errno
 import json
 import math
 import os
@@ -80,44 +79,57 @@ RUN_WRITES: dict[str, Write] = {
 GUARDED_WRITES = {**RUN_WRITES, "checkpoint": write_checkpoint, "model": write_model}
 
 
-@pytest.mark.parametrize("name", [*GUARDED_WRITES, "nothing"])
-def test_an_attempt_that_was_taken_over_writes_nothing_more(tmp_path: Path, name: str, small_model: Any) -> None:
-    def write_after_takeover() -> None:
-        with open_folder(tmp_path) as folder:
-            folder.metrics.rewind(1, 0)
-            (folder.path / "state.json").write_text(json.dumps({"attempt": FOREIGN_ATTEMPT}))
-            versions.update(file_versions(folder.path))
-            if name in GUARDED_WRITES:
-                with pytest.raises(TOPRError, match=TAKEN_OVER):
-                    GUARDED_WRITES[name](folder, small_model)
-                refused_writes.append(name)
-            raise ValueError
+def take_over(folder):
+    """Note another attempt in the place of this one; returns the files as they are then."""
+    (folder.path / "state.json").write_text(json.dumps({"attempt": FOREIGN_ATTEMPT}))
+    return file_versions(folder.path)
 
-    versions: dict[str, tuple[int, int]] = {}
-    refused_writes: list[str] = []
-    with pytest.raises(TOPRError, match=TAKEN_OVER):  # in place of the attempt's own error
-        write_after_takeover()
-    assert refused_writes == ([name] if name in GUARDED_WRITES else [])
+
+@pytest.mark.parametrize("name", GUARDED_WRITES)
+def test_an_attempt_that_was_taken_over_writes_nothing_more(name, tmp_path, small_model):
+    with refused(TAKEN_OVER), open_folder(tmp_path) as folder:
+        folder.metrics.rewind(1, 0)
+        versions = take_over(folder)
+
+        GUARDED_WRITES[name](folder, small_model)
+
     del versions["run.claim"]
-    assert file_versions(open_folder(tmp_path).path) == versions
+    assert file_versions(folder.path) == versions
 
 
-def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_folder(tmp_path) as main:
-        main.metrics.rewind(1, 0)
+def test_an_attempt_that_was_taken_over_ends_with_that_in_place_of_its_own_error(tmp_path):
+    with refused(TAKEN_OVER), open_folder(tmp_path) as folder:
+        versions = take_over(folder)
+        raise ValueError
+
+    del versions["run.claim"]
+    assert file_versions(folder.path) == versions
+
+
+@pytest.fixture
+def other_rank(monkeypatch):
+    """Be another process of the run from now on."""
+    return lambda: monkeypatch.setattr(distributed, "_rank", 1)
+
+
+def test_only_the_main_process_writes(tmp_path, other_rank):
+    with open_folder(tmp_path) as folder:
+        folder.metrics.rewind(1, 0)
         for write in RUN_WRITES.values():
-            write(main, None)
-        (main.path / "DONE").unlink()  # as if the run were not finished
-        versions = file_versions(main.path)
-        monkeypatch.setattr(distributed, "_rank", 1)
-        with open_folder(tmp_path) as other, other.stage("sampling"):
+            write(folder, None)
+        (folder.path / "DONE").unlink()  # as if the run were not finished
+        versions = file_versions(folder.path)
+        other_rank()
+
+        with open_folder(tmp_path) as other_folder, other_folder.stage("sampling"):
             for write in RUN_WRITES.values():
-                write(other, None)
-            other.metrics.rewind(1, 0)
-            other.evaluations.drop_damaged()
-            other.remove_leftovers(1)
-        assert file_versions(main.path) == versions
-        monkeypatch.undo()
+                write(other_folder, None)
+            other_folder.metrics.rewind(1, 0)
+            other_folder.evaluations.drop_damaged()
+            other_folder.remove_leftovers(1)
+
+        assert file_versions(folder.path) == versions
+        distributed._rank = 0
 
 
 def test_each_record_is_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
@@ -125,37 +137,36 @@ def test_each_record_is_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(
 
     NaN and Infinity are no JSON: other programs than Python refuse them.
     """
-    synced_inodes: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced_inodes.append(os.fstat(descriptor).st_ino))
+    synced_files = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced_files.append(os.fstat(descriptor).st_ino))
     with open_folder(tmp_path) as folder, folder.stage("training"):
         folder.metrics.rewind(1, 0)
         path = folder.path / "metrics.jsonl"
-        synced_inodes.clear()
-        lines = ""
-        for step in (1, 2, 3):
-            folder.log({"iteration": 1, "step": step, "loss": math.nan, "kl_mu": math.inf})
-            lines += f'{{"iteration": 1, "step": {step}, "loss": null, "kl_mu": null}}\n'
-            assert path.read_text() == lines
-        assert path.stat().st_ino not in synced_inodes
-        folder.before_checkpoint(3, 10)
-        assert path.stat().st_ino in synced_inodes
+        synced_files.clear()
+
+        folder.log({"iteration": 1, "step": 1, "loss": math.nan, "kl_mu": math.inf})
+
+        assert path.read_text() == '{"iteration": 1, "step": 1, "loss": null, "kl_mu": null}\n'
+        assert path.stat().st_ino not in synced_files
+        folder.before_checkpoint(1, 10)
+        assert path.stat().st_ino in synced_files
 
 
 # ---- attempts
 
 
-def test_seconds_and_counts_continue_those_of_earlier_attempts(tmp_path: Path) -> None:
-    earlier_seconds = 0.0
+def test_seconds_and_counts_continue_those_of_earlier_attempts(tmp_path):
+    seconds = 0.0
     for attempt in (1, 2, 3):
         with open_folder(tmp_path) as folder:
-            assert folder.timer.seconds["training"] == earlier_seconds
+            assert folder.timer.seconds["training"] == seconds
             with folder.stage("training"):
                 folder.add_across_ranks("tokens_sampled", 7)
             assert folder.counts == {"tokens_sampled": 7 * attempt}
-            assert folder.timer.seconds["training"] > earlier_seconds
-            earlier_seconds = folder.timer.seconds["training"]
-            state = state_of(folder)
-            assert (state["status"], state["attempt"]["number"]) == ("running", attempt)
+            assert folder.timer.seconds["training"] > seconds
+            seconds = folder.timer.seconds["training"]
+            assert state_of(folder)["status"] == "running"
+            assert state_of(folder)["attempt"]["number"] == attempt
     with open_folder(tmp_path) as folder:
         folder.finish({})
     assert state_of(folder)["status"] == "done"
@@ -183,25 +194,17 @@ def test_checkpoints_of_a_later_iteration_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [TOPRError("mine"), distributed.PeerGoneError("another's")])
 @pytest.mark.parametrize("is_main", [True, False])
-def test_any_process_records_its_error_unless_another_one_knows(tmp_path, monkeypatch, is_main, error):
+def test_any_process_records_its_error_unless_another_one_knows(error, is_main, tmp_path, other_rank):
     if not is_main:
         open_folder(tmp_path).path.mkdir(parents=True)
-        monkeypatch.setattr(distributed, "_rank", 1)
+        other_rank()
+
     with pytest.raises(TOPRError), open_folder(tmp_path) as folder:
         raise error
-    is_recorded = (folder.path / ERROR).exists()
-    assert is_recorded == (is_main or not isinstance(error, distributed.PeerGoneError))
+
+    assert (folder.path / ERROR).exists() == (is_main or not isinstance(error, distributed.PeerGoneError))
     if is_main:
         assert state_of(folder)["status"] == "failed"
-
-
-def test_a_disk_that_fails_while_an_error_is_recorded_does_not_hide_it(tmp_path, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-    with refused("mine"), open_folder(tmp_path):
-        monkeypatch.setattr(Path, "exists", fail)
-        raise TOPRError("mine")
 
 
 def test_an_error_after_the_mark_does_not_make_a_finished_run_a_failed_one(tmp_path: Path) -> None:

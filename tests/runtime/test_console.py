@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
 from tests.run_folders import make_sweep_of_two
-from tests.sweep_tools import SLOW, command, environment, steps, wait_for
+from tests.sweep_tools import SLOW, answer, environment, steps, wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.stop import Interrupted
@@ -26,24 +25,34 @@ from topr_exp.types import ConfigError, TOPRError
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.extended)], ids=["", "nohup"])
-def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(tmp_path: Path, ignored: bool) -> None:
-    settings = overrides(tmp_path, "optim.epochs=3", *SLOW)
-    folder = config_of(*settings).folder
+@pytest.mark.parametrize(
+    ("action", "status", "ending"),
+    [
+        (signal.SIG_DFL, "stopped", 128 + signal.SIGHUP),
+        pytest.param(signal.SIG_IGN, "done", 0, marks=pytest.mark.extended),  # as by nohup
+    ],
+)
+def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(action, status, ending, tmp_path):
+    words = overrides(tmp_path, "optim.epochs=3", *SLOW)
+    folder = config_of(*words).folder
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(ROOT)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-        os.execve(sys.executable, [sys.executable, "-m", "topr_exp", *settings], environment())
+        signal.signal(signal.SIGHUP, action)
+        os.execve(sys.executable, [sys.executable, "-m", "topr_exp", *words], environment())
     wait_for(lambda: steps(folder) >= 2)
-    os.close(terminal)
-    _, status = os.waitpid(process, 0)
-    assert os.waitstatus_to_exitcode(status) == (0 if ignored else 128 + signal.SIGHUP)
-    assert not (folder / "error.txt").exists()
-    assert json.loads((folder / "state.json").read_text())["status"] == ("done" if ignored else "stopped")
-    assert (folder / "DONE").exists() is ignored
-    assert ignored or list(folder.glob("checkpoints/1/step-*"))
 
+    os.close(terminal)
+    _, code = os.waitpid(process, 0)
+
+    assert os.waitstatus_to_exitcode(code) == ending
+    assert json.loads((folder / "state.json").read_text())["status"] == status
+    assert not (folder / "error.txt").exists()
+    if status == "stopped":
+        assert list(folder.glob("checkpoints/1/step-*"))
+
+
+# ---- files of strangers in the current folder
 
 NAMES = ["tokenizers.py", "torch.py", "pyarrow.py", "numpy.py", "hydra_plugins/stranger.py", "multiprocessing.py"]
 OWN = """
@@ -57,130 +66,121 @@ class Loss(Tapered):
 def grade(completion, gold):
     return "correct"
 """
+RUN = "topr_exp experiment=smoke output_dir=out algo._target_=own.Loss data.grader._target_=own.grade"
+EVALUATION = "topr_exp.evaluate model=tiny data.grader._target_=own.grade data.test_problems=4 data.eval_n=2"
 
 
-def fill(folder: Path) -> None:
-    """Put files of libraries' names into a folder, and a loss and a grader of its user's."""
-    (folder / "hydra_plugins").mkdir()
+@pytest.fixture
+def strangers_folder(tmp_path):
+    """A folder with files of libraries' names, a loss and a grader of its user's, and a sweep."""
+    (tmp_path / "hydra_plugins").mkdir()
     for name in NAMES:
-        (folder / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
-    (folder / "own.py").write_text(OWN)
+        (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
+    (tmp_path / "own.py").write_text(OWN)
+    make_sweep_of_two(tmp_path / "sweep")
+    return tmp_path
 
 
 @pytest.mark.extended
-def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path: Path) -> None:
-    """Its files take no library's place, neither in the command nor in the processes that it starts."""
-    fill(tmp_path)
-    words = ["experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader._target_=own.grade"]
-    command = [sys.executable, "-m", "topr_exp", *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), **pipes)
+@pytest.mark.parametrize("words", [RUN, f"{RUN} -m", EVALUATION, "topr_exp.report sweep --out report"])
+def test_files_of_the_current_folder_take_no_librarys_place(words, strangers_folder):
+    """Neither in the command nor in the processes that it starts; and nobody reads what it prints."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words.split()],
+        cwd=strangers_folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     process.stdout.close()
     process.stderr.close()
-    assert process.wait(300) == 0
-    assert list(tmp_path.glob("out/runs/*/DONE"))
-    assert not (tmp_path / "stranger").exists()
+
+    assert process.wait(600) == 0
+    assert not (strangers_folder / "stranger").exists()
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "words",
-    [
-        [
-            "topr_exp",
-            "-m",
-            "experiment=smoke",
-            "output_dir=out",
-            "algo._target_=own.Loss",
-            "data.grader._target_=own.grade",
-        ],
-        ["topr_exp.evaluate", "model=tiny", "data.grader._target_=own.grade", "data.test_problems=4", "data.eval_n=2"],
-        ["topr_exp.report", "sweep", "--out", "report"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, words: list[str]) -> None:
-    fill(tmp_path)
-    make_sweep_of_two(tmp_path / "sweep")
-    command = [sys.executable, "-m", *words]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "stranger").exists()
+# ---- text that would control the terminal
+
+HOSTILE = "\x1b]0;title\x07\u202etxt.exe\u2066"
+COMMANDS = """
+topr_exp.sweeps status SWEEP
+topr_exp.sweeps logs SWEEP RUN
+topr_exp.sweeps logs SWEEP HOSTILE
+topr_exp.report HOSTILE
+topr_exp.store --root HOSTILE list
+topr_exp.evaluate model=HOSTILE
+topr_exp model=HOSTILE
+topr_exp.grade HOSTILE --format gsm8k
+"""
 
 
-def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
-    assert printable("a\x1b[2J\rb\n\x9b\udcff") == "a\\x1b[2J\\rb\n\\x9b\\udcff"
+@pytest.mark.parametrize("words", COMMANDS.strip().splitlines())
+def test_hostile_text_is_shown_escaped_wherever_it_comes_from(words, tmp_path):
     sweep = make_sweep_of_two(tmp_path / "sweep")
-    stopped = next(sweep.glob("tis*"))
+    folder = next(sweep.glob("tis*"))
+    folder = folder.rename(folder.with_name(f"tis{HOSTILE}"))
     for name in ("error.txt", "log.txt"):
-        (stopped / name).write_bytes(b"bad\x1b]0;title\x07\nline\xff\n")
-    for arguments in (["status", sweep], ["logs", sweep, stopped.name], ["logs", sweep, "no\x1b[2J"]):
-        done = command("topr_exp.sweeps", *arguments)
-        assert "\\x1b" in done.stdout + done.stderr
-        assert not {"\x1b", "\x07"} & {*done.stdout, *done.stderr}
+        (folder / name).write_bytes(f"bad {HOSTILE}\n".encode() + b"line\xff\n")
+    arguments = {"SWEEP": str(sweep), "RUN": folder.name}
+
+    outcome = answer(*(arguments.get(word, word).replace("HOSTILE", HOSTILE) for word in words.split()))
+
+    printed = outcome.stdout + outcome.stderr
+    assert "\\x1b" in printed
+    assert "\\u202e" in printed
+    assert not set(HOSTILE[:1] + "\x07\u202e\u2066") & set(printed)
 
 
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # of Unicode's bidirectional algorithm
 VISIBLE = {0x0600, 0x0601, 0x0602, 0x0603, 0x0604, 0x0605, 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2, 0x110BD, 0x110CD}
-JOINERS = {0x200C, 0x200D}
+VISIBLE |= {0x200C, 0x200D, *range(0x13430, 0x1BCA4)}  # joiners, which words and emoji use; hieroglyphs, shorthand
 
 
-def test_no_character_passes_that_moves_a_terminal_s_cursor_turns_its_text_or_is_not_seen() -> None:
-    for code in range(sys.maxunicode + 1):
-        character = chr(code)
-        category = unicodedata.category(character)
-        unseen = category in ("Cc", "Cs", "Zl", "Zp") or (
-            category == "Cf" and code not in VISIBLE | JOINERS and not 0x13430 <= code <= 0x1BCA3
-        )
-        unseen |= unicodedata.bidirectional(character) in DIRECTIONS
-        assert (printable(character) != character) == (unseen and character not in "\n\t"), hex(code)
+def moves_or_hides(character):
+    """True for a character that moves a terminal's cursor, turns its text or is not seen, by Unicode's tables."""
+    category = unicodedata.category(character)
+    is_invisible = category == "Cf" and ord(character) not in VISIBLE
+    return is_invisible or category in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(character) in DIRECTIONS
 
 
-def test_text_that_runs_from_right_to_left_is_shown_escaped_wherever_it_comes_from(tmp_path: Path) -> None:
-    turned = "\u202etxt.exe\u2066"
-    sweep = make_sweep_of_two(tmp_path / "sweep")
-    stopped = next(sweep.glob("tis*"))
-    stopped.rename(named := stopped.with_name(f"tis{turned}"))
-    for name in ("error.txt", "log.txt"):
-        (named / name).write_text(f"bad {turned}\n")
-    places = [["topr_exp.sweeps", "status", sweep], ["topr_exp.sweeps", "logs", sweep, named.name],
-              ["topr_exp.sweeps", turned], ["topr_exp.report", sweep], ["topr_exp.report", turned],
-              ["topr_exp.store", "--root", turned, "list"], ["topr_exp.evaluate", f"model={turned}"],
-              ["topr_exp", f"model={turned}"], ["topr_exp.grade", turned, "--format", "gsm8k"]]  # fmt: skip
-    for words in places:
-        done = command(*words)
-        assert "\\u202e" in done.stdout + done.stderr or words[:2] == ["topr_exp.report", sweep], words
-        assert not {"\u202e", "\u2066"} & {*done.stdout, *done.stderr}, words
+def test_no_character_passes_that_moves_a_terminals_cursor_turns_its_text_or_is_not_seen():
+    for character in map(chr, range(sys.maxunicode + 1)):
+        is_escaped = printable(character) != character
+        assert is_escaped == (moves_or_hides(character) and character not in "\n\t"), hex(ord(character))
 
 
-def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -> None:
+# ---- cancel
+
+
+def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path):
     sweep = make_sweep_of_two(tmp_path / "sweep")
     claim = next(sweep.glob("tis*")) / "run.claim"
-    with subprocess.Popen(["sleep", "60"]) as other:
-        with locks.acquire(claim):  # type: ignore[union-attr]
-            claim.write_text(f"{socket.gethostname()}:{other.pid}")
-            done = command("topr_exp.sweeps", "cancel", sweep)
-        assert other.poll() is None
-        other.kill()
-    assert done.returncode == 1
-    assert f"process {socket.gethostname()}:{other.pid} is left alone" in done.stderr
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        with locks.acquire(claim):
+            claim.write_text(f"{socket.gethostname()}:{bystander.pid}")
+            outcome = answer("topr_exp.sweeps", "cancel", sweep)
+        assert bystander.poll() is None
+        bystander.kill()
+
+    assert (outcome.returncode, outcome.stdout) == (1, "cancelled: run 2\n")
+    reason = "is left alone; it is not here, not yours, or at other work"
+    assert outcome.stderr == f"error: {claim}: process {socket.gethostname()}:{bystander.pid} {reason}\n"
 
 
 def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "PROC", tmp_path / "none")
-    with locks.acquire(tmp_path / "run.claim"):  # type: ignore[union-attr]
+    with locks.acquire(tmp_path / "run.claim"):
         assert "is left alone" in local.terminate(tmp_path / "run.claim")
 
 
 # ---- exit statuses, with one line for an error
 
 
-START = "import sys; from topr_exp.runtime.exit_status import exit_status; "
-START += "from topr_exp.runtime.terminal import warn; "
+def raising(error):
+    def work():
+        raise error
 
-
-def opening(number: int) -> OSError:
-    return OSError(number, os.strerror(number), "a/b")
+    return work
 
 
 @pytest.mark.parametrize(
@@ -189,47 +189,45 @@ def opening(number: int) -> OSError:
         (ConfigError("seed=x: expected a whole number"), 2, "seed=x: expected a whole number"),
         (TOPRError("disk full"), 1, "disk full"),
         (Interrupted(signal.SIGTERM), 143, "stopped by SIGTERM; the same command goes on from there"),
-        (KeyboardInterrupt(), 130, ""),
-        (opening(errno.EACCES), 1, "cannot open a/b: permission denied"),
-        (opening(errno.ENAMETOOLONG), 1, "cannot open a/b: file name too long"),
+        (OSError(errno.EACCES, "", "a/b"), 1, "cannot open a/b: permission denied"),
+        (OSError(errno.ESTALE, ""), 1, "cannot read or write a file: stale file handle"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_an_error_is_one_line_and_a_status(error, status, line, capsys):
-    def work() -> int:
-        raise error
-
-    assert exit_status(work) == status
-    assert capsys.readouterr() == ("", f"error: {line}\n" if line else "")
-    if isinstance(error, KeyboardInterrupt):
-        assert exit_status(work, resumes=True) == 130
-        assert "interrupted; the same command goes on where this one stopped" in capsys.readouterr().err
+    assert exit_status(raising(error)) == status
+    assert capsys.readouterr() == ("", f"error: {line}\n")
 
 
-def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> None:
+def test_ctrl_c_says_where_the_command_goes_on(capsys):
+    assert exit_status(raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+    assert exit_status(raising(KeyboardInterrupt()), resumes=True) == 130
+    assert "interrupted; the same command goes on where this one stopped" in capsys.readouterr().err
+
+
+def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback():
     assert exit_status(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        exit_status(lambda: 1 // 0)
+        exit_status(raising(ZeroDivisionError()))
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "ending"),
-    [
-        ('"$0" -c "$1" >&-', "raise SystemExit(exit_status(lambda: print(1) or 3))", (3, "")),  # closed
-        ('"$0" -c "$1" >/dev/full', "raise SystemExit(exit_status(lambda: print('x') or 0))",
-         (1, "error: cannot write: no space left on device\n")),
-        ('"$0" -c "$1" >/dev/full', "raise SystemExit(exit_status(lambda: print('x') or 3, resumes=True))", (3, "")),
-        ('"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}',  # a reader who leaves is no error
-         "raise SystemExit(exit_status(lambda: [print('line') for _ in range(100000)] and 0))", (1, "")),
-        ('PYTHONIOENCODING=latin-1 "$0" -c "$1"', "raise SystemExit(exit_status(lambda: print('μ ◀') or 0))", (0, "")),
-        ('"$0" -c "$1"', "warn('read \\x1b[2J'); warn('left out: \\x9b')",
-         (0, "warning: read \\x1b[2J\nwarning: left out: \\x9b\n")),
-        ('"$0" -c "$1"', "exit_status(lambda: print('\\x1b[2J \\u202e', '\\r\\x1b[K 3/4', file=sys.stderr) or 0)",
-         (0, "\\x1b[2J \\u202e \n\x1b[K 3/4\n")),  # as text, a carriage return is a new line
-    ],
-    ids=["closed", "full", "goes on", "left", "letters", "escaped", "of libraries"],
-)  # fmt: skip
-def test_what_a_command_prints(command: str, code: str, ending: tuple[int, str]) -> None:
-    words = ["bash", "-c", command, sys.executable, START + code]
-    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == ending
+IMPORTS = "import sys; from topr_exp.runtime.exit_status import exit_status; "
+# A shell command | Python after the imports | its exit status | what it prints to standard error
+STREAMS = r"""
+RUN >&- | raise SystemExit(exit_status(lambda: print(1) or 3)) | 3 |
+RUN >/dev/full | raise SystemExit(exit_status(lambda: print(1) or 0)) | 1 | error: cannot write: no space left on device\n
+RUN >/dev/full | raise SystemExit(exit_status(lambda: print(1) or 3, resumes=True)) | 3 |
+RUN | head -1; exit ${PIPESTATUS[0]} | raise SystemExit(exit_status(lambda: [print(i) for i in range(9**6)] and 0)) | 1 |
+PYTHONIOENCODING=latin-1 RUN | raise SystemExit(exit_status(lambda: print('μ ◀') or 0)) | 0 |
+RUN | exit_status(lambda: print('\x1b[2J', '\r\x1b[K 3/4', file=sys.stderr) or 0) | 0 | \\x1b[2J \n\x1b[K 3/4\n
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("row", STREAMS.strip("\n").splitlines())
+def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(row):
+    command, code, status, err = row.rsplit(" |", 3)
+    words = ["bash", "-c", command.replace("RUN", '"$0" -c "$1"'), sys.executable, IMPORTS + code]
+
+    outcome = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    assert (outcome.returncode, outcome.stderr) == (int(status), err.strip().encode().decode("unicode_escape"))

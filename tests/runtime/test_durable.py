@@ -1,9 +1,8 @@
 """What a power cut may lose: whatever is renamed has its content, and the folder its entry, on the disk at once."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -26,52 +25,51 @@ class Event(NamedTuple):
 class Disk:
     """Records each fsync and each rename."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    def __init__(self):
+        self.events = []
 
-    def fsync(self, descriptor: int) -> None:
+    def fsync(self, descriptor):
         self.events.append(Event(Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
 
-    def renaming(self, rename: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        def recorded(source: Any, target: Any) -> None:
-            before = Path(os.path.abspath(source))
-            renamed = frozenset([before, *before.rglob("*")])
-            self.events.append(Event(before, Path(os.path.abspath(target)), renamed))
+    def wrap(self, rename):
+        def record(source, target):
+            path = Path(os.path.abspath(source))
+            self.events.append(Event(path, Path(os.path.abspath(target)), frozenset([path, *path.rglob("*")])))
             rename(source, target)
 
-        return recorded
+        return record
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    made = Disk()
-    monkeypatch.setattr(os, "fsync", made.fsync)
+def disk(monkeypatch):
+    recorder = Disk()
+    monkeypatch.setattr(os, "fsync", recorder.fsync)
     for name in ("rename", "replace"):
-        monkeypatch.setattr(os, name, made.renaming(getattr(os, name)))
-    return made
+        monkeypatch.setattr(os, name, recorder.wrap(getattr(os, name)))
+    return recorder
 
 
-def lost_by_a_power_cut(events: list[Event]) -> list[Path]:
+def lost_by_a_power_cut(events):
     """The targets of renames whose content, or whose entry in a folder, may not be on the disk before the next one."""
-    lost = []
+    lost_targets = []
     for number, event in enumerate(events):
         if event.target is None:
             continue
-        synced_before = {other.path for other in events[:number] if other.target is None}
+        synced_before = {previous.path for previous in events[:number] if previous.target is None}
         synced_after = set()
-        for other in events[number + 1 :]:
-            if other.target is not None:
+        for following in events[number + 1 :]:
+            if following.target is not None:
                 break
-            synced_after.add(other.path)
+            synced_after.add(following.path)
         is_new = TEMPORARY in event.path.name  # else something that was there is moved
         if is_new and not event.renamed <= synced_before:
-            lost.append(event.target)
+            lost_targets.append(event.target)
         if not {event.path.parent, event.target.parent} <= synced_after:
-            lost.append(event.target)
-    return lost
+            lost_targets.append(event.target)
+    return lost_targets
 
 
-def folder_of_two(path: Path) -> None:
+def folder_of_two(path):
     with atomic_folder(path) as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "weights").write_bytes(b"1")
@@ -79,13 +77,13 @@ def folder_of_two(path: Path) -> None:
         write_checksums(folder)
 
 
-def moved_aside(path: Path) -> None:
+def moved_aside(path):
     config = config_of(f"output_dir={path}", "overwrite=true")
     config.folder.mkdir(parents=True)
     move_overwritten_folder(config)
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
+WRITERS = {
     "a text": lambda path: write_text(path, "text"),
     "bytes": lambda path: write_bytes(path, b"bytes"),
     "JSON": lambda path: write_json(path, {"a": 1}),
@@ -95,19 +93,20 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_rename_is_durable_and_each_fsync_is_needed_for_that(kind: str, tmp_path: Path, disk: Disk) -> None:
+def test_a_rename_is_durable_and_each_fsync_is_needed_for_that(kind, tmp_path, disk):
     WRITERS[kind](tmp_path / "made")
-    assert [event for event in disk.events if event.target is not None]
+
+    flushes = [event for event in disk.events if event.target is None and disk.events.count(event) == 1]
+    assert flushes
     assert lost_by_a_power_cut(disk.events) == []
-    once = [event for event in disk.events if event.target is None and disk.events.count(event) == 1]
-    assert once
-    for event in once:
-        fewer = [other for other in disk.events if other != event]
-        assert lost_by_a_power_cut(fewer), event.path
+    for flush in flushes:
+        other_events = [event for event in disk.events if event != flush]
+        assert lost_by_a_power_cut(other_events), flush.path
 
 
-def test_a_whole_run_renames_nothing_that_a_power_cut_may_lose(tmp_path: Path, disk: Disk) -> None:
+def test_a_whole_run_renames_nothing_that_a_power_cut_may_lose(tmp_path, disk):
     run(config_of(*overrides(tmp_path, "checkpoint.every_seconds=0")))
-    names = {event.target.name for event in disk.events if event.target is not None}
-    assert {"step-00000001", "model", "summary.json", "key.json", "shard-00000.arrow"} <= names
+
+    targets = {event.target.name for event in disk.events if event.target is not None}
+    assert {"step-00000001", "model", "summary.json", "key.json", "shard-00000.arrow"} <= targets
     assert lost_by_a_power_cut(disk.events) == []

@@ -1,14 +1,22 @@
-"""A fake scheduler in the place of Slurm."""
+"""Schedulers for tests of sweeps: a fake one, and Slurm with programs in the place of its commands."""
 
 import pytest
 
 from tests.sweeps.fake_scheduler import FakeScheduler
+from tests.sweeps.slurm_programs import SlurmPrograms
 from topr_exp.sweeps.registry import SCHEDULERS
 
 
 @pytest.fixture
-def scheduler(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
+def scheduler(monkeypatch):
     """The scheduler of `cluster=slurm`."""
     fake = FakeScheduler()
     monkeypatch.setitem(SCHEDULERS, "slurm", fake)
     return fake
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return SlurmPrograms(folder)

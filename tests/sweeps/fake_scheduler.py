@@ -1,6 +1,6 @@
 """A scheduler whose queue is a dictionary, for tests of what a sweep does with one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ class FakeScheduler:
     """Queues jobs 17_0, 17_1, ... that never start."""
 
     jobs: dict[str, JobState] = field(default_factory=dict)  # in the queue, by `Run.job`
-    submissions: list[tuple[list[int], ClusterConfig]] = field(default_factory=list)  # numbers of the runs
+    submissions: list[list[int]] = field(default_factory=list)  # numbers of the runs
+    clusters: list[Any] = field(default_factory=list)  # settings of each submission
     requeues: int = 0
     problem: str = ""  # why it does not answer
     submit_error: BaseException | None = None  # raised by `submit` once the jobs are in the queue
     requeue_problems: list[str] = field(default_factory=list)  # of the next requeues
-
-    def check_available(self) -> None:
-        pass
+    check_available: Callable[[], None] = lambda: None
 
     def preview(self, run_count: int, cluster: ClusterConfig) -> str:
         return f"{run_count} jobs"
@@ -34,7 +33,8 @@ class FakeScheduler:
             run.job = f"array{len(self.submissions)}_{index}"
             run.save()
             self.jobs[run.job] = JobState(f"17_{len(self.jobs)}", "queued", "Priority")
-        self.submissions.append(([run.number for run in runs], cluster))
+        self.submissions.append([run.number for run in runs])
+        self.clusters.append(cluster)
         if self.submit_error is not None:
             raise self.submit_error
 

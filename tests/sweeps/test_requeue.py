@@ -1,22 +1,22 @@
 """Requeueing of stopped runs: which jobs come back, and which end."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
+from tests.conftest import refused
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs import attempt
 from topr_exp.runtime.json_files import write_json
 from topr_exp.sweeps import requeue
 from topr_exp.sweeps.jobs import JobState
 from topr_exp.sweeps.requeue import MAX_TIME_LIMITS, requeue_stopped_run
-from topr_exp.sweeps.sweep import SCRIPTS, Run
+from topr_exp.sweeps.sweep import SCRIPTS
 from topr_exp.types import TOPRError
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path):
     """A run in a job."""
     (tmp_path / SCRIPTS).mkdir()
     (tmp_path / "run").mkdir()
@@ -24,52 +24,58 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def running(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
+def scheduler(monkeypatch):
     """A scheduler whose job runs."""
     monkeypatch.setattr(requeue.time, "sleep", lambda seconds: None)
     return FakeScheduler({"array_0": JobState("17_0", "running")})
 
 
-def test_preemptions_are_no_time_limits_which_are_counted(run: Run, running: FakeScheduler) -> None:
+def test_preemptions_are_no_time_limits_which_are_counted(run, scheduler):
     for reason in (*[signal.SIGUSR1] * 30, *[signal.SIGUSR2] * MAX_TIME_LIMITS, signal.SIGTERM):
-        requeue_stopped_run(running, run, reason)
-    assert running.requeues == 31 + MAX_TIME_LIMITS
-    with pytest.raises(TOPRError, match="out of time"):
-        requeue_stopped_run(running, run, signal.SIGUSR2)
-    assert running.requeues == 31 + MAX_TIME_LIMITS
+        requeue_stopped_run(scheduler, run, reason)
+    assert scheduler.requeues == 31 + MAX_TIME_LIMITS
+
+    with refused("out of time"):
+        requeue_stopped_run(scheduler, run, signal.SIGUSR2)
+    assert scheduler.requeues == 31 + MAX_TIME_LIMITS
     assert attempt.last_error(run.folder).startswith("out of time")
 
 
 @pytest.mark.parametrize("phase", ["ending", "queued", None])
-def test_a_job_that_was_cancelled_or_is_requeued_already_is_left_alone(run, running, phase):
-    running.jobs = {} if phase is None else {"array_0": JobState("17_0", phase)}
-    requeue_stopped_run(running, run, signal.SIGTERM)
-    assert running.requeues == 0
+def test_a_job_that_was_cancelled_or_is_requeued_already_is_left_alone(phase, run, scheduler):
+    scheduler.jobs = {} if phase is None else {"array_0": JobState("17_0", phase)}
+
+    requeue_stopped_run(scheduler, run, signal.SIGTERM)
+
+    assert scheduler.requeues == 0
 
 
-def test_a_task_whose_neighbour_failed_does_not_requeue_the_job(run: Run, running: FakeScheduler) -> None:
+def test_a_task_whose_neighbour_failed_does_not_requeue_the_job(run, scheduler):
     attempt.record_error(run.folder, TOPRError("out of memory"))
-    requeue_stopped_run(running, run, signal.SIGTERM)
-    assert running.requeues == 0
-    assert attempt.last_error(run.folder) == "out of memory"
+
+    requeue_stopped_run(scheduler, run, signal.SIGTERM)
+
+    assert (scheduler.requeues, attempt.last_error(run.folder)) == (0, "out of memory")
 
 
 @pytest.mark.parametrize(
     ("refusals", "attempts", "error"),
-    [(0, 1, ""), (2, 3, ""), (9, 5, "saved, but not queued again (busy): resume the sweep")],
+    [(2, 3, ""), (9, 5, "saved, but not queued again (busy): resume the sweep")],
 )
-def test_a_refused_requeue_is_tried_again(run, running, refusals, attempts, error):
-    running.requeue_problems = ["busy"] * refusals
-    requeue_stopped_run(running, run, signal.SIGUSR1)
-    assert running.requeues == attempts
-    assert attempt.last_error(run.folder) == error
+def test_a_refused_requeue_is_tried_again(refusals, attempts, error, run, scheduler):
+    scheduler.requeue_problems = ["busy"] * refusals
+
+    requeue_stopped_run(scheduler, run, signal.SIGUSR1)
+
+    assert (scheduler.requeues, attempt.last_error(run.folder)) == (attempts, error)
 
 
-def test_a_job_that_sigterm_ends_at_one_place_again_and_again_is_given_up(run: Run, running: FakeScheduler) -> None:
+def test_a_job_that_sigterm_ends_at_one_place_again_and_again_is_given_up(run, scheduler):
     """As where a task is killed without a word; a run that gets on is requeued each time."""
-    for steps in (*range(9), 8, 8, 8):
-        write_json(run.folder / "state.json", {"stage": "sampling", "progress": {"done": steps}})
-        requeue_stopped_run(running, run, signal.SIGTERM)
-    with pytest.raises(TOPRError, match="SIGTERM 5 times in a row at sampling 8"):
-        requeue_stopped_run(running, run, signal.SIGTERM)
+    for step in (*range(9), 8, 8, 8):
+        write_json(run.folder / "state.json", {"stage": "sampling", "progress": {"done": step}})
+        requeue_stopped_run(scheduler, run, signal.SIGTERM)
+
+    with refused("SIGTERM 5 times in a row at sampling 8"):
+        requeue_stopped_run(scheduler, run, signal.SIGTERM)
     assert "in a row at sampling 8" in attempt.last_error(run.folder)

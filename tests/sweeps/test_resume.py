@@ -1,263 +1,235 @@
 """Resume of a sweep: settings that may change, and stored settings that nothing obeys without confirmation."""
 
-import importlib
 import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from tests.conftest import refused
+from tests.conftest import ROOT, refused
 from tests.run_folders import make_sweep_of_two
-from tests.sweeps.fake_scheduler import FakeScheduler
-from topr_exp.config.load import build_section
 from topr_exp.runs.plan import recompose
-from topr_exp.runtime.locks import Lock
-from topr_exp.schema import plain
-from topr_exp.sweeps import resume
 from topr_exp.sweeps.__main__ import main
-from topr_exp.sweeps.named_code import (
-    CLUSTER_KEYS,
-    KEYS,
-    TARGET_KEYS,
-    cluster_code_settings,
-    code_settings,
-    is_installed,
-)
+from topr_exp.sweeps.named_code import KEYS, TARGET_KEYS, cluster_code_settings, code_settings, is_installed
 from topr_exp.sweeps.sweep import read_runs
 from topr_exp.types import ConfigError
 
+PAYLOAD = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+"""
+
+
+@dataclass
+class StoredSweep:
+    """A sweep of a finished run and a stopped one on a cluster, as somebody packed it, with a module beside it."""
+
+    folder: Path
+
+    @property
+    def module_ran(self):
+        return (self.folder / "ran").exists()
+
+    def change(self, **values):
+        """Change each run's launch.json."""
+        for path in self.folder.glob("*/launch.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    def set(self, key, value):
+        """Change a setting of each run."""
+        *groups, name = key.split(".")
+        for run in read_runs(self.folder):
+            settings = run.settings
+            for group in groups:
+                if not isinstance(settings.get(group), dict):
+                    settings[group] = {}
+                settings = settings[group]
+            settings[name] = value
+            run.save()
+
 
 @pytest.fixture
-def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sweep of a finished run and a stopped one on a cluster, in the current folder."""
+def sweep(tmp_path, scheduler, monkeypatch):
+    """In the current folder, as `nice_sweep`."""
     monkeypatch.chdir(tmp_path)
-    return make_sweep_of_two(tmp_path / "sweep", "cluster=slurm")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = make_sweep_of_two(tmp_path / "nice_sweep", "cluster=slurm")
+    for name in ("payload.py", "__init__.py"):
+        (folder / name).write_text(PAYLOAD)
+    yield StoredSweep(folder)
+    for name in ("nice_sweep", "nice_sweep.payload"):
+        sys.modules.pop(name, None)
+
+
+def resume(*words):
+    return main(["resume", "nice_sweep", *words])
 
 
 # ---- settings
 
 
-def test_changed_cluster_settings_reach_the_run_that_starts_and_its_file(sweep: Path, scheduler: FakeScheduler) -> None:
-    assert main(["resume", "sweep", "cluster.nodes=2", "cluster.gpus_per_node=4"]) == 0
-    ((numbers, cluster),) = scheduler.submissions
-    _, stopped = read_runs(sweep)
-    assert numbers == [stopped.number]
+def test_changed_cluster_settings_reach_the_run_that_starts_and_its_file(sweep, scheduler):
+    assert resume("cluster.nodes=2", "cluster.gpus_per_node=4") == 0
+
+    (cluster,) = scheduler.clusters
+    _, stopped = read_runs(sweep.folder)
+    assert scheduler.submissions == [[stopped.number]]
     assert stopped.config().cluster == cluster
-    assert (plain(cluster)["nodes"], plain(cluster)["gpus_per_node"]) == (2, 4)
+    assert (cluster.nodes, cluster.gpus_per_node) == (2, 4)
 
 
-def test_changes_of_a_resume_are_to_the_launch_and_not_to_the_last_resume(
-    sweep: Path, scheduler: FakeScheduler
-) -> None:
+def test_changes_of_a_resume_are_to_the_launch_and_not_to_the_last_resume(sweep, scheduler):
     for setting in ("cluster.timeout_min=60", "cluster.nodes=2"):
-        main(["resume", "sweep", setting])
+        resume(setting)
         scheduler.jobs.clear()
-    assert [plain(cluster)["timeout_min"] for _, cluster in scheduler.submissions] == [60, 240]
+
+    assert [cluster.timeout_min for cluster in scheduler.clusters] == [60, 240]
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(sweep, scheduler, capsys):
-    assert main(["resume", "sweep", "cluster.nodes=3"]) == 2
+    assert resume("cluster.nodes=3") == 2
     assert "cluster.nodes times cluster.gpus_per_node must divide optim.batch_size=32" in capsys.readouterr().err
-    for run in read_runs(sweep):
+
+    for run in read_runs(sweep.folder):
         (run.folder / "DONE").touch()
-    assert main(["resume", "sweep", "cluster.nodes=3"]) == 0, "none is to start"
+    assert resume("cluster.nodes=3") == 0, "none is to start"
     assert scheduler.submissions == []
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_here_is_refused(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", "sweep", "cluster=local", "cluster.device=cuda"]) == 2
-    assert "error: cluster.device=cuda: " in capsys.readouterr().err
+def test_resuming_changes_the_cluster_and_nothing_else():
+    cluster = recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.account=high"])
 
-
-def test_resuming_changes_the_cluster_and_nothing_else(tmp_path: Path) -> None:
-    cluster = plain(recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.account=high"]))
-    assert (cluster["partition"], cluster["account"]) == ("a", "high")
-    assert plain(recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]))["name"] == "local"
+    assert (cluster.partition, cluster.account) == ("a", "high")
+    assert recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]).name == "local"
     with refused("only cluster settings can change", ConfigError):
         recompose(["-m", "seed=0,1"], ["optim.lr=1"])
 
 
-def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_path: Path) -> None:
+def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_path):
     for group, text in (
         ("experiment", "# @package _global_\ncluster:\n  jobs: 7\n"),
         ("cluster", "defaults: [local, _self_]\njobs: 5\n"),
     ):
         (tmp_path / group).mkdir()
         (tmp_path / group / "mine.yaml").write_text(text)
-    own_settings = ["--config-dir", str(tmp_path), "-m", "seed=0,1"]
-    assert plain(recompose([*own_settings, "experiment=mine"], ["cluster.threads=1"]))["jobs"] == 7
-    by_size = plain(
-        recompose([*own_settings, "+experiment=mine", "cluster.threads=${size:4,12}", "model=llama3_8b"], [])
-    )
-    assert (by_size["jobs"], by_size["threads"]) == (7, 12)
-    assert plain(recompose(["-m", f"hydra.searchpath=[{tmp_path}]", "cluster=mine", "seed=0,1"], []))["jobs"] == 5
+    launch = ["--config-dir", str(tmp_path), "-m", "seed=0,1", "+experiment=mine", "model=llama3_8b"]
 
+    cluster = recompose(launch, ["cluster.threads=${size:4,12}"])
 
-def test_further_options_of_a_cluster_are_names_and_values() -> None:
-    cluster = plain(recompose(["cluster=slurm"], ["cluster.additional_parameters={mail-type: END, nice: 5}"]))
-    assert cluster["additional_parameters"] == {"mail-type": "END", "nice": 5}
-    for value in ("[END]", "END"):
-        with refused(r"cluster.additional_parameters must be null or \{NAME: VALUE\}; got", ConfigError):
-            recompose(["cluster=slurm"], [f"cluster.additional_parameters={value}"])
-
-
-@pytest.mark.parametrize("key", ["partition", "account", "additional_parameters"])
-def test_no_option_of_a_job_is_two_lines_of_its_script(key: str) -> None:
-    text = "main\ntouch ran"
-    value = {"comment": text} if key == "additional_parameters" else text
-    with refused(f"{key} must be .*a single line", ConfigError):
-        build_section("cluster", {**vars(recompose(["cluster=slurm"], [])), key: value})
+    assert (cluster.jobs, cluster.threads) == (7, 12)
+    assert recompose(["-m", f"hydra.searchpath=[{tmp_path}]", "cluster=mine", "seed=0,1"], []).jobs == 5
 
 
 # ---- places and owners
 
 
-def test_a_sweep_that_was_moved_is_not_resumed_in_its_old_place(sweep, scheduler, capsys):
-    moved = sweep.rename(sweep.with_name("moved"))
+def test_a_sweep_that_was_moved_is_not_resumed_in_its_old_place(sweep, capsys):
+    sweep.folder.rename("moved")
+
     assert main(["resume", "moved"]) == 1
-    message = f"error: moved was launched as {sweep}, where its runs would go on: move it back\n"
+
+    message = f"error: moved was launched as {sweep.folder}, where its runs would go on: move it back\n"
     assert capsys.readouterr().err.endswith(message)
-    assert moved.exists()
-    assert not sweep.exists()
+    assert not sweep.folder.exists()
 
 
-def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(tmp_path, scheduler, monkeypatch):
-    (tmp_path / "own" / "algo").mkdir(parents=True)
-    (tmp_path / "own" / "algo" / "topr.yaml").write_text((Path.cwd() / "conf" / "algo" / "topr.yaml").read_text())
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    sweep = make_sweep_of_two(tmp_path / "sweep", "cluster=slurm")
-    for path in sweep.glob("*/launch.json"):
-        stored = json.loads(path.read_text())
-        path.write_text(json.dumps({**stored, "arguments": ["--config-dir", "own", *stored["arguments"]]}))
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert main(["resume", str(sweep), "cluster.timeout_min=60"]) == 0
+def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(sweep, scheduler, monkeypatch):
+    own_yaml = Path("own/algo/topr.yaml")
+    own_yaml.parent.mkdir(parents=True)
+    own_yaml.write_text((ROOT / "conf/algo/topr.yaml").read_text())
+    sweep.change(arguments=["--config-dir", "own", *read_runs(sweep.folder)[0].arguments])
+    monkeypatch.chdir("/")
+
+    assert main(["resume", str(sweep.folder), "cluster.timeout_min=60"]) == 0
+
     assert len(scheduler.submissions) == 1
-    assert Path.cwd() == tmp_path / "elsewhere"
+    assert Path.cwd() == Path("/")
 
 
-@pytest.mark.parametrize("uid_offset", [0, 4711])
-def test_resuming_another_users_sweep_says_whose_settings_run(uid_offset, sweep, scheduler, monkeypatch, capsys):
+def test_resuming_another_users_sweep_says_whose_settings_run(sweep, scheduler, monkeypatch, capsys):
     uid = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: uid + uid_offset)
-    assert main(["resume", "sweep"]) == 0
-    warning = f"warning: sweep belongs to user {uid}, whose settings now run as yours, with the code that"
-    assert capsys.readouterr().err.startswith(warning) == bool(uid_offset)
+    assert resume() == 0
+    assert "belongs to user" not in capsys.readouterr().err
+
+    scheduler.jobs.clear()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 4711)
+    assert resume() == 0
+    warning = f"warning: nice_sweep belongs to user {uid}, whose settings now run as yours, with the code that"
+    assert capsys.readouterr().err.startswith(warning)
 
 
-def test_a_place_outside_is_refused_unless_it_is_the_current_folder(packed, scheduler, monkeypatch, capsys):
-    elsewhere = packed.folder.parent / "else where"
-    for place in (elsewhere, packed.folder / "x"):
+def test_a_place_outside_is_refused_unless_it_is_the_current_folder(sweep, monkeypatch, capsys):
+    elsewhere = sweep.folder.parent / "else where"
+    for place in (sweep.folder / "x", elsewhere):
         place.mkdir()
-        packed.change(cwd=str(place))
-        assert main(["resume", "nice_sweep"]) == 2
+        sweep.change(cwd=str(place))
+        assert resume() == 2
         error = capsys.readouterr().err
         assert f"was launched in {place}, which it does not lie in" in error
         assert error.count("\n") == 1
-    packed.change(cwd=str(elsewhere))
+
     monkeypatch.chdir(elsewhere)
-    assert main(["resume", str(packed.folder)]) == 0
+    assert main(["resume", str(sweep.folder)]) == 0
     assert f"launched in {elsewhere}; code beyond topr_exp: none" in capsys.readouterr().out
 
 
 # ---- code that stored settings name
 
-PAYLOAD = """
-from pathlib import Path
-Path(__file__).with_name("ran").touch()
-"""
 CODE_BY_KEY = {
-    "algo._target_": "nice_sweep.payload.Evil", "data._target_": "nice_sweep.payload.Evil",
-    "data.grader._target_": "nice_sweep.payload.grade", "sampler._target_": "nice_sweep.payload.Sampler",
-    "sampler.python": "nice_sweep/python", "model.trust_remote_code": True,
-}  # fmt: skip
-
-
-@dataclass
-class PackedSweep:
-    """A sweep that somebody else packed, with a module beside it."""
-
-    folder: Path
-    module: Path
-
-    @property
-    def module_ran(self) -> bool:
-        return self.module.with_name("ran").exists()
-
-    def change(self, **changes: Any) -> None:
-        """Change each run's launch.json; keys with two underscores are those of its settings."""
-        for path in self.folder.glob("*/launch.json"):
-            stored = json.loads(path.read_text())
-            for key, value in changes.items():
-                *groups, name = key.split("__")
-                if groups == ["data", "grader"]:
-                    stored["settings"]["data"]["grader"] = {name: value}
-                elif groups:
-                    stored["settings"][groups[0]][name] = value
-                else:
-                    stored[key] = value
-            path.write_text(json.dumps(stored))
-
-
-@pytest.fixture
-def packed(tmp_path: Path, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch) -> PackedSweep:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in [name for name in sys.modules if name.partition(".")[0] == "nice_sweep"]:
-        monkeypatch.delitem(sys.modules, name)
-    folder = make_sweep_of_two(tmp_path / "nice_sweep", "cluster=slurm")
-    for name in ("payload.py", "__init__.py"):
-        (folder / name).write_text(PAYLOAD)
-    return PackedSweep(folder, folder / "payload.py")
+    "algo._target_": "nice_sweep.payload.Evil",
+    "data._target_": "nice_sweep.payload.Evil",
+    "data.grader._target_": "nice_sweep.payload.grade",
+    "sampler._target_": "nice_sweep.payload.Sampler",
+    "sampler.python": "nice_sweep/python",
+    "model.trust_remote_code": True,
+}
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_setting_that_names_code_needs_confirmation(key: str, packed: PackedSweep, capsys: Any) -> None:
-    value = CODE_BY_KEY[key]
-    packed.change(**{key.replace(".", "__"): value})
-    confirmation = f"{key}={str(value).lower() if value is True else value}"
-    assert main(["resume", "nice_sweep"]) == 2
+def test_a_setting_that_names_code_needs_confirmation(key, sweep, capsys):
+    sweep.set(key, CODE_BY_KEY[key])
+    confirmation = f"{key}={CODE_BY_KEY[key]}".replace("True", "true")
+
+    assert resume() == 2
     error = capsys.readouterr().err
     assert error.endswith(f"say so: python -m topr_exp.sweeps resume nice_sweep {confirmation}\n")
     assert error.count("\n") == 1
-    assert main(["resume", "nice_sweep", f"{key}=nice_sweep.other"]) == 2
+
+    assert resume(f"{key}=nice_sweep.other") == 2
     assert "no run of nice_sweep that is to start has this setting" in capsys.readouterr().err
-    assert not packed.module_ran
-    status = main(["resume", "nice_sweep", confirmation])
-    printed = capsys.readouterr()
+    assert not sweep.module_ran
+
+    status = resume(confirmation)
+    out, err = capsys.readouterr()
     is_imported = key in TARGET_KEYS and not key.startswith("data.grader")  # the others are needed once runs begin
-    assert packed.module_ran == is_imported, printed
+    assert sweep.module_ran == is_imported, (out, err)
     if status == 0:
-        assert f"code beyond topr_exp: {confirmation}\n" in printed.out
+        assert f"code beyond topr_exp: {confirmation}\n" in out
     else:  # it is confirmed, and what it names is no loss
-        assert "that is not installed" not in printed.err
+        assert "that is not installed" not in err
 
 
-def test_the_list_of_settings_that_name_code_is_complete() -> None:
+def test_the_list_of_settings_that_name_code_is_complete():
     """A new call that imports what a setting names is noticed here: its setting belongs in KEYS."""
-    package = Path(importlib.import_module("topr_exp").__path__[0])
     callers = set()
-    for path in package.rglob("*.py"):
+    for path in (ROOT / "topr_exp").rglob("*.py"):
         if "topr_exp.import_own(" in path.read_text():
-            callers.add(str(path.relative_to(package)))
+            callers.add(str(path.relative_to(ROOT / "topr_exp")))
+
     # class_of: algo._target_, data._target_, sampler._target_; grader: data.grader._target_
     assert callers == {"config/load.py", "grading/grader.py"}
-    assert CODE_BY_KEY.keys() == {*KEYS}
 
 
-def test_our_own_and_installed_modules_need_no_confirmation() -> None:
+def test_our_own_and_installed_modules_need_no_confirmation():
     own_settings = {
         "algo": {"_target_": "topr_exp.algorithms.Topr"},
         "data": {"grader": "math", "_target_": "topr_exp.data.X"},
         "sampler": {"name": "vllm", "python": None},
         "model": {"trust_remote_code": False},
     }
+
     assert code_settings(own_settings) == []
     assert code_settings({"algo": None, "data": {"grader": 3}, "sampler": ["x"]}) == []
     assert code_settings({"algo": {"_target_": "transformers.Loss"}}) == ["algo._target_=transformers.Loss"]
@@ -267,29 +239,25 @@ def test_our_own_and_installed_modules_need_no_confirmation() -> None:
 
 
 @pytest.mark.parametrize("setting", ["cluster.setup=['touch ran']", "cluster.additional_parameters={comment: 'a b'}"])
-def test_commands_of_a_cluster_need_confirmation(setting: str, packed: PackedSweep, scheduler, capsys) -> None:
-    packed.change(arguments=["-m", "cluster=slurm", setting])
-    assert main(["resume", "nice_sweep"]) == 2
+def test_commands_of_a_cluster_need_confirmation(setting, sweep, scheduler, capsys):
+    sweep.change(arguments=["-m", "cluster=slurm", setting])
     (confirmation,) = cluster_code_settings(recompose(["cluster=slurm", setting], []))
+
+    assert resume() == 2
     assert f"resume nice_sweep '{confirmation}'" in capsys.readouterr().err
     assert scheduler.submissions == []
-    assert main(["resume", "nice_sweep", confirmation]) == 0
+
+    assert resume(confirmation) == 0
     assert f"code beyond topr_exp: {confirmation}\n" in capsys.readouterr().out
     scheduler.jobs.clear()
     key = confirmation.partition("=")[0]
-    assert key in CLUSTER_KEYS
-    assert main(["resume", "nice_sweep", f"{key}=null"]) == 0
+    assert resume(f"{key}=null") == 0
     assert "code beyond topr_exp: none\n" in capsys.readouterr().out
 
 
-def test_settings_that_change_before_the_sweep_is_locked_need_confirmation(packed, monkeypatch, capsys):
-    lock_run_folder = resume.lock_run_folder
+def test_settings_that_change_before_the_sweep_is_locked_need_confirmation(sweep, scheduler, capsys):
+    scheduler.check_available = lambda: sweep.set("algo._target_", "nice_sweep.payload.Evil")
 
-    def change_and_lock(*arguments: Any) -> Lock:
-        packed.change(algo___target_="nice_sweep.payload.Evil")
-        return lock_run_folder(*arguments)
-
-    monkeypatch.setattr(resume, "lock_run_folder", change_and_lock)
-    assert main(["resume", "nice_sweep"]) == 2
+    assert resume() == 2
     assert "say so: python -m topr_exp.sweeps resume nice_sweep algo._target_" in capsys.readouterr().err
-    assert not packed.module_ran
+    assert not sweep.module_ran

@@ -9,21 +9,18 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, last_of_each
 from tests.sweep_tools import SLOW, TINY, answer, attempts, command, launch, launched, result, results, steps, wait_for
 from tests.sweeps.test_group import assert_same_run
 
 LONG = "optim.epochs=8"  # 16 updates
 SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
-SLURM = "cluster=slurm"
-ONE_CPU = "cluster.cpus_per_task=1"
+ON_SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
 
 SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
@@ -38,7 +35,7 @@ extended = pytest.mark.extended
 
 
 @pytest.fixture(scope="module", autouse=True)
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def slurm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     try:
         outcome = subprocess.run([SCRIPT, "start", folder], capture_output=True, text=True, timeout=300)
@@ -51,14 +48,14 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_jobs_left() -> Iterator[None]:
+def no_jobs_left():
     yield
     ask("scancel", "--user=root")
     wait_for(lambda: not ask("squeue", "--noheader"))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def undisturbed(tmp_path_factory):
     """The long run of seed 0, when nothing happens to it."""
     output = tmp_path_factory.mktemp("undisturbed")
     outcome = launch(output, LONG, "cluster.threads=1")
@@ -67,68 +64,64 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run_result
 
 
-def ask(*arguments: str) -> str:
-    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+def ask(*words):
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 
 
-def submit(output: Path, *arguments: object) -> tuple[Path, str, Path]:
+def submit(output, *words):
     """Submit a sweep; its folder, Slurm's id of its first run, and that run's folder."""
-    names_cpus = any(str(argument).startswith("cluster.cpus_per_task=") for argument in arguments)
-    outcome = launch(output, SLURM, *arguments, *([] if names_cpus else [ONE_CPU]))
+    outcome = launch(output, *last_of_each([*ON_SLURM, *words]))
     assert outcome.returncode == 0, outcome.stderr
     kind, number = outcome.stdout.partition("to Slurm: ")[2].split()[:2]
     job = f"{number}_0" if kind == "array" else number
     return output / "runs", job, launched(output / "runs")[0]["folder"]
 
 
-def jobs() -> list[list[str]]:
-    """Id, state, start and reason of every job, after sparing those that were queued again the two minutes of Slurm.
+def jobs():
+    """The ids of all jobs, after sparing those that were queued again the two minutes of Slurm.
 
     Not all of them: a job that starts again in the second in which it ended is lost ("Job credential revoked").
     """
-    listed_jobs = [
-        line.split(" ", 3) for line in ask("squeue", "--noheader", "--array", "--format=%i %T %S %r").splitlines()
-    ]
-    for job, state, begin, reason in listed_jobs:
+    job_ids = []
+    for line in ask("squeue", "--noheader", "--array", "--format=%i %T %S %r").splitlines():
+        job, state, begin, reason = line.split(" ", 3)
+        job_ids.append(job)
         waits = state == "PENDING" and reason == "BeginTime" and begin != "N/A"
         if waits and datetime.fromisoformat(begin) - datetime.now() > timedelta(seconds=10):
             update = ["scontrol", "update", f"JobId={job}", "StartTime=now+3"]
             subprocess.run(update, capture_output=True, timeout=120)
-    return listed_jobs
+    return job_ids
 
 
-def finish(seconds: float = 480.0) -> None:
+def finish(seconds=480.0):
     wait_for(lambda: not jobs(), seconds)
 
 
-def reach(folder: Path, number: int) -> None:
+def reach(folder, number):
     """Wait until a run has done so many updates."""
     wait_for(lambda: jobs() and steps(folder) >= number)
 
 
-def script_of(sweep: Path) -> str:
-    return next((sweep / ".submitit").glob("*/*_submission.sh")).read_text()
+def status(sweep):
+    return answer("topr_exp.sweeps", "status", sweep).stdout
 
 
-def status(sweep: Path, **variables: str) -> str:
-    return answer("topr_exp.sweeps", "status", sweep, **variables).stdout
-
-
-def resume(sweep: Path, *settings: str) -> None:
-    """Resume until all is done, with the word for the losses of tests/slow.py where a run has one."""
-    targets = [run["settings"]["algo"]["_target_"] for run in launched(sweep)]
-    words = {f"algo._target_={target}" for target in targets if target.startswith("tests.")}
-    outcome = answer("topr_exp.sweeps", "resume", sweep, *settings, *sorted(words))
+def resume(sweep, *words):
+    """Resume until all is done."""
+    outcome = answer("topr_exp.sweeps", "resume", sweep, *words)
     assert outcome.returncode == 0, outcome.stderr
     finish()
 
 
-def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other(tmp_path: Path) -> None:
-    arguments = ["optim.lr=1e-4,1e30"]
-    where = ["cluster.jobs=1", 'cluster.additional_parameters={comment: "was tried"}']
-    sweep, job, _ = submit(tmp_path, *where, f"cluster.setup=['touch {tmp_path}/prepared']", *arguments)
-    for line in ("--array=0-1%1", "--requeue", "--time=240", "--signal=USR2@120"):
-        assert f"#SBATCH {line}\n" in script_of(sweep)
+def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other(tmp_path):
+    words = ["optim.lr=1e-4,1e30"]
+    cluster = ["cluster.jobs=1", 'cluster.additional_parameters={comment: "was tried"}']
+
+    sweep, job, _ = submit(tmp_path, *cluster, f"cluster.setup=['touch {tmp_path}/prepared']", *words)
+
+    script = next((sweep / ".submitit").glob("*/*_submission.sh")).read_text()
+    for option in ("--array=0-1%1", "--requeue", "--time=240", "--signal=USR2@120"):
+        assert f"#SBATCH {option}\n" in script
     assert "Comment=was tried" in ask("scontrol", "show", "job", job)
     finish()
     assert "2 runs: 1 done, 1 failed" in status(sweep)
@@ -137,7 +130,7 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     error = (launched(sweep)[1]["folder"] / "error.txt").read_text()
     assert "not finite" in error.splitlines()[0]
     assert "Traceback" in error
-    local = launch(tmp_path / "local", *arguments, "cluster.threads=1")
+    local = launch(tmp_path / "local", *words, "cluster.threads=1")
     assert local.returncode == 1, local.stderr
     assert results(sweep) == results(tmp_path / "local" / "runs")
 
@@ -145,93 +138,90 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
 @extended
 def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_path, undisturbed):
     """The launcher of a single run, before it knows the job's id and Submitit has named the job's pickle."""
-    arguments, sweep = [*TINY, f"output_dir={tmp_path}", LONG, SLURM, ONE_CPU], tmp_path / "runs"
+    words = [*TINY, f"output_dir={tmp_path}", LONG, *ON_SLURM]
+    sweep = tmp_path / "runs"
     (tmp_path / "sbatch").write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"; kill -9 $PPID')
     (tmp_path / "sbatch").chmod(0o755)
-    killed = command("topr_exp", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+    killed = command("topr_exp", *words, PATH=f"{tmp_path}:{os.environ['PATH']}")
+
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    (job,) = [name for name, *_ in jobs()]
-    second_outcome = answer("topr_exp", *arguments)
-    assert "0 to start" in second_outcome.stdout, second_outcome.stderr
-    assert job in second_outcome.stdout
-    outcome = answer("topr_exp.sweeps", "cancel", sweep)
-    assert f"run 1 ({job})" in outcome.stdout, outcome.stderr
+    (job,) = jobs()
+    second_launch = answer("topr_exp", *words)
+    assert "0 to start" in second_launch.stdout, second_launch.stderr
+    assert job in second_launch.stdout
+    cancelled = answer("topr_exp.sweeps", "cancel", sweep)
+    assert f"run 1 ({job})" in cancelled.stdout, cancelled.stderr
     finish()
-    assert "1 to start" in answer("topr_exp", *arguments).stdout
+    assert "1 to start" in answer("topr_exp", *words).stdout
     finish()
-    assert answer("topr_exp", *arguments).returncode == 0
+    assert answer("topr_exp", *words).returncode == 0
     assert result(launched(sweep)[0]["folder"]) == undisturbed
 
 
 @extended
-@pytest.mark.parametrize("partition", ["low", "grace", "killed"])
-def test_preemption(tmp_path: Path, undisturbed: dict[str, Any], partition: str) -> None:
-    """At once, with notice, or ending in SIGKILL, after which it goes on from the last checkpoint."""
-    stubborn = ["algo._target_=tests.slow.Stubborn", f"+algo.mark={tmp_path}/mark", "+algo.seconds=300"]
-    how = [LONG, *stubborn, "cluster.partition=low"] if partition == "killed" else [
-        *SLOWLY, f"cluster.partition={partition}"]  # fmt: skip
-    sweep, _, folder = submit(tmp_path, *how, "cluster.cpus_per_task=4", "cluster.threads=1")
-    reach(folder, 2 if partition == "killed" else 5)
-    if partition == "killed":
-        wait_for(lambda: len((tmp_path / "mark").read_bytes()) == 4)
+@pytest.mark.parametrize("partition", ["low", "grace"])
+def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_path, undisturbed):
+    partition_settings = [f"cluster.partition={partition}", "cluster.cpus_per_task=4", "cluster.threads=1"]
+    sweep, _, folder = submit(tmp_path, *SLOWLY, *partition_settings)
+    reach(folder, 5)
+
     ask("sbatch", "-p", "high", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1")
     finish()
-    assert ("stopped by SIGTERM" in (folder / "log.txt").read_text()) == (partition != "killed")
+
+    assert "stopped by SIGTERM" in (folder / "log.txt").read_text()
     assert set(attempts(sweep).values()) == {2}
     assert result(folder) == undisturbed
 
 
 @extended
-def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path, undisturbed):
     sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.jobs=1")
     reach(folder, 1)
     assert "1 running, 1 queued" in status(sweep)
-    outcome = answer("topr_exp.sweeps", "cancel", sweep)
-    assert outcome.returncode == 0, outcome.stderr
-    assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in outcome.stdout
+
+    cancelled = answer("topr_exp.sweeps", "cancel", sweep)
+
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in cancelled.stdout
     finish(120)
     assert "2 runs: 1 stopped, 1 new" in status(sweep)
-    resume(sweep, "cluster=local")
+    resume(sweep, "cluster=local", SLOW[0])
     assert result(folder) == undisturbed
 
 
 @extended
-def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(tmp_path: Path) -> None:
-    sweep, dead = tmp_path / "runs", tmp_path / "slurm.conf"
-    outcome = launch(tmp_path, SLURM, ONE_CPU, "seed=0,1", "cluster.partition=fast")
+def test_a_refusal_of_slurms_names_the_partitions_that_there_are(tmp_path):
+    outcome = launch(tmp_path, *ON_SLURM, "seed=0,1", "cluster.partition=fast")
+
     assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1), outcome.stderr
     assert "cluster.partition=fast; there are: grace, high, low, main" in outcome.stderr
     assert not ask("squeue", "--noheader")
-    text = Path(os.environ["SLURM_CONF"]).read_text()
-    dead.write_text("\n".join("SlurmctldPort=1" if "SlurmctldPort" in line else line for line in text.splitlines()))
-    assert "2 runs: 2 new" in status(sweep, SLURM_CONF=str(dead))
-    refused = answer("topr_exp.sweeps", "resume", sweep, SLURM_CONF=str(dead))
-    assert refused.returncode == 1
-    assert "Slurm does not answer" in refused.stderr
-    assert "some runs may be queued already" in refused.stderr
 
 
 @extended
-def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path) -> None:
+def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path):
     """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
     sweep, _, folder = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
     reach(folder, 2)
     leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
     tasks = [int(task) for task in ask("pgrep", "-f", "submitit.core._submit").split()]
     (second_task,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
+
     os.kill(second_task, signal.SIGKILL)
     finish()
+
     if not (folder / "DONE").exists():  # else Slurm's SIGTERM came before the connection broke: it was queued again
         assert "another one of the run ended" in (folder / "error.txt").read_text()
-        resume(sweep)
+        resume(sweep, SLOW[0])
     assert attempts(sweep) == {folder.name: 2}
     assert json.loads((folder / "environment.json").read_text())["processes"] == 2
-    single_outcome = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
-    assert single_outcome.returncode == 0, single_outcome.stderr
+    single = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
+    assert single.returncode == 0, single.stderr
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
 
 
-def is_task(pid: int, tmp_path: Path) -> bool:
+def is_task(pid, tmp_path):
     """True for a task of this test's job, no shell around one."""
-    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return b"python" in arguments[0] and str(tmp_path).encode() in b" ".join(arguments)
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b"python" in words[0] and str(tmp_path).encode() in b" ".join(words)

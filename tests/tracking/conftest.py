@@ -5,74 +5,71 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tests.conftest import config_of, overrides
 from tests.processes import start_command
-from tests.sweep_tools import slow
+from tests.sweep_tools import slow, steps
 from topr_exp.__main__ import main as topr_exp
 from topr_exp.tracking import tracker
 
 DEAD = "http://127.0.0.1:9"  # nothing listens there
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+NAMED = ["name=sweep", "tracking=wandb", "baseline=-0.3"]
+# 12 updates, no checkpoint
+LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000", *slow("Slow")]
 
 
-def cut_off(home: Path) -> dict[str, str]:
+def cut_off(home):
     """The environment of a user who is not logged in, and without a way to the network even for a client that tries."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
-    known = {"HOME": str(home), "WANDB_BASE_URL": DEAD, "WANDB_ERROR_REPORTING": "false"}
-    return kept | known | dict.fromkeys(PROXIES, DEAD)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
+    variables |= {"HOME": str(home), "WANDB_BASE_URL": DEAD, "WANDB_ERROR_REPORTING": "false"}
+    return variables | dict.fromkeys(PROXIES, DEAD)
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wanted = cut_off(tmp_path / "home")
-    for name in {*os.environ} - {*wanted}:
-        monkeypatch.delenv(name)
-    for name, value in wanted.items():
-        monkeypatch.setenv(name, value)
+def nobody(tmp_path):
+    with patch.dict(os.environ, cut_off(tmp_path / "home"), clear=True):
+        yield
 
 
-def main() -> int:
+def main():
     """`python -m topr_exp` that waits for the client on a busy machine too."""
     tracker.FINISH_SECONDS = 240.0
     return topr_exp()
 
 
-CHOSEN = ["name=sweep", "tracking=wandb", "baseline=-0.3"]
-# 12 updates, no checkpoint
-LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]
-
-
 @pytest.fixture(scope="session")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def resumed(tmp_path_factory):
     """The folder of a run that was killed at update 5 and given again, and what the second command printed."""
     tmp_path = tmp_path_factory.mktemp("run")
     environment = cut_off(home=tmp_path)
-    given = overrides(tmp_path, *CHOSEN, *LONG, *slow("Slow"))
-    folder = config_of(*given).folder
-    first = start_command(*given, environment=environment)
-    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 5:
-        assert first.is_alive()
+    words = overrides(tmp_path, *NAMED, *LONG)
+    folder = config_of(*words).folder
+    killed = start_command(*words, environment=environment)
+    while steps(folder) < 5:
+        assert killed.is_alive()
         time.sleep(0.05)
-    first.kill()
-    first.join()
-    second = start_command(*given, module=__name__, output=tmp_path, environment=environment)
+    killed.kill()
+    killed.join()
+
+    second = start_command(*words, module=__name__, output=tmp_path, environment=environment)
     second.join(500)
-    said, error = ((tmp_path / name).read_text() for name in ("out", "err"))
-    assert second.exitcode == 0, error
-    assert "warning" not in error
-    assert "Traceback" not in error
-    return folder, said
+
+    out, err = ((tmp_path / name).read_text() for name in ("out", "err"))
+    assert second.exitcode == 0, err
+    assert "warning" not in err
+    assert "Traceback" not in err
+    return folder, out
 
 
-def offline_folders(folder: Path) -> list[Path]:
+def offline_folders(folder):
     return sorted((folder / "wandb").glob("offline-run-*"))
 
 
-def inspect(folder: Path) -> list[dict[str, Any]]:
+def inspect(folder):
     """The records of the one offline run in a run folder."""
     import wandb
 
@@ -84,12 +81,15 @@ def inspect(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def history(records):
     """The logged rows in order."""
-    return [record["history"] for record in records if record["type"] == "history"]
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
-def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(records):
     """The summary as it was last sent."""
-    updates = [record["summary"].get("update", {}) for record in records if record["type"] == "summary"]
-    return {name: value for update in updates for name, value in update.items()}
+    values = {}
+    for record in records:
+        if record["type"] == "summary":
+            values |= record["summary"].get("update", {})
+    return values

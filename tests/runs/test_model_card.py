@@ -1,0 +1,110 @@
+"""The card of a model: read by the hub's own reader, in the way of nothing that reads the model."""
+
+import json
+import re
+
+import pytest
+from huggingface_hub import ModelCard
+
+from tests.conftest import config_of, overrides, write_lines
+from tests.run_folders import write_json
+from topr_exp.data.problems import load_problems
+from topr_exp.models.model_folder import weights_fingerprint
+from topr_exp.pipeline import run
+from topr_exp.runs.model_card import CARD_FILE, write_card
+from topr_exp.runs.provenance import user_overrides
+from topr_exp.runs.tasks import TrainedOn
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The settings of a finished run."""
+    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "baseline=-0.3"))
+    run(config)
+    return config
+
+
+def test_a_run_leaves_a_card_that_the_hub_reads(finished):
+    text = (finished.folder / "model" / CARD_FILE).read_text()
+    summary = json.loads((finished.folder / "summary.json").read_text())
+
+    card = ModelCard(text).data
+    assert (card.library_name, card.pipeline_tag) == ("transformers", "text-generation")
+    assert card.tags == ["topr_exp", "reinforcement-learning", "topr"]
+    assert card.base_model is card.license is card.datasets is None  # the base is a folder here
+    for line in (
+        "license: fill in",
+        "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence",
+        "trained on  16 problems generated in the form of gsm8k",
+        "tested on   8 problems generated in the form of gsm8k",
+        "\ntopr_exp.run(...)  # from Python",  # not the words of the tests' command
+    ):
+        assert line in text
+    for row, evaluation in (("base", summary["base"]), ("trained", summary["final"])):
+        interval = evaluation["pass@k"]["1"]
+        numbers = [evaluation["pass@1"], interval["low"], interval["high"], evaluation["maj@4"]]
+        cells = r"{:.1f} \[{:.1f}, {:.1f}\] +{:.1f} ".format(*(100 * number for number in numbers))
+        assert re.search(rf"^{row} +{cells}", text, re.MULTILINE)
+
+
+def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished):
+    folder = finished.folder / "model"
+    fingerprint = weights_fingerprint(folder)
+    (folder / CARD_FILE).write_text("filled in")
+    assert weights_fingerprint(folder) == fingerprint
+
+    run(finished)  # finished before: nothing is written again
+    assert (folder / CARD_FILE).read_text() == "filled in"
+
+    for name in ("DONE", "summary.json", f"model/{CARD_FILE}"):
+        (finished.folder / name).unlink()
+    run(finished)
+    assert (folder / CARD_FILE).read_text().startswith("---\n# license")
+
+
+@pytest.mark.parametrize(
+    ("problems_of_data", "datasets"),
+    [(2, ["EleutherAI/hendrycks_math"]), (0, None)],  # 0: completions made elsewhere brought all problems
+)
+def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, tmp_path):
+    config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
+    figures = dict.fromkeys(("pass@1", "correct", "incorrect", "invalid"), 0.5)
+    figures |= {"pass@k": {"1": {"value": 0.5, "low": None, "high": None}}, "problems": 1}
+    summary = {"base": figures, "final": figures, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5}
+    environment = {"versions": {}, "git_commit": None, "command": ["a/topr_exp/__main__.py", "-cd", "a b", "seed=1"]}
+    trained_on = TrainedOn(2, problems_of_data, "x")
+
+    write_card(tmp_path, config, {**summary, "baseline": 0.0}, environment, trained_on, "the header")
+
+    text = (tmp_path / CARD_FILE).read_text()
+    card = ModelCard(text).data
+    assert (card.base_model, card.datasets) == ("meta-llama/Meta-Llama-3-8B-Instruct", datasets)
+    assert "trained                  50.0         50.0" in text
+    assert "\nthe header\n" in text
+    assert "python -m topr_exp -cd 'a b'" in text
+    assert "commit" not in text  # of an installed package
+
+
+def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(tmp_path, capsys):
+    problem = load_problems(config_of(*overrides(tmp_path)).data).train[0]
+    rows = [{"problem_id": problem.id, "completion": f"The answer is {problem.answer}."}]
+    for number in (1, 2):
+        gold = str(number + 1)
+        rows.append({"question": f"How much is {number} + 1?", "gold": gold, "completion": "The answer is 3."})
+    log = write_lines(tmp_path / "made.jsonl", rows)
+    config = config_of(*overrides(tmp_path, f"data.completions={log}", "compose.mix=0.5"))
+
+    summary = run(config)
+
+    trained_on = f"16 problems generated in the form of gsm8k, 2 problems that {log} brought"
+    assert summary["trained_on"] == trained_on
+    assert summary["problems"] == {"train": 18, "test": 8}
+    for text in (capsys.readouterr().out, (config.folder / "model" / CARD_FILE).read_text()):
+        assert f"\ntrained on  {trained_on}\n" in text
+
+
+def test_a_run_names_its_part_of_a_sweep(tmp_path):
+    launch = {"number": 1, "settings": {}, "cwd": "/", "arguments": [], "launched": 0.0, "overrides": ["seed=1"]}
+    write_json(tmp_path / "launch.json", launch)
+
+    assert user_overrides(tmp_path) == ["seed=1"]

@@ -1,0 +1,150 @@
+"""Schedulers: what each does for a sweep, the fake one of the tests among them, and Slurm's commands in particular."""
+
+import pytest
+
+from tests.conftest import refused
+from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
+from topr_exp.runs.plan import recompose
+from topr_exp.sweeps import slurm
+from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
+from topr_exp.sweeps.local import LocalScheduler
+from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
+from topr_exp.sweeps.slurm import SlurmScheduler, max_array_size
+from topr_exp.sweeps.sweep import SCRIPTS
+from topr_exp.types import ConfigError
+
+SCHEDULERS = {"local": LocalScheduler, "slurm": SlurmScheduler, "fake": FakeScheduler}
+
+
+def cluster(*settings):
+    return recompose(["cluster=slurm"], settings)
+
+
+def bare_runs(folder, count):
+    return [bare_run(folder / "sweep" / str(number), number) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_starts_or_queues_every_run_and_cancels_what_waits(name, programs, tmp_path, capsys):
+    scheduler = SCHEDULERS[name]()
+    runs = bare_runs(tmp_path, 2)
+    for run in runs:
+        run.settings = {"cluster": {"processes": 1}}
+    scheduler.check_available()
+    assert scheduler.states(runs) == NO_JOBS
+
+    scheduler.submit(runs, recompose(["cluster=local"], ["cluster.jobs=2"]) if name == "local" else cluster())
+
+    jobs = scheduler.states(runs)
+    statuses = [read_status(run, jobs) for run in runs]
+    if name == "local":  # each began at once, and failed for want of settings
+        assert [status.state for status in statuses] == ["failed", "failed"]
+        assert capsys.readouterr().out.count(" failed (") == 2
+    else:
+        assert [(status.state, status.error) for status in statuses] == [("queued", "Priority")] * 2
+        assert len({status.job_id for status in statuses}) == 2
+    assert scheduler.cancel(statuses, None) == []
+    assert scheduler.states(runs) == NO_JOBS
+
+
+# ---- submission to Slurm
+
+
+def test_a_sweep_is_as_many_arrays_as_it_needs_and_each_run_has_its_place(programs, tmp_path, capsys):
+    runs = bare_runs(tmp_path, 5)
+
+    SlurmScheduler().submit(runs, cluster())
+
+    assert "submitted to Slurm: arrays 100 of 2, 101 of 2, 102 of 1 runs\n" in capsys.readouterr().out
+    assert [array.partition("%")[0] for array in programs.options("array")] == ["0-1", "0-1", ""]
+    first, second, third = programs.options("job-name")
+    assert [run.job for run in runs] == [f"{first}_0", f"{first}_1", f"{second}_0", f"{second}_1", f"{third}_0"]
+
+
+def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs, tmp_path):
+    SlurmScheduler().submit(bare_runs(tmp_path, 5), cluster("cluster.jobs=1"))
+
+    assert programs.options("array") == ["0-1%1", "0-1%1", ""]
+    assert programs.options("dependency") == ["", "afterany:100", "afterany:101"]
+
+
+def test_a_refusal_says_what_is_submitted(programs, tmp_path):
+    programs.allow(1)
+    runs = bare_runs(tmp_path, 5)
+
+    with refused("Slurm refuses the jobs: too many jobs; 2 of 5 runs are submitted; resume submits", ConfigError):
+        SlurmScheduler().submit(runs, cluster())
+
+    assert all(run.job for run in runs), "a job may be there whose answer was lost"
+
+
+def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    with refused("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local", ConfigError):
+        SlurmScheduler().check_available()
+    problem = "Slurm does not answer (squeue is not on PATH); going on by the runs' files"
+    assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
+
+
+@pytest.mark.parametrize(
+    ("limit", "parameters", "size"),
+    [(1001, "", 1001), (4_000_001, "bf_interval=1,max_array_tasks=500", 500), (100, "max_array_tasks=500", 100)],
+)
+def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs):
+    programs.configure(limit, parameters)
+
+    assert max_array_size() == size
+
+
+# ---- Slurm's queue
+
+
+def test_states_are_what_squeue_answers(programs, tmp_path):
+    lines = ["17_0|17_0|RUNNING|None", "17_1|17_1|PENDING|Limit", "17_2|17_2|COMPLETING|None", "18_N/A|18|PENDING|None"]
+    (programs.folder / "queue").write_text("\n".join(lines))
+
+    assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]).by_job == {
+        "17_0": JobState("17_0", "running"),
+        "17_1": JobState("17_1", "queued", "Limit"),
+        "17_2": JobState("17_2", "ending"),
+        "18_0": JobState("18", "queued"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("squeue", "reason"),
+    [("echo error: no controller >&2; exit 1", "error: no controller"), ("exec sleep 600", "no answer within 0.5 s")],
+)
+def test_a_slurm_that_is_down_or_slow_is_said_to_be_silent(squeue, reason, programs, tmp_path, monkeypatch):
+    if "sleep" in squeue:
+        monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.5)
+    programs.write("squeue", squeue)
+
+    problem = f"Slurm does not answer ({reason}); going on by the runs' files"
+    assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
+
+
+def test_cancel_and_requeue_name_the_job(programs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "21")
+    statuses = [RunStatus(bare_run(tmp_path), RunState.QUEUED, job_id=job_id) for job_id in ("17_0", "", "17_2")]
+
+    assert SlurmScheduler().cancel(statuses, None) == []
+    assert SlurmScheduler().requeue(bare_run(tmp_path)) == ""
+
+    assert programs.calls() == ["scancel 17_0 17_2", "scontrol requeue 21"]
+    programs.write("scancel", "echo gone >&2; exit 1")
+    with refused("scancel: gone"):
+        SlurmScheduler().cancel(statuses, None)
+
+
+def test_a_jobs_log_is_the_arrays_for_its_place_or_that_of_a_job_alone(tmp_path):
+    folder = tmp_path / SCRIPTS / "array"
+    folder.mkdir(parents=True)
+    (folder / "11_0_0_log.out").touch()
+    third_run = bare_run(tmp_path / "run", job="array_2")
+
+    assert SlurmScheduler().logs(bare_run(tmp_path / "run", job="array_0")) == folder / "11_0_0_log.out"
+    assert SlurmScheduler().logs(third_run) is None
+    (folder / "12_0_log.out").touch()
+    assert SlurmScheduler().logs(third_run) == folder / "12_0_log.out"
