@@ -24,10 +24,10 @@ RECORDED_POINTS = 100  # of a curve
 
 def compute_convergence(finished: FinishedRuns) -> Extra:
     """The curves of `train_bandits` at every hundredth of the updates, and where they end."""
-    curves_by_loss, step = train_bandits(), max(1, UPDATES // RECORDED_POINTS)
+    step = max(1, UPDATES // RECORDED_POINTS)
     curves, final = {}, {}
-    for name, curves_of_seeds in curves_by_loss.items():
-        curves[name] = [[rounded(distance) for distance in curve[::step]] for curve in curves_of_seeds]
+    for name, curves_of_seeds in train_bandits().items():
+        curves[name] = [list(map(rounded, curve[::step])) for curve in curves_of_seeds]
         final[name] = [rounded(curve[-1]) for curve in curves_of_seeds]
     return {"step": step, "curves": curves, "final": final, "beta": BETA, "actions": ACTIONS}
 

@@ -60,7 +60,8 @@ def write_records(need: Need, request: Request) -> list[Record]:
         full_request = dataclasses.replace(request, full=True, overrides=())
         identities = need.jobs.keys() | plan_figure(figure, full_request).jobs.keys()
         all_records = {identity: record for identity, record in all_records.items() if identity in identities}
-    all_records |= {identity: record for identity, (record, _) in finished_records(need).items()}
+    for identity, (record, _) in finished_records(need).items():
+        all_records[identity] = record
     if all_records:
         records.write(file, all_records.values(), stored["extra"])
     return list(all_records.values())
@@ -76,11 +77,13 @@ def check(need: Need, out: Path) -> bool:
     recorded, finished = records.records_by_identity(stored), finished_records(need)
     computed = {}
     for identity, job in need.jobs.items():
-        if identity in recorded and identity in finished:
-            computed[identity] = finished[identity][0]
+        name = job.config.folder.name
+        if identity not in recorded:
+            print(f"{name}: not recorded in {file}", flush=True)
+        elif identity not in finished:
+            print(f"{name}: did not finish", flush=True)
         else:
-            reason = "did not finish" if identity in recorded else f"not recorded in {file}"
-            print(f"{job.config.folder.name}: {reason}", flush=True)
+            computed[identity], _ = finished[identity]
     lines = compare(need.figure, stored, computed)
     print("\n".join(lines), flush=True)
     return len(lines) == 1 and len(computed) == len(need.jobs)
@@ -101,13 +104,16 @@ def compare(figure: Figure, stored: Mapping[str, Any], computed: Mapping[str, Re
     text = f"{figure.name}: the same to the digit in {equal_count} of {plural(len(computed), 'run')}"
     if not differences:
         return [text]
-    points = [largest_gap(recorded[identity], computed[identity]) for identity in differences]
-    changed = changed_verdicts(figure, stored["extra"], recorded, {**recorded, **computed})
-    verdicts = f"{plural(len(changed), 'verdict')} changed: {'; '.join(changed)}" if changed else "no verdict changes"
-    text += f"; in the others final shares differ by up to {max(points):.2g} points, {verdicts}"
-    details = []
+    gaps, details = [], []
     for identity, lines in differences.items():
+        gaps.append(largest_gap(recorded[identity], computed[identity]))
         details.append(f"  {computed[identity]['run']}: {'; '.join(lines[:MOST_DIFFERENCES])}")
+    changed = changed_verdicts(figure, stored["extra"], recorded, {**recorded, **computed})
+    text += f"; in the others final shares differ by up to {max(gaps):.2g} points, "
+    if changed:
+        text += f"{plural(len(changed), 'verdict')} changed: {'; '.join(changed)}"
+    else:
+        text += "no verdict changes"
     return [text, *details]
 
 
@@ -121,9 +127,9 @@ def changed_verdicts(
     figure: Figure, extra: dict[str, Any], recorded: Mapping[str, Record], computed: Mapping[str, Record]
 ) -> list[str]:
     """The claims, by model and text, whose words are others in other records."""
-    recorded_words, computed_words = (claim_words(figure, extra, table) for table in (recorded, computed))
+    recorded_words = claim_words(figure, extra, recorded)
     changed = []
-    for claim, word in computed_words.items():
+    for claim, word in claim_words(figure, extra, computed).items():
         if word != recorded_words[claim]:
             changed.append(f"{claim}: {word}, was {recorded_words[claim]}")
     return changed
@@ -132,5 +138,6 @@ def changed_verdicts(
 def claim_words(figure: Figure, extra: dict[str, Any], table: Mapping[str, Record]) -> dict[str, str]:
     words: dict[str, str] = {}
     for model, claims in figure.decide(Runs(table.values()), extra).items():
-        words |= {f"{model}, {claim.text}": claim.word for claim in claims}
+        for claim in claims:
+            words[f"{model}, {claim.text}"] = claim.word
     return words

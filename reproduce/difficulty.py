@@ -20,8 +20,9 @@ def difficulty_of_run(run: Path, effective_positive: Sequence[float]) -> dict[st
     correct = np.bincount(group, weights=completions.verdict == "correct").astype(int)
     weights = difficulty_weights(correct, samples, effective_positive)
     for name in ("share", "per_problem"):
-        rounded_rows = np.round(weights[name], DIGITS).tolist()
-        weights[name] = [[None if value != value else value for value in row] for row in rounded_rows]  # NaN: None
+        rounded_weights = np.round(weights[name], DIGITS).astype(object)
+        rounded_weights[np.isnan(weights[name])] = None  # JSON has no NaN
+        weights[name] = rounded_weights.tolist()
     return weights
 
 

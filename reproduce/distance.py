@@ -1,8 +1,11 @@
 """The KL divergence from the reference to which a run trained its policy."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reproduce.claims import Extra
 from reproduce.figure import FinishedRuns, key_of
@@ -15,7 +18,10 @@ KL_TITLE = "KL(π ‖ π_ref), nats a completion"
 
 def compute_distances(finished: FinishedRuns) -> Extra:
     """KL(π ‖ π_ref) of each run's final model, by its settings."""
-    return {key_of(record): rounded(distance(folder)) for record, folder in finished}
+    distance_by_run = {}
+    for record, folder in finished:
+        distance_by_run[key_of(record)] = rounded(distance(folder))
+    return distance_by_run
 
 
 def distance(folder: Path) -> float:
@@ -25,11 +31,16 @@ def distance(folder: Path) -> float:
     completions = read_completions(folder, split="test")
     prompts = prompt_ids(config, policy, split="test")
     prompts_of_rows = [prompts[problem] for problem in completions.problem]
-    sums = []
-    for model in (policy, load_policy(config, reference=True)):
-        scores = score_completions(model, prompts_of_rows, completions.tokens, batch_size=config.optim.score_batch_size)
-        sums.append(np.array([sum(logp.tolist()) for logp in scores]))
-    return float(np.mean(sums[0] - sums[1]))
+    size = config.optim.score_batch_size
+    log_pi = log_likelihoods(policy, prompts_of_rows, completions.tokens, size)
+    log_ref = log_likelihoods(load_policy(config, reference=True), prompts_of_rows, completions.tokens, size)
+    return float(np.mean(log_pi - log_ref))
+
+
+def log_likelihoods(policy: Any, prompts: Sequence[Any], tokens: Sequence[Any], batch_size: int) -> NDArray[np.float64]:
+    """[B] log-likelihoods of completions, summed token by token in float64."""
+    scores = score_completions(policy, prompts, tokens, batch_size=batch_size)
+    return np.array([sum(logp.tolist()) for logp in scores])
 
 
 def distances(runs: Runs, extra: Extra) -> list[float]:

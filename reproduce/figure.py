@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,12 +45,13 @@ class Figure:
 
     def decide(self, runs: Runs, extra: Extra) -> dict[str, list[Claim]]:
         """Decide the claims by model, with Holm's correction over all of them."""
-        claims_of_model = {model: self.judge(group, extra) for model, group in models(runs).items()}
-        corrected = iter(holm([claim for claims in claims_of_model.values() for claim in claims]))
-        decided = {}
+        claims_of_model = {}
+        for model, group in models(runs).items():
+            claims_of_model[model] = self.judge(group, extra)
+        corrected = iter(holm(list(itertools.chain.from_iterable(claims_of_model.values()))))
         for model, claims in claims_of_model.items():
-            decided[model] = [next(corrected) for _ in claims]
-        return decided
+            claims_of_model[model] = list(itertools.islice(corrected, len(claims)))
+        return claims_of_model
 
 
 # ---- numbers beside records, by run or by model and seed

@@ -25,10 +25,14 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Replace a file, whole or not at all; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    if isinstance(content, str):
+        content = content.encode()
+    temporary.write_bytes(content)
     os.replace(temporary, path)
 
 
 def plural(count: int, noun: str) -> str:
     """1 run, 2 runs."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count != 1:
+        noun += "s"
+    return f"{count} {noun}"

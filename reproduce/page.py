@@ -1,5 +1,7 @@
 """docs/results/README.md: a section for each figure, written from the recorded numbers alone."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ MACHINE = ("python", "platform", "processor", "cores", "device")
 
 def write_page(figures: Sequence[Figure], out: Path) -> Path:
     """Write the page from what `out` records."""
-    sections, verdict_rows, environments, words = [], [], [], []
+    sections, verdict_rows = [], []
+    environments: list[dict[str, Any]] = []
+    word_counts = Counter[str]()
     for figure in figures:
         stored = records.read(out / f"{figure.name}.json")
         runs = records.runs_of(stored)
@@ -27,24 +31,27 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
             if environment not in environments:
                 environments.append(environment)
         claims_of_model = figure.decide(runs, stored["extra"])
-        verdicts = [f"{model}: {verdict(claims)}" for model, claims in claims_of_model.items()]
-        words += [claim.word for claims in claims_of_model.values() for claim in claims]
-        link = f"[{figure.title}](#{anchor(figure.title)})"
-        verdict_rows.append(f"| {link} | {', '.join(verdicts) or 'not computed yet'} |")
+        for claims in claims_of_model.values():
+            word_counts.update(claim.word for claim in claims)
+        verdict_rows.append(verdict_row(figure, claims_of_model))
         sections.append(section(figure, runs, claims_of_model, stored["extra"]))
     head = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
-    counts = ", ".join(f"{words.count(word)} {word}" for word in WORDS)
-    summary = ["| | verdict |", "|---|---|", *verdict_rows, "", f"{len(words)} claims: {counts}.", ""]
+    counts = ", ".join(f"{word_counts[word]} {word}" for word in WORDS)
+    summary = ["| | verdict |", "|---|---|", *verdict_rows, "", f"{word_counts.total()} claims: {counts}.", ""]
     origins = ["<details>", "<summary>Computed by</summary>", "", *list_origins(environments), "", "</details>"]
     path = out / "README.md"
     write_file(path, "\n".join([head, *summary, *sections, *origins]).rstrip("\n") + "\n")
     return path
 
 
+def verdict_row(figure: Figure, claims_of_model: Mapping[str, list[Claim]]) -> str:
+    verdicts = [f"{model}: {verdict(claims)}" for model, claims in claims_of_model.items()]
+    return f"| [{figure.title}](#{anchor(figure.title)}) | {', '.join(verdicts) or 'not computed yet'} |"
+
+
 def anchor(title: str) -> str:
     """The link that GitHub gives a heading."""
-    characters = [character for character in title.lower() if character.isalnum() or character in " -_"]
-    return "".join(characters).replace(" ", "-")
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def list_origins(environments: Sequence[dict[str, Any]]) -> list[str]:
@@ -53,12 +60,21 @@ def list_origins(environments: Sequence[dict[str, Any]]) -> list[str]:
         return ["Nothing was computed yet."]
     commits_of: dict[str, list[str]] = {}
     for environment in environments:
-        facts = [f"{key} {environment[key]}" for key in MACHINE if environment.get(key)]
-        facts += [f"GPU {gpu}" for gpu in environment.get("gpus") or []]
-        facts += [" ".join(version) for version in (environment.get("versions") or {}).items()]
-        changes = " (with uncommitted changes)" if environment.get("git_dirty") else ""
-        commits_of.setdefault(", ".join(facts), []).append(f"{environment.get('git_commit')}{changes}")
+        commit = str(environment.get("git_commit"))
+        if environment.get("git_dirty"):
+            commit += " (with uncommitted changes)"
+        commits_of.setdefault(machine_facts(environment), []).append(commit)
     return [f"- {facts}; commit {', commit '.join(commits)}" for facts, commits in commits_of.items()]
+
+
+def machine_facts(environment: Mapping[str, Any]) -> str:
+    """The machine, its GPUs and the versions of an environment."""
+    facts = {key: environment.get(key) for key in MACHINE}
+    texts = [f"{key} {fact}" for key, fact in facts.items() if fact]
+    for gpu in environment.get("gpus") or []:
+        texts.append(f"GPU {gpu}")
+    texts += map(" ".join, (environment.get("versions") or {}).items())
+    return ", ".join(texts)
 
 
 def section(figure: Figure, runs: Runs, claims_of_model: Mapping[str, list[Claim]], extra: Extra) -> str:
@@ -73,7 +89,8 @@ def section(figure: Figure, runs: Runs, claims_of_model: Mapping[str, list[Claim
     lines += missing_note(len(runs), extra)
     for model, claims in claims_of_model.items():
         lines += [f"**{model}: {verdict(claims)}**", ""]
-        lines += [f"- {claim.text}: *{claim.word}* ({claim.evidence})" for claim in claims]
+        for claim in claims:
+            lines.append(f"- {claim.text}: *{claim.word}* ({claim.evidence})")
         lines.append("")
     for model, members in models(runs).items():
         if figure.table is not None:
@@ -91,14 +108,17 @@ def missing_note(count: int, extra: Extra) -> list[str]:
     missing, left_out = extra.get("missing", 0), extra.get("left_out", 0)
     if not missing and not left_out:
         return []
-    sweeps = f", and all of {plural(left_out, 'sweep')} whose rates are not chosen yet" if left_out else ""
-    return [f"**{missing} of {plural(count + missing, 'run')} are missing**{sweeps}.", ""]
+    note = f"**{missing} of {plural(count + missing, 'run')} are missing**"
+    if left_out:
+        note += f", and all of {plural(left_out, 'sweep')} whose rates are not chosen yet"
+    return [f"{note}.", ""]
 
 
 def sweep_command(experiment: str) -> str:
     """The command that runs an experiment without drawing."""
-    own_folder = "--config-dir reproduce/conf " if is_study(experiment) else ""
-    return f"python -m topr_exp {own_folder}experiment={experiment}"
+    if is_study(experiment):
+        return f"python -m topr_exp --config-dir reproduce/conf experiment={experiment}"
+    return f"python -m topr_exp experiment={experiment}"
 
 
 # ---- numbers
@@ -118,10 +138,12 @@ def best_groups(figure: Figure, runs: Runs) -> list[str]:
     """Say of the table's groups on each test which has the highest mean, and what is sure of it."""
     lines = []
     for members in by_test(runs).values():
-        groups = {name_of(name): group for name, group in table_groups(figure, members).items()}
+        groups, means, collapsed = {}, {}, {}
+        for key, group in table_groups(figure, members).items():
+            name = name_of(key)
+            groups[name], means[name], collapsed[name] = group, group.mean(), collapsed_seeds(group)
         if len(groups) > 1:
-            best, *tied = leaders({name: group.mean() for name, group in groups.items()})
-            collapsed = {name: collapsed_seeds(group) for name, group in groups.items()}
+            best, *tied = leaders(means)
             sure = against_best(groups, best, collapsed, tied=tied)
             lines.append(f"- {highest_mean([best, *tied], len(groups))}. {sure}".rstrip())
     return lines
@@ -132,13 +154,15 @@ def number_table(figure: Figure, runs: Runs) -> list[str]:
     titles = [f"maj@{runs[0]['final']['k']}" if name == "maj" else name for name in figure.columns]
     lines = [f"| | {' | '.join(titles)} | pass@1 of each seed |", "|---|" + "---|" * (len(titles) + 1)]
     for name, members in by_test(runs).items():
-        base = Runs(members[:1])
-        cells = [base.interval(column, "base").percent() for column in figure.columns]
-        lines.append(f"| {', '.join(filter(None, ('base', name)))} | {' | '.join(cells)} |  |")
+        title = f"base, {name}" if name else "base"
+        lines.append(f"| {title} | {share_cells(Runs(members[:1]), figure.columns, 'base')} |  |")
     for name, group in table_groups(figure, runs).items():
-        cells = [group.interval(column).percent() for column in figure.columns]
-        lines.append(f"| {name_of(name)} | {' | '.join(cells)} | {seed_scores(group)} |")
+        lines.append(f"| {name_of(name)} | {share_cells(group, figure.columns, 'final')} | {seed_scores(group)} |")
     return lines
+
+
+def share_cells(group: Runs, columns: Sequence[str], stage: str) -> str:
+    return " | ".join([group.interval(column, stage).percent() for column in columns])
 
 
 def seed_scores(group: Runs) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -79,20 +80,26 @@ def grid(
     """
 
     def draw(runs: Runs, extra: Extra) -> Drawing:
-        lines = [list(panels_of(name, members, extra)) for name, members in rows(runs).items()]
+        panel_rows = [panels_of(name, members, extra) for name, members in rows(runs).items()]
         if columns is not None:
-            panels = [panel for line in lines for panel in line]
-            row_length = columns or max(len(panels), 1)
-            lines = [panels[start : start + row_length] for start in range(0, len(panels), row_length)]
-        drawing, axes = empty_grid(max(map(len, lines), default=1), max(len(lines), 1), width=width, height=height)
-        for axes_of_row, line in zip(axes, lines, strict=False):
-            for ax, panel in zip(axes_of_row, line, strict=False):
+            panel_rows = wrapped(panel_rows, columns)
+        longest = max(map(len, panel_rows), default=1)
+        drawing, axes = empty_grid(longest, max(len(panel_rows), 1), width=width, height=height)
+        for axes_of_row, panels in zip(axes, panel_rows, strict=False):
+            for ax, panel in zip(axes_of_row, panels, strict=False):
                 panel.draw_on(ax)
-            for ax in axes_of_row[len(line) :]:
+            for ax in axes_of_row[len(panels) :]:
                 ax.set_axis_off()
         return drawing
 
     return draw
+
+
+def wrapped(panel_rows: Iterable[Sequence[Panel]], columns: int) -> list[Sequence[Panel]]:
+    """All panels in rows of so many; 0: in one row."""
+    panels = list(itertools.chain.from_iterable(panel_rows))
+    length = columns or max(len(panels), 1)
+    return [panels[start : start + length] for start in range(0, len(panels), length)]
 
 
 def empty_grid(
@@ -102,7 +109,7 @@ def empty_grid(
     from matplotlib.figure import Figure as Drawing
 
     drawing = Drawing(figsize=(width * columns, height * rows))
-    return drawing, [list(row) for row in drawing.subplots(rows, columns, squeeze=False)]
+    return drawing, drawing.subplots(rows, columns, squeeze=False).tolist()
 
 
 def project_style() -> AbstractContextManager[None]:
@@ -125,18 +132,22 @@ def save_picture(drawing: Drawing, path: Path) -> None:
 
 def style_of(key: Any, keys: Iterable[Any]) -> dict[str, Any]:
     """An algorithm's own style, else that of the key's position among the keys."""
-    return series_style(STYLE_ORDER.index(key) if key in STYLE_ORDER else list(keys).index(key))
+    if key in STYLE_ORDER:
+        return series_style(STYLE_ORDER.index(key))
+    return series_style(list(keys).index(key))
 
 
 def make_log_axis(ax: Axes, which: str) -> None:
     """Make an axis ("x" or "y") logarithmic, with plain numbers: the style has no mathematics in text."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    set_scale, axis = (ax.set_xscale, ax.xaxis) if which == "x" else (ax.set_yscale, ax.yaxis)
-    set_scale("log")
+    ax.set(**{f"{which}scale": "log"})
+    axis = {"x": ax.xaxis, "y": ax.yaxis}[which]
     low, high = axis.get_view_interval()
-    if high < 1000 * low:  # powers of ten alone would leave it with a mark or two
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1, 3)))
+    if high < 30 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    elif high < 1000 * low:  # powers of ten alone would leave it with a mark or two
+        axis.set_major_locator(LogLocator(subs=(1, 3)))
     axis.set_major_formatter(lambda value, _: plain_number(value))
     axis.set_minor_formatter(NullFormatter())
 
@@ -145,7 +156,7 @@ def mark_log_axis(ax: Axes, values: Iterable[float]) -> None:
     """Make the x axis logarithmic and mark it at these values alone."""
     make_log_axis(ax, "x")
     marks = sorted(values)
-    ax.set_xticks(marks, [plain_number(mark) for mark in marks], minor=False)
+    ax.set_xticks(marks, list(map(plain_number, marks)), minor=False)
     ax.set_xticks([], minor=True)
 
 
@@ -155,9 +166,8 @@ def name_ticks(ax: Axes, names: Sequence[str]) -> None:
 
 def error_lengths(intervals: Sequence[Interval]) -> np.ndarray:
     """[2, intervals] how far they reach down and up from their values, in percent."""
-    downward = [interval.value - interval.low for interval in intervals]
-    upward = [interval.high - interval.value for interval in intervals]
-    return np.maximum(PERCENT * np.array([downward, upward]), 0)
+    ends = np.array([(interval.low, interval.value, interval.high) for interval in intervals])
+    return np.maximum(PERCENT * np.diff(ends).T, 0)
 
 
 # ---- kinds of panels: each draws groups of runs
@@ -172,10 +182,7 @@ def metric(ax: Axes, groups: Groups, name: str, part: str = "metrics", *, as_sha
     start: float | None = None
     for key, runs in groups.items():
         style = style_of(key, groups)
-        curves_of_seeds = []
-        for record in runs:
-            if name in record.get(part, {}):
-                curves_of_seeds.append(pd.Series(record[part][name], record[part]["step"], dtype=float))
+        curves_of_seeds = recorded_curves(runs, name, part)
         points = scale * band(curves_of_seeds, share=as_share, interpolate=True)
         if points.empty:
             continue
@@ -189,6 +196,15 @@ def metric(ax: Axes, groups: Groups, name: str, part: str = "metrics", *, as_sha
     if start is not None:
         ax.axhline(start, label="start", **LEVEL_LINE)
     ax.set(xlabel="updates", ylabel=f"{name} (%)" if as_share else name_of(name))
+
+
+def recorded_curves(runs: Runs, name: str, part: str) -> list[pd.Series]:
+    """A column of the records' `part` by step, of each run that has it."""
+    curves_of_seeds = []
+    for record in runs:
+        if name in record.get(part, {}):
+            curves_of_seeds.append(pd.Series(record[part][name], record[part]["step"], dtype=float))
+    return curves_of_seeds
 
 
 def curves(ax: Axes, groups: Groups) -> None:
@@ -206,9 +222,10 @@ def against(ax: Axes, groups: Groups, key: str, *, number: Number | None = None,
     """
     marks: set[float] = set()
     for i, (label, runs) in enumerate(groups.items()):
-        runs_by_value = runs.split(key)
-        marks |= {float(value) for value in runs_by_value}
-        by_position = {float(value) * (1 + shift * i): group for value, group in runs_by_value.items()}
+        by_position = {}
+        for value, group in runs.split(key).items():
+            marks.add(float(value))
+            by_position[float(value) * (1 + shift * i)] = group
         draw_points(ax, by_position, number, label=name_of(label), index=i, style=style_of(label, groups))
     mark_log_axis(ax, marks)
     if number is None:
@@ -220,7 +237,7 @@ def against_number(ax: Axes, groups: Groups, key: str, at: Number, *, number: Nu
     for i, (label, runs) in enumerate(groups.items()):
         by_position = {}
         for group in runs.split(key).values():
-            by_position[float(np.mean([at(record) for record in group]))] = group
+            by_position[float(np.mean(list(map(at, group))))] = group
         draw_points(ax, by_position, number, label=name_of(label), index=i, style=style_of(label, groups))
     make_log_axis(ax, "x")
     if number is None:
@@ -233,36 +250,42 @@ def draw_points(
     """A line through groups of runs at their positions, with a share's interval over seeds and problems."""
     if not groups:
         return
-    x, color, marker = np.array(list(groups)), style["color"], MARKERS[index % len(MARKERS)]
+    positions, color, marker = list(groups), style["color"], MARKERS[index % len(MARKERS)]
     if number is None:
         intervals = [group.interval() for group in groups.values()]
         means = [PERCENT * interval.value for interval in intervals]
         dots = [PERCENT * np.array(group.seed_means()) for group in groups.values()]
-        ax.plot(x, means, label=label, **style)
-        ax.errorbar(x, means, error_lengths(intervals), fmt=marker, ms=4, color=color, capsize=2, lw=1)
+        ax.plot(positions, means, label=label, **style)
+        ax.errorbar(positions, means, error_lengths(intervals), fmt=marker, ms=4, color=color, capsize=2, lw=1)
     else:
-        dots = [np.array([number(record) for record in group]) for group in groups.values()]
-        ax.plot(x, [np.mean(values) for values in dots], marker=marker, ms=4, label=label, **style)
-    for position, values in zip(x, dots, strict=True):
+        dots = [np.array(list(map(number, group))) for group in groups.values()]
+        ax.plot(positions, list(map(np.mean, dots)), marker=marker, ms=4, label=label, **style)
+    for position, values in zip(positions, dots, strict=True):
         ax.plot([position] * len(values), values, ".", ms=2.5, color=color, alpha=0.6)
 
 
 def bars(ax: Axes, groups: Groups, name: str = "pass@1", *, with_base: bool = True) -> None:
     """A final share by group, the base first: interval over seeds and problems, every seed a dot."""
-    rows = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
-    if with_base and rows:
-        rows.insert(0, ("base", rows[0][1], "base"))
-    for i, (key, runs, stage) in enumerate(rows):
-        interval = runs.interval(name, stage)
-        height = PERCENT * interval.value
-        color = style_of(key, groups)["color"] if stage == "final" else "0.6"
-        ax.bar(i, height, color=color, width=0.7, alpha=BAR_OPACITY)
-        ax.errorbar(i, height, error_lengths([interval]), color="black", capsize=2, lw=1)
-        if stage == "final":
-            dots = PERCENT * np.array(runs.seed_means(name))
-            ax.plot(np.full(len(dots), i + 0.2), dots, **SEED_DOTS)
-    name_ticks(ax, [name_of(key) for key, _, _ in rows])
+    drawn_groups = {key: runs for key, runs in groups.items() if len(runs)}
+    names = [name_of(key) for key in drawn_groups]
+    first_position = 0
+    if with_base and drawn_groups:
+        first_runs = next(iter(drawn_groups.values()))
+        draw_bar(ax, 0, first_runs.interval(name, "base"), color="0.6")
+        names.insert(0, "base")
+        first_position = 1
+    for position, (key, runs) in enumerate(drawn_groups.items(), first_position):
+        draw_bar(ax, position, runs.interval(name), color=style_of(key, groups)["color"])
+        dots = PERCENT * np.array(runs.seed_means(name))
+        ax.plot(np.full(len(dots), position + 0.2), dots, **SEED_DOTS)
+    name_ticks(ax, names)
     ax.set(ylabel=f"{name} (%)")
+
+
+def draw_bar(ax: Axes, position: int, interval: Interval, *, color: str) -> None:
+    height = PERCENT * interval.value
+    ax.bar(position, height, color=color, width=0.7, alpha=BAR_OPACITY)
+    ax.errorbar(position, height, error_lengths([interval]), color="black", capsize=2, lw=1)
 
 
 def cells(ax: Axes, runs: Runs, key: str, *, form: str = "{:g}", scale: float = 1.0) -> None:
@@ -277,6 +300,6 @@ def cells(ax: Axes, runs: Runs, key: str, *, form: str = "{:g}", scale: float = 
                 ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)
     ax.imshow(table, origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=100)
     ax.set_xticks(range(len(values)), [form.format(scale * value) for value in values])
-    ax.set_yticks(range(len(learning_rates)), [plain_number(rate) for rate in learning_rates])
+    ax.set_yticks(range(len(learning_rates)), list(map(plain_number, learning_rates)))
     ax.set(ylabel="learning rate")
     ax.grid(visible=False)

@@ -50,7 +50,9 @@ UNCOMPARED = ("training_seconds", "environment", "run")  # parts of a record tha
 
 def rounded(value: float | None) -> float | None:
     """Round to DIGITS significant digits."""
-    return None if value is None else float(f"{value:.{DIGITS}g}")
+    if value is None:
+        return None
+    return float(f"{value:.{DIGITS}g}")
 
 
 # ---- identity
@@ -112,9 +114,9 @@ def extract(folder: Path, metrics: Collection[str]) -> Record:
         raise TOPRError(f"{folder}: not finished")
     evaluations = []
     for evaluation in run.evaluations:
-        if any(evaluation.get(name) is None for name in SHARES):
+        shares = {name: rounded(evaluation.get(name)) for name in SHARES}
+        if None in shares.values():
             raise TOPRError(f"{folder}: an evaluation lacks one of {', '.join(SHARES)}")
-        shares = {name: rounded(evaluation[name]) for name in SHARES}
         evaluations.append(shares | problem_results(run, evaluation))
     machine = {key: run.environment.get(key) for key in MACHINE}
     record: Record = {
@@ -151,19 +153,28 @@ def binned_metrics(run: Run, names: Collection[str]) -> dict[str, list[float | N
     """
     updates = run.updates
     if "nats" in names:
-        size = run.config["optim"]["batch_size"]
-        updates = [{**update, "nats": update.get("entropy", np.nan) * update["tokens"] / size} for update in updates]
-    bins = [indices for indices in np.array_split(np.arange(len(updates)), BINS) if len(indices)]
-    columns: dict[str, list[float | None]] = {"step": [updates[indices[-1]]["optimizer_step"] for indices in bins]}
-    for name in names:
-        if any(name in update for update in updates):
-            columns[name] = [mean_of_finite([updates[i].get(name) for i in indices]) for indices in bins]
+        updates = [with_nats(update, run.config["optim"]["batch_size"]) for update in updates]
+    recorded_names = set[str]().union(*updates)
+    names = [name for name in names if name in recorded_names]
+    columns: dict[str, list[float | None]] = {name: [] for name in ("step", *names)}
+    for members in np.array_split(np.array(updates, dtype=object), BINS):
+        if len(members):
+            columns["step"].append(members[-1]["optimizer_step"])
+            for name in names:
+                columns[name].append(mean_of_finite(members, name))
     return columns
 
 
-def mean_of_finite(values: Iterable[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and np.isfinite(value)]
-    return rounded(float(np.mean(finite))) if finite else None
+def with_nats(update: Mapping[str, Any], batch_size: int) -> dict[str, Any]:
+    return {**update, "nats": update.get("entropy", np.nan) * update["tokens"] / batch_size}
+
+
+def mean_of_finite(updates: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    values = np.array([update.get(name) for update in updates], dtype=np.float64)  # None: NaN
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return None
+    return rounded(float(finite.mean()))
 
 
 # ---- a figure's file
@@ -181,16 +192,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def records_by_identity(stored: Mapping[str, Any]) -> dict[str, Record]:
     """The records of a file by identity, each with its environment, its base and its counts in place."""
-    bases = [convert_counts(base, unpack_counts) for base in stored["bases"]]
+    bases = list(map(unpacked, stored["bases"]))
     records = {}
     for stored_record in stored["runs"]:
-        record = {name: convert_counts(value, unpack_counts) for name, value in stored_record.items()}
+        record = {name: unpacked(value) for name, value in stored_record.items()}
         record["environment"] = stored["environments"][record["environment"]]
         if "base" in record:
             record["base"] = bases[record["base"]]
         if "iterations" in record:
-            after_base = [convert_counts(evaluation, unpack_counts) for evaluation in record["iterations"]]
-            record["iterations"] = [record["base"], *after_base]
+            record["iterations"] = [record["base"], *map(unpacked, record["iterations"])]
         records[identity_text(record["settings"])] = record
     return records
 
@@ -208,13 +218,12 @@ def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:
     bases: list[dict[str, Any]] = []
     lines = []
     for record in sorted(records, key=lambda record: (record["run"], json.dumps(record["settings"]))):
-        stored_record = {name: convert_counts(value, pack_counts) for name, value in record.items()}
+        stored_record = {name: packed(value) for name, value in record.items()}
         stored_record["environment"] = index_in(environments, record["environment"])
         if "base" in record:  # records of chosen rates have none
             stored_record["base"] = index_in(bases, stored_record["base"])
         if "iterations" in record:
-            after_base = record["iterations"][1:]
-            stored_record["iterations"] = [convert_counts(evaluation, pack_counts) for evaluation in after_base]
+            stored_record["iterations"] = list(map(packed, record["iterations"][1:]))
         lines.append(json.dumps(stored_record))
     text = f'{{"environments": {json.dumps(environments, indent=1)},\n"extra": {json.dumps(extra)},\n'
     text += '"bases": [\n' + ",\n".join(map(json.dumps, bases)) + '\n],\n"runs": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -226,6 +235,14 @@ def index_in(values: list[dict[str, Any]], value: dict[str, Any]) -> int:
     if value not in values:
         values.append(value)
     return values.index(value)
+
+
+def packed(value: Any) -> Any:
+    return convert_counts(value, pack_counts)
+
+
+def unpacked(value: Any) -> Any:
+    return convert_counts(value, unpack_counts)
 
 
 def convert_counts(value: Any, convert: Callable[[str], str]) -> Any:

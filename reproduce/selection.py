@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,15 +20,22 @@ class Runs(Repetitions):
         """The runs with these settings; None: the record has no such key."""
         matching = []
         for record in self:
-            if all(record["settings"].get(key) == value for key, value in settings.items()):
+            values = {key: record["settings"].get(key) for key in settings}
+            if values == settings:
                 matching.append(record)
         return Runs(matching)
 
     def split(self, key: str) -> dict[Any, Runs]:
         """The runs by the value of a setting, numbers by size and before texts."""
-        values = {record["settings"].get(key) for record in self} - {None}
-        ordered = sorted(values, key=lambda value: (isinstance(value, str), value))
-        return {value: self.where({key: value}) for value in ordered}
+        records_by_value: dict[Any, list[Record]] = {}
+        for record in self:
+            value = record["settings"].get(key)
+            if value is not None:
+                records_by_value.setdefault(value, []).append(record)
+        groups = {}
+        for value in sorted(records_by_value, key=lambda value: (isinstance(value, str), value)):
+            groups[value] = Runs(records_by_value[value])
+        return groups
 
     def seed_means(self, name: str = "pass@1", stage: str = "final") -> list[float]:
         """The mean of a share over problems, one number a seed."""
@@ -40,7 +48,7 @@ class Runs(Repetitions):
 
 def join(groups: Sequence[Runs]) -> Runs:
     """The runs of several groups."""
-    return Runs([record for group in groups for record in group])
+    return Runs(itertools.chain.from_iterable(groups))
 
 
 def pick(runs: Runs, choice: str) -> Runs:
@@ -57,7 +65,9 @@ def pick(runs: Runs, choice: str) -> Runs:
     for word in (first, *words):
         key, _, values = word.rpartition("=")
         groups = [runs.where({key or "algo.name": yaml.safe_load(value)}) for value in values.split(",")]
-        runs = join(groups) if all(map(len, groups)) else Runs([])
+        if not all(map(len, groups)):
+            return Runs([])
+        runs = join(groups)
     return runs
 
 
@@ -68,7 +78,9 @@ def pick_value(runs: Runs, key: str, which: str) -> Runs:
         return Runs([])
     if which == "best":
         return max(groups.values(), key=Runs.mean)
-    return groups[max(groups) if which == "largest" else min(groups)]
+    if which == "largest":
+        return groups[max(groups)]
+    return groups[min(groups)]
 
 
 # ---- seeds
@@ -76,7 +88,9 @@ def pick_value(runs: Runs, key: str, which: str) -> Runs:
 
 def over_seeds(values: Sequence[float]) -> Interval | None:
     """The mean of one number a seed, with its interval; None for fewer than two."""
-    return t_interval(values) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return t_interval(values)
 
 
 def collapsed_seeds(runs: Runs) -> list[bool]:
@@ -89,4 +103,6 @@ def collapsed_seeds(runs: Runs) -> list[bool]:
 
 def collapsed_share(runs: Runs) -> Interval | None:
     """The share of seeds that collapsed; None without runs."""
-    return clopper_pearson(sum(collapsed_seeds(runs)), len(runs)) if len(runs) else None
+    if not len(runs):
+        return None
+    return clopper_pearson(sum(collapsed_seeds(runs)), len(runs))

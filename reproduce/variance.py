@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduce.claims import Extra
+from reproduce.distance import log_likelihoods
 from reproduce.figure import FinishedRuns, model_and_seed, numbers_of_seeds
 from reproduce.groups import name_of
 from reproduce.records import rounded
@@ -23,7 +24,6 @@ from topr_exp import (
     prompt_ids,
     read_completions,
     read_config,
-    score_completions,
 )
 
 if TYPE_CHECKING:
@@ -50,18 +50,19 @@ def compute_variances(finished: FinishedRuns) -> Extra:
     """
     numbers: dict[str, dict[str, list[float | None]]] = {}
     for record, folder in finished:
-        name, key, seed = record["settings"]["algo.name"], model_and_seed(record), int(record["settings"]["seed"])
-        for weights, way in WAYS.items():
-            if name != "topr" and way < 1:
-                continue
-            moments = {}
-            for choice, trace_and_signal in moments_of_run(folder, seed, way).items():
-                moments[choice] = [rounded(value) for value in trace_and_signal]
-            if name == "topr":
-                numbers[key + weights] = moments
+        name, seed = record["settings"]["algo.name"], int(record["settings"]["seed"])
+        key = model_and_seed(record)
+        at_end = rounded_moments(moments_of_run(folder, seed))
+        if name == "topr":
+            for weights, way in WAYS.items():
+                numbers[key + weights] = at_end if way == 1 else rounded_moments(moments_of_run(folder, seed, way))
         if name in LIMITS:
-            numbers.setdefault(f"{key} own", {})[name] = moments[name]
+            numbers.setdefault(f"{key} own", {})[name] = at_end[name]
     return numbers
+
+
+def rounded_moments(moments: Mapping[str, Moments]) -> dict[str, list[float | None]]:
+    return {name: [rounded(trace), rounded(signal)] for name, (trace, signal) in moments.items()}
 
 
 def moments_of_run(folder: Path, seed: int, way: float = 1.0) -> dict[str, Moments]:
@@ -75,11 +76,9 @@ def moments_of_run(folder: Path, seed: int, way: float = 1.0) -> dict[str, Momen
     prompts = prompt_ids(config, policy)
     prompts_of_rows, tokens = [prompts[problem] for problem in sample.problem], list(sample.tokens)
     size = config.optim.score_batch_size
-    sums = []
-    for model in (policy, start):
-        scores = score_completions(model, prompts_of_rows, tokens, batch_size=size)
-        sums.append(np.array([sum(logp.tolist()) for logp in scores]))
-    coefficients = example_coefficients(sums[0] - sums[1], (sample.verdict == "correct").to_numpy())
+    log_pi = log_likelihoods(policy, prompts_of_rows, tokens, size)
+    log_mu = log_likelihoods(start, prompts_of_rows, tokens, size)
+    coefficients = example_coefficients(log_pi - log_mu, (sample.verdict == "correct").to_numpy())
     return gradient_moments(example_gradients(policy, prompts_of_rows, tokens), coefficients)
 
 
@@ -145,7 +144,9 @@ def gradient_moments(
 def log_noise_to_signal(moments: Sequence[float]) -> float:
     """log of the trace of a gradient's covariance over ‖E g‖²; NaN where the estimate of that is not above 0."""
     trace, signal = moments
-    return float(np.log(trace / signal)) if signal > 0 else float("nan")
+    if signal <= 0:
+        return float("nan")
+    return float(np.log(trace / signal))
 
 
 def variance_table(runs: Runs, extra: Extra, names: Sequence[str]) -> list[str]:

@@ -23,18 +23,31 @@ Noted = Mapping[str, Any]  # a run's columns "before" and "after" training, besi
 
 def compute_tallies(finished: FinishedRuns) -> Extra:
     """`read_noted` of each run, by its settings."""
-    return {key_of(record): read_noted(folder) for record, folder in finished}
+    tallies = {}
+    for record, folder in finished:
+        tallies[key_of(record)] = read_noted(folder)
+    return tallies
 
 
 def read_noted(folder: Path) -> Noted:
     """Read a run's counts and scores of each test problem before and after training, from its verification.json."""
     stored = read_json(folder / "verification.json")
-    columns_of_iteration = {int(iteration): columns for iteration, columns in stored["iterations"].items()}
-    noted: dict[str, Any] = {}
-    for stage, iteration in (("before", 0), ("after", max(columns_of_iteration))):
-        columns = columns_of_iteration[iteration]
-        noted[stage] = {name: [rounded(float(value)) for value in column] for name, column in columns.items()}
-    return noted | {name: stored[name] for name in ("problems", "solutions", "verifications")}
+    columns_by_iteration = stored["iterations"]
+    last = max(map(int, columns_by_iteration))
+    return {
+        "before": rounded_columns(columns_by_iteration["0"]),
+        "after": rounded_columns(columns_by_iteration[str(last)]),
+        "problems": stored["problems"],
+        "solutions": stored["solutions"],
+        "verifications": stored["verifications"],
+    }
+
+
+def rounded_columns(columns: Mapping[str, Sequence[float]]) -> dict[str, list[float | None]]:
+    rounded_by_name = {}
+    for name, column in columns.items():
+        rounded_by_name[name] = [rounded(float(value)) for value in column]
+    return rounded_by_name
 
 
 def noted_of_runs(runs: Runs, extra: Extra) -> list[Noted]:
@@ -54,7 +67,9 @@ def tallies_by_row(runs: Runs, extra: Extra) -> dict[str, Tally]:
 def mean_tally(runs: Sequence[Noted], stage: str) -> Tally:
     """The mean tally of some runs, problem by problem."""
     assert all(run["problems"] == runs[0]["problems"] for run in runs)
-    means = {name: np.mean([run[stage][name] for run in runs], axis=0) for name in runs[0][stage]}
+    means = {}
+    for name in runs[0][stage]:
+        means[name] = np.mean([run[stage][name] for run in runs], axis=0)
     return Tally(means, runs[0]["solutions"], runs[0]["verifications"])
 
 
@@ -65,9 +80,14 @@ def selection_of(row: str) -> str:
 
 def problem_values(noted: Sequence[Noted], stage: str, name: str) -> NDArray[np.float64]:
     """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
-    values = np.array([run[stage][name] for run in noted], dtype=np.float64)
-    total = TOTALS[name]
-    return values if total is None else values / np.array([run[stage][total] for run in noted])
+    values, total = columns_of_runs(noted, stage, name), TOTALS[name]
+    if total is None:
+        return values
+    return values / columns_of_runs(noted, stage, total)
+
+
+def columns_of_runs(noted: Sequence[Noted], stage: str, name: str) -> NDArray[np.float64]:
+    return np.array([run[stage][name] for run in noted], dtype=np.float64)
 
 
 def balanced_accuracy(tally: Mapping[str, Sequence[float]]) -> float:

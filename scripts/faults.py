@@ -47,7 +47,9 @@ class Fault:
 
     @property
     def path(self) -> str:
-        return self.file if self.file.startswith("reproduce/") else f"topr_exp/{self.file}"
+        if self.file.startswith("reproduce/"):
+            return self.file
+        return f"topr_exp/{self.file}"
 
     @property
     def room(self) -> str:
@@ -56,12 +58,13 @@ class Fault:
     def planted(self, root: Path = ROOT) -> str:
         """Return the file's text with the fault in it; ValueError if the old text does not occur once."""
         text = (root / self.path).read_text(encoding="utf-8")
-        scope = span_of(text, self.function) if self.function else slice(0, len(text))
+        scope, place = slice(0, len(text)), self.path
+        if self.function:
+            scope, place = span_of(text, self.function), f"{self.function} of {self.path}"
         matches = list(re.finditer(re.escape(self.old), text[scope]))
         if not matches:
             matches = list(whitespace_pattern(self.old).finditer(text[scope]))
         if len(matches) != 1:
-            place = f"{self.function} of {self.path}" if self.function else self.path
             raise ValueError(f"{self.name}: the old text occurs {len(matches)} times in {place}, not once")
         start, end = matches[0].span()
         return text[: scope.start + start] + self.new + text[scope.start + end :]
@@ -94,8 +97,8 @@ def whitespace_pattern(text: str) -> re.Pattern[str]:
     tokens = re.findall(r"\w+|[^\w\s]", text)
     pattern = re.escape(tokens[0])
     for previous, token in itertools.pairwise(tokens):
-        gap = r"\s+" if previous[-1].isalnum() and token[0].isalnum() else r"\s*"
-        pattern += gap + re.escape(token)
+        are_words = previous[-1].isalnum() and token[0].isalnum()
+        pattern += (r"\s+" if are_words else r"\s*") + re.escape(token)
     return re.compile(pattern)
 
 
@@ -152,9 +155,10 @@ def file_of_test(test: str) -> str:
 
 def is_current(result: Result, fault: Fault, tests: Sequence[str]) -> bool:
     """True if planting the fault again would give this result; a caught fault depends on the catching test alone."""
-    depends_on = tests if result.by is None else [file_of_test(result.by)]
-    exist = all((ROOT / path).is_file() for path in depends_on)
-    return exist and result.digest == digest(fault, depends_on, ROOT)
+    if result.by is not None:
+        tests = [file_of_test(result.by)]
+    exist = all((ROOT / path).is_file() for path in tests)
+    return exist and result.digest == digest(fault, tests, ROOT)
 
 
 def plant(fault: Fault, tests: Sequence[str], tree: Path) -> Result:
@@ -169,12 +173,15 @@ def plant(fault: Fault, tests: Sequence[str], tree: Path) -> Result:
             failures = failing_tests(tree, tests[1:], stop_at_first=True)
     finally:
         path.write_text(original_text, encoding="utf-8")
-    test = failures[0] if failures else None
+    test = None
+    if failures:
+        test = failures[0]
+        tests = [file_of_test(test)]
     return Result(
         by=test,
         seconds=round(time.monotonic() - start_time),
         in_time=failures is not None,
-        digest=digest(fault, [file_of_test(test)] if test else tests, tree),
+        digest=digest(fault, tests, tree),
         sure=test is None,
     )
 
@@ -194,12 +201,16 @@ def make_sure(results: Results, tree: Path) -> list[str]:
 
 def describe(fault: Fault, result: Result) -> str:
     """Say in a line how a fault ended."""
-    if fault.equivalent:
-        outcome = f"CAUGHT though equivalent: {result.by}" if result.by else f"equivalent: {fault.equivalent}"
+    if fault.equivalent and result.by:
+        outcome = f"CAUGHT though equivalent: {result.by}"
+    elif fault.equivalent:
+        outcome = f"equivalent: {fault.equivalent}"
     elif result.by:
         outcome = f"caught by {result.by}"
+    elif result.in_time:
+        outcome = "NOT CAUGHT"
     else:
-        outcome = "NOT CAUGHT" if result.in_time else f"NOT CAUGHT within {LIMIT} s"
+        outcome = f"NOT CAUGHT within {LIMIT} s"
     return f"{result.seconds:4d} s  {fault.name}: {outcome}"
 
 
@@ -266,7 +277,7 @@ def main(names: Sequence[str]) -> int:
     if broken_tests:
         return 1
     print("\n".join(summarize(faults, results)))
-    return 0 if passes(faults, results) else 1
+    return int(not passes(faults, results))
 
 
 if __name__ == "__main__":

@@ -97,8 +97,9 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
 
 
 def update(place: Place) -> dict[str, Any]:
-    keeps_activations = place.size != "8b" or place.memory >= 88  # estimated 80 GiB
-    return measure(place, "update", place.size, "plain" if keeps_activations else "checkpointing")
+    if place.size == "8b" and place.memory < 88:  # activations are estimated to need 80 GiB
+        return measure(place, "update", place.size, "checkpointing")
+    return measure(place, "update", place.size, "plain")
 
 
 def checkpoint(place: Place) -> dict[str, Any]:
@@ -110,7 +111,8 @@ def small_update(place: Place) -> dict[str, Any]:
 
 
 def trl(place: Place) -> dict[str, Any]:
-    return measure(place, "trl", "plain_135m" if place.gpus else "short")
+    case = "plain_135m" if place.gpus else "short"
+    return measure(place, "trl", case)
 
 
 def model(place: Place) -> dict[str, Any]:
@@ -262,7 +264,10 @@ PACKAGES = {
 def missing_need(place: Place, step: Step) -> str | None:
     """Name a need of a step that this machine does not meet; None if it meets all."""
     for need in step.needs:
-        reason = missing_package(need) if need in PACKAGES else missing_resource(place, step, need)
+        if need in PACKAGES:
+            reason = missing_package(need)
+        else:
+            reason = missing_resource(place, step, need)
         if reason is not None:
             return reason
     return None
@@ -311,7 +316,9 @@ def missing_disk(place: Place, step: Step) -> str | None:
 
 def place_of(place: Place, name: str) -> Place:
     """Return the place with the size at which a step works."""
-    return place.small() if name.startswith(SMALL_STEPS) else place
+    if name.startswith(SMALL_STEPS):
+        return place.small()
+    return place
 
 
 Outcome = dict[str, Any]  # verdict, seconds, and figures or why
@@ -340,7 +347,9 @@ def check(place: Place, names: list[str], timetable: Timetable, *, repeats: bool
     repeats: also steps that have passed before.
     """
     path = place.out / "results.json"
-    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"steps": {}}
+    results: dict[str, Any] = {"steps": {}}
+    if path.exists():
+        results = json.loads(path.read_text())
     results["machine"] = json.loads((place.out / "machine.json").read_text())
     for name in names:
         verdict = results["steps"].get(name, {}).get("verdict")
@@ -351,8 +360,10 @@ def check(place: Place, names: list[str], timetable: Timetable, *, repeats: bool
         outcomes = results["steps"] | {name: outcome}
         results["steps"] = {step: outcomes[step] for step in STEPS if step in outcomes}
         write_results(place, results)
-        reason = f": {outcome['why']}" if "why" in outcome else ""
-        print(f"  {outcome['verdict']} in {outcome['seconds']:.0f} s{reason}", flush=True)
+        line = f"  {outcome['verdict']} in {outcome['seconds']:.0f} s"
+        if "why" in outcome:
+            line += f": {outcome['why']}"
+        print(line, flush=True)
     return results
 
 
@@ -401,7 +412,9 @@ def table(results: dict[str, Any]) -> str:
 
 def format_figure(value: object) -> str:
     """Format a fraction below 1000 with four significant digits, any other value in full."""
-    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1000 else str(value)
+    if isinstance(value, float) and abs(value) < 1000:
+        return f"{value:.4g}"
+    return str(value)
 
 
 SMALL_MODEL_BYTES = 3e9  # of weights, below which --model is the model of the small- steps
@@ -472,12 +485,15 @@ def main() -> int:
     start_time = time.monotonic()
     options = parse_options()
     end_with_signals()
-    model_folder = options.model.resolve() if options.model else None
-    out = options.out.resolve() / (model_folder.name if model_folder else options.size)
+    model_folder: Path | None = None
+    out: Path = options.out.resolve() / options.size
+    if options.model:
+        model_folder = options.model.resolve()
+        out = out.with_name(model_folder.name)
     out.mkdir(parents=True, exist_ok=True)
     unknown_machine = Place(out, options.size, 0, 0.0, options.vllm, time.monotonic() + 180)
     try:
-        machine = measure(unknown_machine, "machine", *([options.vllm] if options.vllm else []))
+        machine = measure(unknown_machine, "machine", *filter(None, [options.vllm]))
     except FailedStepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -486,14 +502,12 @@ def main() -> int:
     if options.size == "8b" and not place.gpus:
         print("torch sees no GPU here; --size small tries the check without one", file=sys.stderr)
         return 2
-    timetable = Timetable(
-        deadline=float("inf") if options.full else start_time + 60 * options.minutes,
-        is_tight=bool(place.gpus) and options.minutes < TOTAL_MINUTES,
-    )
+    deadline = float("inf") if options.full else start_time + 60 * options.minutes
+    timetable = Timetable(deadline, is_tight=bool(place.gpus) and options.minutes < TOTAL_MINUTES)
     names = steps_named(options.steps or list(STEPS))
     results = check(place, names, timetable, repeats=options.steps is not None)
     print(f"\n{table(results)}\nwritten to {out}/results.json and results.md")
-    return 1 if any(outcome["verdict"] == "failed" for outcome in results["steps"].values()) else 0
+    return int(any(outcome["verdict"] == "failed" for outcome in results["steps"].values()))
 
 
 if __name__ == "__main__":

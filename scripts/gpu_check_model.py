@@ -96,7 +96,8 @@ def write_random_model(size: str, target: Path) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(**model_settings(size))
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():  # states before the head have a mean square of 1
         scale = LOGITS_DEVIATION / (config.initializer_range * math.sqrt(config.hidden_size))

@@ -68,8 +68,10 @@ class Place:
 
     def small(self) -> Place:
         """Return the same machine for the steps at the smaller size: SmolLM2-135M's shape, before 8B."""
-        size = "135m" if self.size == "8b" else self.size
-        return dataclasses.replace(self, size=size, model_folder=self.small_model_folder, prefix=SMALL_STEPS)
+        small = dataclasses.replace(self, model_folder=self.small_model_folder, prefix=SMALL_STEPS)
+        if self.size == "8b":
+            return dataclasses.replace(small, size="135m")
+        return small
 
     @property
     def weights(self) -> Path:
@@ -140,7 +142,9 @@ class Command:
     def last_line(self) -> str:
         """The last line of its output, at most 200 characters."""
         lines = self.output.strip().splitlines()
-        return lines[-1].strip()[:200] if lines else "no output"
+        if not lines:
+            return "no output"
+        return lines[-1].strip()[:200]
 
     @property
     def output(self) -> str:

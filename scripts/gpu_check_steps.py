@@ -41,10 +41,14 @@ def machine(vllm: str | None = None) -> Figures:
         python = None
         print(error)
     gpus = torch.cuda.device_count()
+    name, memory = "none", 0.0
+    if gpus:
+        name = torch.cuda.get_device_name()
+        memory = round(torch.cuda.mem_get_info()[1] / 2**30, 1)
     figures = {
         "gpus": gpus,
-        "GPU": torch.cuda.get_device_name() if gpus else "none",
-        "GPU memory, GiB": round(torch.cuda.mem_get_info()[1] / 2**30, 1) if gpus else 0.0,
+        "GPU": name,
+        "GPU memory, GiB": memory,
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
         "sampler": "vllm" if python else "hf (no vLLM was found)",
@@ -200,7 +204,9 @@ def joined(seconds: list[float], digits: int) -> str:
 
 
 def rounded(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return round(value, 4)
+    return value
 
 
 def peak_of_gpu() -> float | None:
@@ -345,12 +351,9 @@ def head(size: str) -> Figures:
     import torch
     from training import LLAMAS
 
-    options = argparse.Namespace(
-        tokens=1600 if size == "8b" else 100,
-        hidden=LLAMAS[size]["hidden_size"],
-        repeats=5,
-        device="cuda" if torch.cuda.is_available() else "cpu",
-    )
+    tokens = 1600 if size == "8b" else 100
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = argparse.Namespace(tokens=tokens, hidden=LLAMAS[size]["hidden_size"], repeats=5, device=device)
     figures = {}
     for line in heads.compare(LLAMAS[size]["vocab_size"], options):
         figures[f"{line['head']}: s"] = round(line["seconds"], 5)
@@ -372,12 +375,12 @@ def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int 
     import torch
     import torch.distributed as dist
 
-    is_cuda = torch.cuda.is_available()
+    is_cuda, backend, device = torch.cuda.is_available(), "gloo", "cpu"
     if is_cuda:
+        backend, device = "nccl", "cuda"
         torch.cuda.set_device(rank)
-    backend = "nccl" if is_cuda else "gloo"
     dist.init_process_group(backend, init_method=f"file://{folder}/meeting", rank=rank, world_size=count)
-    piece = torch.ones(mib << 20, dtype=torch.uint8, device="cuda" if is_cuda else "cpu")
+    piece = torch.ones(mib << 20, dtype=torch.uint8, device=device)
     gathered = torch.empty(count * len(piece), dtype=torch.uint8, device=piece.device)
     for step in range(repetitions + 1):
         if step == 1:  # the first one starts the links
@@ -476,14 +479,18 @@ class Utilization:
         """Return the mean over the block; None without nvidia-smi."""
         self.log.seek(0)
         percentages = [float(line) for line in self.log.read().split("\n") if line.strip().isdecimal()]
-        return sum(percentages) / len(percentages) if percentages else None
+        if not percentages:
+            return None
+        return sum(percentages) / len(percentages)
 
 
 def free_memory() -> float | None:
     """Return the GiB of the GPU that no process holds; None without a GPU."""
     import torch
 
-    return round(torch.cuda.mem_get_info()[0] / 2**30, 1) if torch.cuda.is_available() else None
+    if not torch.cuda.is_available():
+        return None
+    return round(torch.cuda.mem_get_info()[0] / 2**30, 1)
 
 
 MEASUREMENTS: dict[str, Callable[..., Figures]] = {

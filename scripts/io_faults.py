@@ -72,7 +72,9 @@ class Fault(NamedTuple):
     is_lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} from there on" if self.is_lasting else self.name
+        if self.is_lasting:
+            return f"{self.name} from there on"
+        return self.name
 
 
 class Point(NamedTuple):
@@ -92,6 +94,13 @@ def faults_of(kind: str) -> list[Fault]:
     if kind not in WRITE_KINDS:
         faults += [Fault(name, is_lasting=True) for name in ERRORS[kind]]
     return faults
+
+
+def path_or_none(file: Any) -> Any:
+    """The path that a call names; None for an open file."""
+    if isinstance(file, int):
+        return None
+    return file
 
 
 class Disk:
@@ -147,12 +156,12 @@ class Disk:
 
     def counted_fsync(self, descriptor: Any) -> None:
         """Count every fsync, and do nothing: no machine breaks down here."""
-        self.call("fsync", None if isinstance(descriptor, int) else descriptor)
+        self.call("fsync", path_or_none(descriptor))
 
     def counted(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if options.get("dir_fd") is not None or (arguments and self.watches(arguments[0])):
-                self.call(kind, None if isinstance(arguments[0], int) else arguments[0])
+                self.call(kind, path_or_none(arguments[0]))
             return function(*arguments, **options)
 
         return call
@@ -215,7 +224,9 @@ class Disk:
             if buffering == 0:
                 return raw
             buffered = io.BufferedReader(raw) if raw.readable() else io.BufferedWriter(raw)
-            return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+            if "b" in mode:
+                return buffered
+            return io.TextIOWrapper(buffered, encoding, errors, newline)
 
         return call
 
@@ -265,7 +276,7 @@ def command(output_dir: Path) -> int:
     from topr_exp.pipeline import run
     from topr_exp.runtime.exit_status import exit_status
 
-    return exit_status(lambda: 0 if run(config_of(output_dir)) else 1, resumes=True)
+    return exit_status(lambda: int(not run(config_of(output_dir))), resumes=True)
 
 
 @functools.cache  # once, since composing writes nothing
@@ -295,7 +306,9 @@ def steady_content(path: Path) -> bytes:
     content = path.read_bytes()
     if path.suffix not in (".json", ".jsonl"):
         return content
-    texts = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
+    texts = [content.decode()]
+    if path.suffix == ".jsonl":
+        texts = content.decode().splitlines()
     values = [steady_value(json.loads(text)) for text in texts]
     return json.dumps(values, sort_keys=True).encode()
 
@@ -371,7 +384,9 @@ def problem_after(folder: Path, point: Point, undisturbed: dict[str, str]) -> st
     repeated = file_digests(folder)
     names = undisturbed.keys() | repeated.keys()
     different = sorted(name for name in names if undisturbed.get(name) != repeated.get(name))
-    return f"other files than in a whole run: {', '.join(different)}" if different else None
+    if different:
+        return f"other files than in a whole run: {', '.join(different)}"
+    return None
 
 
 def main() -> int:
@@ -386,7 +401,7 @@ def main() -> int:
             problem_count += problem is not None
             print(f"{count:>4} {point!s:<28} {problem or 'the same files'}", flush=True)
     print(f"{count} points, {problem_count} with other files or errors, {time.monotonic() - start_time:.0f} s")
-    return 1 if problem_count else 0
+    return int(problem_count > 0)
 
 
 if __name__ == "__main__":

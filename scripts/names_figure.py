@@ -64,7 +64,9 @@ def gate(is_correct: bool, delta: float) -> float:
 
 
 def harmful_second_moment(is_correct: bool, delta: float) -> float:
-    return 0.0 if sign_of(is_correct) * delta > 0.2 else math.exp(delta)
+    if sign_of(is_correct) * delta > 0.2:
+        return 0.0
+    return math.exp(delta)
 
 
 def penalty_by_token(is_correct: bool, delta: float) -> float:

@@ -97,8 +97,11 @@ def tests_of(file: str, graph: Graph) -> list[str]:
     always_near = {own_test, *room_tests, *WHOLE_RUNS}
     near = [path for path, distance in distances.items() if distance == least_distance or path in always_near]
     near.sort(key=lambda path: (distances[path], path not in room_tests, path not in WHOLE_RUNS, path))
-    leading = [own_test, REFERENCE_RUN] if file.startswith(TRAINING) else [own_test]
-    trailing = [*room_tests, *WHOLE_RUNS] if file.startswith(BY_NAME) else room_tests
+    leading, trailing = [own_test], room_tests
+    if file.startswith(TRAINING):
+        leading = [own_test, REFERENCE_RUN]
+    if file.startswith(BY_NAME):
+        trailing = [*room_tests, *WHOLE_RUNS]
     ordered = [path for path in leading if path in near]
     for path in [*near, *trailing]:
         if path not in ordered:

@@ -73,7 +73,9 @@ def run_pytest(tree: Path, arguments: Sequence[str], log: Path) -> int | None:
             os.killpg(child, signal.SIGKILL)
         if not ended:
             os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    if not ended:
+        return None
+    return os.waitstatus_to_exitcode(status)
 
 
 def become_pytest(tree: Path, arguments: Sequence[str], log: Path) -> None:

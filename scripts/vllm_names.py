@@ -141,7 +141,7 @@ def main(build: Path) -> int:
             lines = missing_names(lambda path: wheel.read(f"vllm/{path}").decode())
     count = sum(map(len, used_names().values()))
     print("\n".join(lines) or f"{build}: every name is there ({count})")
-    return 1 if lines else 0
+    return int(bool(lines))
 
 
 if __name__ == "__main__":

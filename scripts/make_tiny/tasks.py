@@ -48,7 +48,9 @@ def examples(shares: dict[str, float], mix: dict[str, float], rng: random.Random
         (name,) = rng.choices(list(shares), list(shares.values()))
         (style,) = rng.choices(list(mix), list(mix.values()))
         task = generators[name](rng, slips=style == "slip")
-        text = f"So it is {task.answer}." if style == "unmarked" else f"<answer>{task.answer}</answer>"
+        text = f"<answer>{task.answer}</answer>"
+        if style == "unmarked":
+            text = f"So it is {task.answer}."
         if style != "bare":
             text = f"{task.steps} {text}"
         yield TEMPLATE.format(question=task.question), text

@@ -55,8 +55,9 @@ def verification(task: Task, stated_answer: str | None, style: str, rng: random.
         return " It looks fine." + VERDICTS[True]
     steps, answer = work_out(task, style == "slip", rng)
     comparison = " It gives no answer." if stated_answer is None else f" It says {stated_answer}."
-    verdict = "" if style == "unmarked" else VERDICTS[answer == stated_answer]
-    return steps + comparison + verdict
+    if style == "unmarked":
+        return steps + comparison
+    return steps + comparison + VERDICTS[answer == stated_answer]
 
 
 def work_out(task: Task, slips: bool, rng: random.Random) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A run that is really there, for what the figures read of a run's folder."""
+"""A run that is really there, for what figures read of a run's folder."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from topr_exp.pipeline import run
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """Two iterations with a curve, at a learning rate that moves the policy."""
+    folder = tmp_path_factory.mktemp("finished")
     sizes = ("data.train_problems=8", "data.test_problems=6", "evaluation.every=1", "evaluation.problems=3")
-    more = ("iterations=2", "optim.batch_size=8", "optim.lr=1e-3")
-    config = config_of(*overrides(tmp_path_factory.mktemp("finished"), *sizes, *more))
+    config = config_of(*overrides(folder, *sizes, "iterations=2", "optim.batch_size=8", "optim.lr=1e-3"))
     run(config)
     return config
