@@ -28,7 +28,8 @@ PACKAGE = section("losses.md", "A package")
 SOURCE = section("problems.md", "A source of problems")
 REWARD = section("graders.md", "A graded reward")
 SAMPLER = section("rollouts.md", "A sampler")
-MODULES = ("soft_topr", "coins", "closeness", "first_words")
+POLICY = section("running.md", "A staleness policy")
+MODULES = ("soft_topr", "coins", "closeness", "first_words", "longest_first")
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def describe(option: Any) -> str:
         return "one of " + ", ".join(choices)
     if dataclasses.is_dataclass(option):
         return "{" + ", ".join(f"{field.name}: ..." for field in dataclasses.fields(option)) + "}"
-    if typing.get_origin(option) is dict:
+    if typing.get_origin(option) is dict or (isinstance(option, type) and issubclass(option, Section)):
         return "{_target_: package.module.name}"
     if typing.get_origin(option) is list:
         if typing.get_args(option) == (str,):
@@ -232,9 +232,9 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
 
 
 def class_path(value: Any) -> str | None:
-    """The `_target_` of a loss, a source of problems or a user's sampler; None for any other settings."""
+    """The `_target_` of a loss, a source, a user's sampler or a staleness policy; None for any other settings."""
     kind = type(value)
-    has_method = any(callable(getattr(kind, name, None)) for name in ("problems", "build_sampler"))
+    has_method = any(callable(getattr(kind, name, None)) for name in ("problems", "build_sampler", "rank"))
     is_target = has_method or hasattr(kind, "needs")
     if is_target:
         return f"{kind.__module__}.{kind.__qualname__}"

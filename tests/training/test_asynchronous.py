@@ -225,6 +225,8 @@ class Simulation:
         if self.schedule.when_stale != "wait":
             complete = [group for group in self.groups if group.is_complete]
             candidates = sorted(complete, key=lambda group: (group.end, group.number))
+        if self.schedule.when_stale == "freshest":
+            candidates.sort(key=lambda group: -group.version)
         batch = candidates[:prompts]
         is_ready = len(batch) == prompts and all(group.is_complete for group in batch)
         return batch if is_ready else None
@@ -238,7 +240,7 @@ class Simulation:
             room = prompts * (schedule.max_lag + 1)
         self.free = 0.0
         while True:
-            if schedule.when_stale == "drop":
+            if schedule.when_stale in ("drop", "freshest"):
                 is_stale = lambda group: group.is_complete and version - group.version > schedule.max_lag
                 self.groups = [group for group in self.groups if not is_stale(group)]
             self.begin(version, room)
@@ -258,7 +260,8 @@ class Simulation:
 
 @pytest.mark.parametrize(("concurrency", "prompts"), [(1, 1), (3, 2), (8, 3), (2, 4)])
 @pytest.mark.parametrize(
-    ("policy", "limit"), [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4)]
+    ("policy", "limit"),
+    [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4), ("freshest", 0), ("freshest", 3)],
 )
 def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts):
     lengths = np.random.default_rng(concurrency).integers(1, 30, size=2000).tolist()
@@ -277,7 +280,7 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurren
         if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
             assert clock.idle["sampler_idle"] * 8 == pytest.approx(free)
         assert limit is None or number - min(group.born for group in batch) <= limit
-        assert policy == "drop" or not dropped
+        assert policy in ("drop", "freshest") or not dropped
 
 
 def with_problems(clock, count):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
+from topr_exp.config.staleness import Drop, FreshestFirst, Keep, StalenessPolicy, Wait
 from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
@@ -50,6 +51,9 @@ def is_lag(lag: int | list[float]) -> bool:
 LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1", is_lag)
 
 
+WhenStale = Literal["keep", "drop", "wait", "freshest"]
+
+
 @dataclass(frozen=True)
 class ScheduleConfig(Section):
     """Schedule of sampling new completions from the policy in training."""
@@ -63,7 +67,8 @@ class ScheduleConfig(Section):
     concurrency: OptionalCount = None  # for lags by length: problems sampled at once
     tokens_per_update: OptionalCount = None  # growth of each completion during an update
     max_lag: Annotated[int | None, at_least(0)] = None  # updates; when_stale says what happens to older completions
-    when_stale: Literal["keep", "drop", "wait"] = "keep"  # completions older than max_lag: train, drop, wait
+    when_stale: WhenStale = "keep"  # completions older than max_lag: train, drop, wait; freshest: drop, youngest first
+    staleness: StalenessPolicy | None = None  # a policy of your own by its _target_, in place of when_stale
     in_flight: bool = False  # completions under way continue with the newest weights; log μ is per token
 
     @property
@@ -79,8 +84,13 @@ class ScheduleConfig(Section):
         yield "lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"
         grows = self.tokens_per_update is not None
         yield "tokens_per_update", grows == by_length, "set where concurrency is, and only there"
-        yield "max_lag", (self.max_lag is None) == keeps, "set where when_stale is drop or wait, and only there"
+        yield "max_lag", (self.max_lag is None) == keeps, "set where when_stale is not keep, and only there"
         yield "when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"
+        yield "when_stale", keeps or self.staleness is None, "keep where staleness is set, which takes its place"
+        yield "staleness", self.staleness is None or by_length, "null unless concurrency is set: lengths say when"
+        if self.staleness is not None and self.prompts is not None and self.concurrency is not None:
+            has_room = self.staleness.room(self.prompts, self.concurrency) >= self.prompts
+            yield "staleness", has_room, f"a policy with room for prompts={self.prompts}"
         yield "in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"
         if self.asynchronous:
             yield "prompts", self.prompts is not None, "1 or more where lag or concurrency is set"
@@ -90,6 +100,17 @@ class ScheduleConfig(Section):
     @property
     def asynchronous(self) -> bool:
         return self.lag is not None or self.concurrency is not None
+
+    @property
+    def policy(self) -> StalenessPolicy:
+        """What is done with completions that wait, where lengths decide."""
+        if self.staleness is not None:
+            return self.staleness
+        if self.max_lag is None:
+            return Keep()
+        if self.when_stale == "wait":
+            return Wait(self.max_lag)
+        return FreshestFirst(self.max_lag) if self.when_stale == "freshest" else Drop(self.max_lag)
 
     @property
     def lags(self) -> list[float]:

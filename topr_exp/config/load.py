@@ -23,6 +23,7 @@ from topr_exp.config.model import SAMPLERS, SamplerConfig
 from topr_exp.config.retired import refuse_retired
 from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
+from topr_exp.config.staleness import StalenessPolicy
 from topr_exp.config.user_code import UserCodeError, import_user_module
 from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
@@ -80,10 +81,29 @@ def build_section(group: str, values: Any) -> Any:
     for key in values if isinstance(values, dict) else ():
         if key not in names:
             raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
+    if group == "schedule" and isinstance(values, dict) and values.get("staleness") is not None:
+        values = values | {"staleness": build_policy(values["staleness"])}
     section = build(schema, values, f"{group}.")
     if group == "algo" and (problem := broken_contract(section)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return section
+
+
+def build_policy(settings: Any) -> StalenessPolicy:
+    """The staleness policy that settings name; ConfigError where they name none."""
+    key = "schedule.staleness"
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{key}={show(settings)}: expected null or {{_target_: package.module.Class}}")
+    target = settings.get("_target_")
+    schema = class_of(f"{key}._target_", target)
+    if not isinstance(schema, type) or not issubclass(schema, StalenessPolicy) or inspect.isabstract(schema):
+        raise ConfigError(
+            f"{key}._target_={target}: not a staleness policy (a dataclass below "
+            "topr_exp.config.staleness.StalenessPolicy with `rank`)"
+        )
+    values = {name: value for name, value in settings.items() if name != "_target_"}
+    policy: StalenessPolicy = build(schema, values, f"{key}.")
+    return policy
 
 
 def loss_of_yaml(path: Path) -> Any:

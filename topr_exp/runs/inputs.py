@@ -130,10 +130,11 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
         for path in source_files(data.completions):
             yield "data.completions", path
     yield from code_of_data(data)
-    for key, settings in (("sampler._target_", config.sampler), ("algo._target_", config.algo)):
+    classes = {"sampler": config.sampler, "algo": config.algo, "schedule.staleness": config.schedule.policy}
+    for key, settings in classes.items():
         code_file = file_of_user_class(settings)
         if code_file is not None:
-            yield key, code_file
+            yield f"{key}._target_", code_file
 
 
 def code_of_data(data: DataConfig) -> Iterator[tuple[str, Path]]:
@@ -160,6 +161,7 @@ def user_packages(config: Config) -> Hashes:
         "algo._target_": type(config.algo).__module__,
         "data._target_": type(config.data).__module__,
         "sampler._target_": type(config.sampler).__module__,
+        "schedule.staleness._target_": type(config.schedule.policy).__module__,
     }
     if isinstance(config.data.grader, dict):
         modules["data.grader._target_"] = config.data.grader_name.rpartition(".")[0]

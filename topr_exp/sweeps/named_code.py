@@ -16,7 +16,9 @@ from topr_exp.schema import plain
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 
-TARGET_KEYS = ("algo._target_", "data._target_", "sampler._target_", "data.grader._target_")  # package.module.name
+TARGET_KEYS = (  # package.module.name
+    "algo._target_", "data._target_", "sampler._target_", "data.grader._target_", "schedule.staleness._target_",
+)  # fmt: skip
 COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
 CLUSTER_KEYS = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
 KEYS = (*TARGET_KEYS, *COMMAND_KEYS)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import MAX_DRAWS
+from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
 from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
@@ -29,6 +30,7 @@ from topr_exp.types import VERDICTS, TOPRError
 QUEUE = "queue.arrow"
 IN_FLIGHT = 1  # in the seeds of continued completions
 ROUNDING = 1e-6  # of the clock, in tokens
+MAX_DROPS = 1000  # batches that a policy may drop before one that it trains on
 
 
 def longest(table: pa.Table) -> int:
@@ -45,6 +47,11 @@ class Group:
     due: float  # the update that trains on them; where lengths decide, the time at which the longest is complete
 
 
+def waiting_group(group: Group, position: int, number: int) -> WaitingGroup:
+    """A group as a policy sees it; position: in the queue; number: of the update."""
+    return WaitingGroup(position, number - group.born, group.due, group.table)
+
+
 @dataclass
 class Usage:
     """Completions of a kind so far."""
@@ -58,6 +65,8 @@ class AsyncRounds(Rounds):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.policy = self.schedule.policy
+        self.may_drop = type(self.policy).drops is not StalenessPolicy.drops
         self.queue: list[Group] = []  # in the order in which they began
         self.begun = 0  # groups so far, where lengths decide
         self.now = 0.0
@@ -79,7 +88,7 @@ class AsyncRounds(Rounds):
             metrics = {"age": float(ages.mean()), "age_q05": low, "age_q50": middle, "age_q95": high}
         if self.schedule.concurrency:
             metrics |= {"virtual_time": self.now, **self.idle}
-        if self.schedule.when_stale == "drop":
+        if self.may_drop:
             self.count_usage(dropped, is_dropped=True)
             self.count_usage(batch, is_dropped=False)
             for kind, usage in sorted(self.usage.items()):
@@ -116,29 +125,29 @@ class AsyncRounds(Rounds):
     def by_length(self, number: int) -> tuple[list[Group], list[Group]]:
         """Let time pass until a batch is ready and while the update is computed; returns the batch and dropped groups.
 
-        wait: groups come in the order in which they began, so few under way that none gets older than `max_lag`. Else
-        the first ready ones, and sampling pauses while as many wait as can be under way; drop: none above `max_lag`.
+        The policy says which groups come first and which are dropped; sampling pauses while no more have room.
         """
         schedule = self.schedule
         assert schedule.prompts is not None
         assert schedule.rounds is not None
-        waits = schedule.when_stale == "wait"
+        assert schedule.concurrency is not None
         if schedule.in_flight:
             self.continue_with_current_weights(number)
-        room = self.room()
+        room = self.policy.room(schedule.prompts, schedule.concurrency)
         dropped: list[Group] = []
         while True:
             dropped += self.drop_stale(number)
+            if len(dropped) > MAX_DROPS * schedule.prompts:
+                raise TOPRError(f"schedule.staleness drops all: {len(dropped)} groups before update {number + 1}")
             self.begin(number, room)
-            order = self.queue if waits else sorted(self.queue, key=lambda group: group.due)
-            batch = order[: schedule.prompts]
-            if len(batch) == schedule.prompts and all(group.due <= self.now for group in batch):
+            batch = self.next_batch(number)
+            if batch:
                 break
             self.pass_time(self.next_end(), number, room, "trainer_idle")
         self.queue = [group for group in self.queue if group not in batch]
         end = self.now + 1
         if number + 1 < schedule.rounds:
-            room -= schedule.prompts if waits else 0
+            room -= schedule.prompts if self.policy.waits else 0
             self.begin(number, room)
             while self.next_end() <= end:
                 self.pass_time(self.next_end(), number, room)
@@ -148,23 +157,27 @@ class AsyncRounds(Rounds):
             self.drawn = [group.table for group in batch]  # the rest of each other group may be drawn again
         return batch, dropped
 
-    def room(self) -> int:
-        """Groups that may be under way or wait at once."""
-        schedule = self.schedule
-        assert schedule.prompts is not None
-        assert schedule.concurrency is not None
-        if schedule.when_stale == "wait" and schedule.max_lag is not None:
-            return schedule.prompts * (schedule.max_lag + 1)
-        return schedule.concurrency + max(schedule.concurrency, schedule.prompts)
+    def next_batch(self, number: int) -> list[Group]:
+        """The groups that the policy trains on next; none while too few of them are complete."""
+        assert self.schedule.prompts is not None
+        ranked = []
+        for position, group in enumerate(self.queue):
+            if self.policy.waits or group.due <= self.now:
+                ranked.append((self.policy.rank(waiting_group(group, position, number)), position))
+        batch = [self.queue[position] for _, position in sorted(ranked)[: self.schedule.prompts]]
+        is_complete = len(batch) == self.schedule.prompts and all(group.due <= self.now for group in batch)
+        return batch if is_complete else []
 
     def drop_stale(self, number: int) -> list[Group]:
-        """Remove complete groups above `max_lag` from the queue, where these are dropped."""
-        limit = self.schedule.max_lag
-        if self.schedule.when_stale != "drop" or limit is None:
-            return []
-        stale = [group for group in self.queue if group.due <= self.now and number - group.born > limit]
-        self.queue = [group for group in self.queue if group not in stale]
-        return stale
+        """Remove the complete groups that the policy drops from the queue."""
+        dropped: list[Group] = []
+        if not self.may_drop:
+            return dropped
+        for position, group in enumerate(self.queue):
+            if group.due <= self.now and self.policy.drops(waiting_group(group, position, number)):
+                dropped.append(group)
+        self.queue = [group for group in self.queue if group not in dropped]
+        return dropped
 
     def next_end(self) -> float:
         """The time at which the next group is complete."""
