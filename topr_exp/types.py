@@ -49,7 +49,7 @@ class Problem:
 class Batch:
     """Input of a loss: B sampled responses, padded on the right to T completion tokens.
 
-    Log-probabilities: float32 or float64, 0 where `mask` is False. Only `logp` (and `vocab_kl`) carry gradients.
+    Log-probabilities: float32 or float64, 0 where `mask` is False. Gradients: of `logp`, `vocab_kl` and `head_logp`.
     """
 
     logp: Tensor  # [B, T] log π(y_t | x, y_<t)
@@ -67,6 +67,8 @@ class Batch:
     old_logp: Tensor | None = None  # [B, T] log π_old: the weights that were μ's, scored by training's forward pass
     ref_logp: Tensor | None = None  # [B, T] log π_ref
     vocab_kl: Tensor | None = None  # [B, T] KL(π(.|x,y_<t) || π_ref(.|x,y_<t)) over the vocabulary, with gradient
+    head_logp: Tensor | None = None  # [B, T, k] log π of the k tokens that the sampler found likeliest, with gradient
+    head_mu_logp: Tensor | None = None  # [B, T, k] log μ of the same, −∞ where one could not be drawn
     signals: dict[str, Tensor] = field(default_factory=dict)  # what the loss's `signals` computed over the global batch
 
 

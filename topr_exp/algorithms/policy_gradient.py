@@ -21,6 +21,7 @@ from topr_exp.algorithms.base import (
     needed,
     reduce_tokens,
 )
+from topr_exp.algorithms.centering import expected_score
 from topr_exp.algorithms.masks import Mask, over_response
 from topr_exp.algorithms.topr import LimitedRatio, Tapered, product, response_mean, weighted_log_prob
 from topr_exp.schema import Rule
@@ -50,6 +51,7 @@ class PolicyGradient(Tapered):
     correction: PositiveOrNull = None  # cap C of the weight min(π_old/μ, C); null: none; needs mu=sampler
     correction_level: Literal["token", "mean", "sum"] = "token"  # span of π_old/μ
     mask: list[Mask] | None = None  # tokens or answers that are dropped: statistic, level, low, high, sides
+    center_scores: bool = False  # subtract what the sampler's error alone would do (`centering`); in your own loop
     renormalize: bool = False  # π is renormalised over what top_k and top_p let the sampler draw; needs mu=sampler
 
     papers: ClassVar = {
@@ -74,6 +76,10 @@ class PolicyGradient(Tapered):
         is_read = self.correction is not None or self.correction_level == "token"
         yield "correction_level", is_read, "token where correction is null: nothing reads it"
         yield "mask", self.mask != [], "null or a list of one mask or more"
+        is_weight_alone = self.correction is None and self.mask is None and not self.renormalize
+        is_centered_alone = is_weight_alone and self.denominator == "sampler"
+        allowed = "false with a mask, a correction, renormalize or denominator=old, which its head has no numbers for"
+        yield "center_scores", is_centered_alone or not self.center_scores, allowed
 
     @property
     def needs(self) -> frozenset[str]:
@@ -82,11 +88,13 @@ class PolicyGradient(Tapered):
             needs.add("old_logp")
         if self.renormalize:
             needs.add("kept")
+        if self.center_scores:
+            needs.add("head")
         return frozenset(needs)
 
     @property
     def needs_mu(self) -> bool:
-        is_plain = self.rule == "clip" and self.mask is None and self.correction is None
+        is_plain = self.rule == "clip" and self.mask is None and self.correction is None and not self.center_scores
         return super().needs_mu or not is_plain
 
     @property
@@ -118,6 +126,8 @@ class PolicyGradient(Tapered):
             total = ppo_objective(ratio, product(weight, advantage), batch)
         else:
             total = weighted_log_prob(weight, advantage, batch)
+        if self.center_scores:
+            total = total - self._expected_total(ratio, weight, advantage, batch)
         metrics = ratio.metrics(weight, batch) | factor_metrics
         if self.ratio == "sequence" and self.rule == "clip" and not factor_metrics:
             metrics["objective"] = product(ratio.taper, advantage)
@@ -127,6 +137,27 @@ class PolicyGradient(Tapered):
         if self.denominator == "sampler" or batch.old_logp is None:
             return batch.mu_logp
         return batch.old_logp
+
+    def _expected_total(self, ratio: LimitedRatio, weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
+        """A Σ_t E_q[w s] of each response, [B], as a term with that gradient.
+
+        Of the ratio of a token or a prefix each token of the head has its own weight, so that a constant A has no
+        drift. A weight of the whole response multiplies E_q[s]: exact where its limits are equal.
+        """
+        if ratio.log_ratio.ndim == 1:
+            term = expected_score(batch, unweighted)
+            slope = weight.masked_fill(ratio.is_outside, 0.0) if self.rule == "ppo" else weight
+            return product(slope, advantage) * masked(term, batch).sum(1)
+        earlier = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)  # of a prefix, without token t
+
+        def log_weight(log_ratio: Tensor) -> Tensor:
+            whole = log_ratio + earlier[..., None]
+            limited = LimitedRatio(whole, ratio.log_low[..., None], ratio.log_high[..., None])
+            if self.rule == "ppo":
+                return whole.masked_fill(limited.is_outside, -math.inf)
+            return limited.log_weight
+
+        return advantage * masked(expected_score(batch, log_weight), batch).sum(1)
 
     def _log_correction(self, batch: Batch, cap: float) -> Tensor:
         """log min(π_old/μ, cap), [B, T], or [B, 1] of the response."""
@@ -152,12 +183,17 @@ def ppo_objective(ratio: LimitedRatio, value: Tensor, batch: Batch) -> Tensor:
 
     value: M c w A, [B], or [B, 1] or [B, T] by token.
     """
-    is_outside = (ratio.log_ratio < ratio.log_low) | (ratio.log_ratio > ratio.log_high)
+    is_outside = ratio.is_outside
     if value.ndim == 1:
         logp = log_prob(batch)
         return value + value.masked_fill(is_outside, 0.0) * (logp - logp.detach())
     slope = value.masked_fill(as_column(is_outside), 0.0)
     return masked(value + slope * (batch.logp - batch.logp.detach()), batch).sum(1)
+
+
+def unweighted(log_ratio: Tensor) -> Tensor:
+    """log 1 of each ratio."""
+    return log_ratio.new_zeros(log_ratio.shape)
 
 
 def as_column(values: Tensor) -> Tensor:

@@ -139,6 +139,10 @@ class LimitedRatio:
         return self.log_ratio.clamp(self.log_low, self.log_high)
 
     @property
+    def is_outside(self) -> Tensor:
+        return (self.log_ratio < self.log_low) | (self.log_ratio > self.log_high)
+
+    @property
     def taper(self) -> Tensor:
         return taper(self.log_ratio, self.log_low, self.log_high)
 

@@ -269,6 +269,11 @@ def sampling(config: Config) -> Iterator[Rule]:
     """Only transformers can be changed on purpose, and say which tokens could be drawn."""
     if config.sampler.name != "hf":
         yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
+    if "head" in config.algo.needs:
+        raise ValueError(
+            f"algo={config.algo.name} needs the head of the sampler's distribution, which no run notes: it is for a "
+            "loop of your own (topr_exp.batch_from_logits), without algo.center_scores it trains here"
+        )
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
         yield from fixed(config, KEEPS, why)

@@ -133,12 +133,16 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     group: Tensor | None = None,
     old_logp: Tensor | None = None,
     ref_logp: Tensor | None = None,
+    sampler_logits: Tensor | None = None,
+    head_size: int | None = None,
 ) -> Batch:
     """A `Batch` from a causal language model's logits, with their gradient.
 
     logits, input_ids, completion_mask: as in `completion_logprobs`, which gives mu_logp, old_logp and ref_logp [B, T]
     from another model's logits. mu_logp: None for completions of the model as it is. reward: [B]. positive: [B] bool,
     default reward > 0. group: [B] whole numbers, equal for completions of one prompt, all of which are in this batch.
+    sampler_logits: [B, S, V] of the model that drew the completions, for losses that need "head"; head_size: tokens of
+    the head, the likeliest ones; None: all V.
     """
     import torch
 
@@ -161,9 +165,32 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
         old_logp=None if old_logp is None else old_logp.detach(),
         ref_logp=None if ref_logp is None else ref_logp.detach(),
     )
+    if sampler_logits is not None:
+        batch = replace(batch, **head_fields(logits, sampler_logits, completion_mask, mask, head_size))
     if group is None:
         return batch
     return replace(batch, **group_fields(group, batch.reward))
+
+
+def head_fields(
+    logits: Tensor, sampler_logits: Tensor, completion_mask: Tensor, mask: Tensor, head_size: int | None
+) -> dict[str, Any]:
+    """The fields of a batch with both policies' log-probabilities of the sampler's likeliest tokens, [B, T, k]."""
+    if sampler_logits.shape != logits.shape:
+        raise TOPRError(f"sampler_logits must be of shape {list(logits.shape)}; got {list(sampler_logits.shape)}")
+    size = logits.shape[-1] if head_size is None else head_size
+    if not 1 <= size <= logits.shape[-1]:
+        raise TOPRError(f"head_size must be 1 to {logits.shape[-1]}, the vocabulary; got {head_size}")
+    import torch
+
+    sampled = completion_mask.bool()[:, 1:]
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    sampler_logp, head = sampler_logits.detach()[:, :-1][sampled].to(dtype).log_softmax(-1).topk(size)
+    logp = logits[:, :-1][sampled].to(dtype).log_softmax(-1).gather(-1, head)
+    fields = {}
+    for name, values in {"head_logp": logp, "head_mu_logp": sampler_logp}.items():
+        fields[name] = values.new_zeros((*mask.shape, size)).masked_scatter(mask[..., None], values)
+    return fields
 
 
 def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:

@@ -1,0 +1,189 @@
+"""Score centering by enumeration: under a sampler that is not the policy a constant advantage has no drift."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import topr_exp
+from tests.algorithms.tabular_policies import (
+    LOGITS,
+    MASK,
+    STATES,
+    Case,
+    all_groups,
+    load,
+    probability,
+    rng,
+    token_score,
+)
+from tests.conftest import config_of
+from topr_exp.types import Batch, ConfigError, TOPRError
+
+NAIVE = {"a_pos": 1, "b_pos": 1, "a_neg": 1, "b_neg": 1}
+IS = {"a_pos": 0, "b_pos": float("inf"), "a_neg": 0, "b_neg": float("inf")}
+TIS = {"a_pos": 0, "b_pos": 1, "a_neg": 0, "b_neg": 1}
+TOPR = {"a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1}
+GRPO = {"a_pos": 0, "b_pos": 1.2, "a_neg": 0.8, "b_neg": float("inf"), "rule": "ppo"}
+
+
+def centered(case: Case, k: int = 3) -> Batch:
+    """The batch of a case with the head of its sampler's k likeliest tokens."""
+    states = torch.tensor(STATES[case.y])
+    logp = case.theta.reshape(3, 3).log_softmax(1)[states]
+    mu_logp, head = torch.tensor(case.mu).reshape(3, 3).log_softmax(1)[states].topk(k)
+    return case.batch(head_logp=logp.gather(-1, head), head_mu_logp=mu_logp)
+
+
+def drift(loss: Any, advantage: float, k: int = 3, seed: int = 0) -> np.ndarray:
+    """∇ of the expected loss over all responses of a sampler, of which each has the same reward, [9]."""
+    logits, mu = rng(seed).normal(size=(2, LOGITS))
+    case, weight = all_groups(logits, mu, 1, np.full(7, advantage), mu=mu)
+    total = (torch.tensor(weight) * loss(centered(case, k)).loss).sum()
+    (gradient,) = torch.autograd.grad(total, case.theta)
+    return gradient.numpy()
+
+
+def policy_gradient(**settings: Any) -> Any:
+    return load("policy_gradient", length_normalize=False, **settings)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("ratio", ["token", "prefix"])
+@pytest.mark.parametrize("limits", [NAIVE, TIS, TOPR, GRPO], ids=["naive", "tis", "topr", "grpo"])
+def test_a_constant_advantage_has_no_drift(limits: dict[str, Any], ratio: str, advantage: float) -> None:
+    plain = drift(policy_gradient(ratio=ratio, **limits), advantage)
+    exact = drift(policy_gradient(ratio=ratio, center_scores=True, **limits), advantage)
+
+    assert np.abs(plain).max() > 1e-2
+    assert np.abs(exact).max() < 1e-12
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "geometric"])
+def test_equal_limits_have_no_drift_at_any_ratio(ratio: str) -> None:
+    exact = drift(policy_gradient(ratio=ratio, center_scores=True, **NAIVE), -1.0)
+
+    assert np.abs(exact).max() < 1e-12
+
+
+def test_a_weight_of_the_whole_response_leaves_a_drift() -> None:
+    exact = drift(policy_gradient(ratio="sequence", center_scores=True, **TOPR), -1.0)
+
+    assert np.abs(exact).max() > 1e-3
+
+
+@pytest.mark.parametrize("ratio", ["token", "prefix"])
+def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio: str) -> None:
+    case, weight = all_groups(*rng(1).normal(size=(2, LOGITS)), 1, np.array([1.0, -1, 1, -1, -1, 1, 1]))
+    case = dataclasses.replace(case, mu=rng(2).normal(size=LOGITS))
+    gradients = []
+    for center_scores in (False, True):
+        loss = policy_gradient(ratio=ratio, center_scores=center_scores, **IS)
+        total = (torch.tensor(weight) * loss(centered(case)).loss).sum()
+        gradients.append(torch.autograd.grad(total, case.theta)[0].numpy())
+
+    assert gradients[0] == pytest.approx(gradients[1], abs=1e-12)
+
+
+def test_the_gradient_of_one_response_by_hand() -> None:
+    """−A Σ_t (s_t − Σ_v q_v s_v), with the scores of a softmax written out."""
+    logits, mu = rng(3).normal(size=(2, LOGITS))
+    case, weight = all_groups(logits, mu, 1, np.array([1.0, 2, 0, -1, 0.5, 3, 1]), mu=mu)
+    gradient = expected_gradient_of(case, weight, policy_gradient(ratio="sequence", center_scores=True, **NAIVE))
+    policy, sampler = (np.exp(table) / np.exp(table).sum(1, keepdims=True) for table in (
+        logits.reshape(3, 3), mu.reshape(3, 3)
+    ))  # fmt: skip
+    expected = np.zeros((3, 3))
+    for response, reward in enumerate(case.reward):
+        scores = token_score(logits)[response].sum(0).reshape(3, 3)
+        for state in STATES[response][MASK[response]]:
+            scores[state] -= sampler[state] - policy[state]  # Σ_v q_v (e_v − p)
+        expected -= probability(mu)[response] * reward * scores
+
+    assert gradient == pytest.approx(expected.reshape(-1), abs=1e-12)
+
+
+def expected_gradient_of(case: Case, weight: np.ndarray, loss: Any) -> np.ndarray:
+    total = (torch.tensor(weight) * loss(centered(case)).loss).sum()
+    (gradient,) = torch.autograd.grad(total, case.theta)
+    return gradient.numpy()
+
+
+@pytest.mark.parametrize("settings", [{"ratio": "sequence", **NAIVE}, {"ratio": "token", **TIS}], ids=["naive", "tis"])
+def test_a_tail_in_proportion_to_the_policy_makes_a_head_exact(settings: dict[str, Any]) -> None:
+    """Of three tokens the head has one; outside it the sampler is the policy times α at each state."""
+    logits = rng(4).normal(size=LOGITS)
+    sampler = np.exp(logits.reshape(3, 3))
+    sampler /= sampler.sum(1, keepdims=True)
+    sampler[:, 0] += 2.0  # the likeliest token of every state
+    case, weight = all_groups(logits, logits, 1, np.ones(7), mu=np.log(sampler).reshape(-1))
+    loss = policy_gradient(center_scores=True, **settings)
+    total = (torch.tensor(weight) * loss(centered(case, k=1)).loss).sum()
+    (gradient,) = torch.autograd.grad(total, case.theta)
+
+    assert gradient.abs().max() < 1e-12
+
+
+def test_padding_and_the_split_of_a_batch_change_nothing() -> None:
+    case, _ = all_groups(*rng(5).normal(size=(2, LOGITS)), 1, np.array([1.0, -1, 1, -1, -1, 1, 1]))
+    case = dataclasses.replace(case, mu=rng(6).normal(size=LOGITS))
+    loss, batch = policy_gradient(ratio="token", center_scores=True, **TOPR), centered(case)
+    padding = ~batch.mask[..., None]
+    filled = dataclasses.replace(
+        batch, head_logp=batch.head_logp.masked_fill(padding, -3.0), head_mu_logp=batch.head_mu_logp + padding * -2.0
+    )
+    rows = {name: getattr(batch, name)[:3] for name in ("logp", "mu_logp", "mask", "reward", "positive")}
+    part = Batch(**rows, head_logp=batch.head_logp[:3], head_mu_logp=batch.head_mu_logp[:3])
+
+    assert torch.equal(loss(filled).loss, loss(batch).loss)
+    assert torch.equal(loss(part).loss, loss(batch).loss[:3])
+
+
+def test_a_token_that_could_not_be_drawn_has_no_part() -> None:
+    case, _ = all_groups(*rng(7).normal(size=(2, LOGITS)), 1, np.ones(7))
+    batch = centered(case)
+    cut = batch.head_mu_logp[..., :2].log_softmax(-1)
+    minus_infinity = torch.full_like(batch.head_mu_logp[..., :1], -torch.inf)
+    with_undrawable = dataclasses.replace(batch, head_mu_logp=torch.cat([cut, minus_infinity], -1))
+    without = dataclasses.replace(batch, head_logp=batch.head_logp[..., :2], head_mu_logp=cut)
+    loss = policy_gradient(ratio="token", center_scores=True, **IS)
+
+    assert loss(with_undrawable).loss.isfinite().all()
+    assert torch.allclose(loss(with_undrawable).loss, loss(without).loss, atol=1e-14)
+
+
+# ---- where it can be used
+
+
+def test_a_loop_of_ones_own_has_the_head_of_the_sampler() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, sampler_logits = torch.randn(2, 2, 5, 7, generator=generator, dtype=torch.float64)
+    ids = torch.randint(7, (2, 5), generator=generator)
+    mask = torch.tensor([[False, False, True, True, True], [False, True, True, False, False]])
+    loss = topr_exp.loss("topr", ratio="token", center_scores=True)
+    mu_logp = topr_exp.completion_logprobs(sampler_logits, ids, mask)
+    options = {"mu_logp": mu_logp, "reward": torch.tensor([1.0, -1.0]), "sampler_logits": sampler_logits}
+
+    whole_vocabulary = topr_exp.batch_from_logits(logits, ids, mask, **options)
+    head = topr_exp.batch_from_logits(logits, ids, mask, **options, head_size=2)
+
+    assert loss.needs == {"head"}
+    assert whole_vocabulary.head_logp.exp().sum(-1)[whole_vocabulary.mask] == pytest.approx(1)
+    assert torch.equal(head.head_mu_logp, whole_vocabulary.head_mu_logp[..., :2])
+    assert loss(head).loss.isfinite().all()
+    with pytest.raises(TOPRError, match=r"^head_size must be 1 to 7, the vocabulary; got 8$"):
+        topr_exp.batch_from_logits(logits, ids, mask, **options, head_size=8)
+    with pytest.raises(TOPRError, match=r"^Batch\.head_logp is missing"):
+        loss(dataclasses.replace(whole_vocabulary, head_logp=None))
+
+
+def test_a_run_refuses_it() -> None:
+    with pytest.raises(ConfigError, match=r"^algo=topr needs the head of the sampler's distribution, which no run"):
+        config_of("algo=topr", "algo.center_scores=true", "mu=sampler")
+
+
+def test_it_is_refused_beside_what_its_head_has_no_numbers_for() -> None:
+    with pytest.raises(ConfigError, match=r"^algo\.center_scores must be false with a mask, a correction"):
+        policy_gradient(center_scores=True, correction=2.0)
