@@ -1,7 +1,8 @@
 """`python -m reproduce [FIGURE ...] [KEY=VALUE ...]`: run, draw and write the papers' figures.
 
-Without FIGURE, all of them. KEY=VALUE applies to every experiment, for example seed=0. Runs are in outputs/paper; each
-is computed once for all figures, and the same command resumes. FOLDER gets each figure's numbers (JSON), picture (PNG)
+`python -m reproduce bench` is another command: any loss's row in one table. Without FIGURE, all of them. KEY=VALUE
+applies to every experiment, for example seed=0. Runs are in outputs/paper; each is computed once for all figures, and
+the same command resumes. FOLDER gets each figure's numbers (JSON), picture (PNG)
 and a section of README.md; results of other runs in it stay.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -98,9 +100,14 @@ def make_figures(options: argparse.Namespace) -> int:
     return code
 
 
+def is_of_repository(out: Path) -> bool:
+    """True for the folder of the records that the repository holds."""
+    return out.resolve() == ROOT / RESULTS
+
+
 def refuse_changed_code(out: Path) -> None:
     """Raise ConfigError where records for the repository would come from code that no commit has."""
-    if out.resolve() != ROOT / RESULTS or not (ROOT / ".git").exists():
+    if not is_of_repository(out) or not (ROOT / ".git").exists():
         return
     status = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
     lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -170,4 +177,7 @@ def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> li
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["bench"]:
+        del sys.argv[1]
+        runpy.run_module("reproduce.bench", run_name="__main__", alter_sys=True)
     sys.exit(main())

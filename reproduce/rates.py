@@ -58,12 +58,12 @@ class Trial(NamedTuple):
 # ---- choices
 
 
-def missing_trials(tried: Tried, first: float = FIRST) -> list[Trial]:
-    """The runs that a choice lacks; none where it is made. first: the rate to begin with."""
+def missing_trials(tried: Tried, first: float = FIRST, reach: int = 1) -> list[Trial]:
+    """The runs that a choice lacks; none where it is made. first: the rate to begin with, and `reach` on each side."""
     on_grid = {rate: tried[rate] for rate in GRID if rate in tried}
-    start = GRID[min(max(GRID.index(first), 1), len(GRID) - 2)]
+    start = GRID[min(max(GRID.index(first), reach), len(GRID) - 1 - reach)]
     leader = leading_rate(on_grid) if on_grid else start
-    untried = {*neighbourhood(start), *neighbourhood(leader)} - tried.keys()
+    untried = {*neighbourhood(start, reach), *neighbourhood(leader)} - tried.keys()
     if not untried:
         second_trials = missing_second_trials(on_grid)
         if second_trials:
@@ -203,12 +203,17 @@ def read_request(options: argparse.Namespace) -> Request:
     overrides = [word for word in options.figures if "=" in word]
     if len(overrides) == len(options.figures):
         raise ConfigError("name the figures whose learning rates are to be chosen")
-    for word in overrides:
-        if word.startswith("cluster=") and word != "cluster=local":
-            raise ConfigError(f"{word}: only cluster=local chooses rates, since each choice waits for its runs")
+    refuse_other_clusters(overrides)
     figures = choose_figures(FIGURES, options)
     one_run = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
     return Request(figures, options.full, [*overrides, *one_run], options.jobs, True, options.out)
+
+
+def refuse_other_clusters(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a cluster whose jobs end after the command that starts them."""
+    for word in overrides:
+        if word.startswith("cluster=") and word != "cluster=local":
+            raise ConfigError(f"{word}: only cluster=local chooses rates, since each choice waits for its runs")
 
 
 class Results:

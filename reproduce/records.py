@@ -33,7 +33,7 @@ KEYS_OF_LOSSES = (
     "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
     "optim.reduction", "optim.whole_groups", "data.turns", "data.choices", "algo.correction", "algo.denominator",
     "algo.mask", "algo.rule", "algo.renormalize", "schedule.lag", "schedule.concurrency", "schedule.tokens_per_update",
-    "schedule.max_lag", "schedule.when_stale", "sampler.mismatch.weights",
+    "schedule.max_lag", "schedule.when_stale", "sampler.mismatch.weights", "sampler.mismatch.logits_noise",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -84,6 +84,7 @@ def usual_values(algo: str) -> dict[str, Any]:
     values = {
         "schedule.when_stale": "keep",
         "sampler.mismatch.weights": "none",
+        "sampler.mismatch.logits_noise": 0.0,
         "optim.reduction": "sequences",
         "optim.whole_groups": False,
     }

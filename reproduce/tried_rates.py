@@ -20,10 +20,10 @@ SEARCH_KEYS = ("seed", "sampler.seed", "data.test_split", RATE)  # settings in w
 Tried = dict[float, list[float]]  # pass@1 in percent by rate: of the first seed, or of both
 
 
-def neighbourhood(rate: float) -> tuple[float, ...]:
-    """A rate of the grid and its neighbours."""
+def neighbourhood(rate: float, reach: int = 1) -> tuple[float, ...]:
+    """A rate of the grid and its neighbours, `reach` on each side."""
     index = GRID.index(rate)
-    return GRID[max(index - 1, 0) : index + 2]
+    return GRID[max(index - reach, 0) : index + reach + 1]
 
 
 def best_rate(tried: Tried) -> float:

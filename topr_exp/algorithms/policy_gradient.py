@@ -148,13 +148,13 @@ class PolicyGradient(Tapered):
             term = expected_score(batch, unweighted)
             slope = weight.masked_fill(ratio.is_outside, 0.0) if self.rule == "ppo" else weight
             return product(slope, advantage) * masked(term, batch).sum(1)
-        earlier = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)  # of a prefix, without token t
+        prefix_log_ratio = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)  # before token t
 
         def log_weight(log_ratio: Tensor) -> Tensor:
-            whole = log_ratio + earlier[..., None]
-            limited = LimitedRatio(whole, ratio.log_low[..., None], ratio.log_high[..., None])
+            log_ratio = log_ratio + prefix_log_ratio[..., None]
+            limited = LimitedRatio(log_ratio, ratio.log_low[..., None], ratio.log_high[..., None])
             if self.rule == "ppo":
-                return whole.masked_fill(limited.is_outside, -math.inf)
+                return log_ratio.masked_fill(limited.is_outside, -math.inf)
             return limited.log_weight
 
         return advantage * masked(expected_score(batch, log_weight), batch).sum(1)

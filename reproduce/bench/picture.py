@@ -1,0 +1,65 @@
+"""The bench's picture: losses by conditions, coloured by the difference to TOPR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reproduce.bench.conditions import REFERENCE
+from reproduce.panels import PERCENT, empty_grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+    from reproduce.bench.scores import Place, Score
+
+COLORS = "PuOr"  # orange below TOPR, purple above; to be told apart by colour-blind readers
+LARGEST = 30.0  # points at which a colour is full
+MISSING_COLOR = "0.9"
+CELL_WIDTH, CELL_HEIGHT, LABELS_WIDTH, LABELS_HEIGHT = 0.6, 0.28, 3.6, 1.4  # inches
+
+
+def draw_bench(scores: Mapping[Place, Score], rows: Sequence[str], conditions: Sequence[str]) -> Drawing:
+    """A heat map with a number in each cell, and a mark after those that are undecided."""
+    width = LABELS_WIDTH + CELL_WIDTH * len(conditions)
+    height = LABELS_HEIGHT + CELL_HEIGHT * len(rows)
+    drawing, [[ax]] = empty_grid(1, width=width, height=height)
+    points = np.full((len(rows), len(conditions)), np.nan)
+    for (row, condition), score in scores.items():
+        i, j = rows.index(row), conditions.index(condition)
+        points[i, j] = points_above(row, score)
+        ax.text(j, i, cell_label(score), ha="center", va="center", fontsize=6, color=text_color(points[i, j]))
+    ax.set_facecolor(MISSING_COLOR)
+    image = ax.imshow(points, cmap=COLORS, vmin=-LARGEST, vmax=LARGEST, aspect="auto")
+    drawing.colorbar(image, ax=ax)
+    ax.set_title("pass@1 − TOPR's, points   (?: undecided, †: a collapsed seed)", fontsize=8, loc="left")
+    ax.set_xticks(range(len(conditions)), conditions, rotation=45, ha="right", fontsize=7)
+    ax.set_yticks(range(len(rows)), rows, fontsize=7)
+    ax.grid(visible=False)
+    return drawing
+
+
+def points_above(row: str, score: Score) -> float:
+    """A cell's difference to TOPR, in points; not a number where there is none."""
+    if score.difference is not None:
+        return PERCENT * score.difference.value
+    return 0.0 if row == REFERENCE and score.runs else float("nan")
+
+
+def cell_label(score: Score) -> str:
+    """The number of a cell with its marks: TOPR's own in brackets, a dash where there is none."""
+    if score.difference is not None:
+        mark = "" if score.is_decided else "?"
+        label = f"{PERCENT * score.difference.value:+.0f}{mark}"
+    elif score.runs:
+        label = f"({PERCENT * score.runs.mean():.0f})"
+    else:
+        label = "–"
+    return label + "†" * score.collapsed
+
+
+def text_color(points: float) -> str:
+    """White on dark cells."""
+    return "white" if abs(points) > 0.6 * LARGEST else "black"

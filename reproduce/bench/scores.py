@@ -1,0 +1,79 @@
+"""Scores of the bench: what each loss did in each condition, and its difference to TOPR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from reproduce.bench.cells import REPORTED_SEEDS
+from reproduce.bench.conditions import REFERENCE
+from reproduce.claims import Claim, holm, is_above
+from reproduce.groups import RATE
+from reproduce.selection import Record, Runs, collapsed_seeds
+from topr_exp.report import Interval, difference
+
+
+class Place(NamedTuple):
+    """A cell by the names of its row and its condition."""
+
+    row: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a loss did in a condition."""
+
+    runs: Runs  # of the reported seeds
+    rate: float | None = None
+    collapsed: int = 0  # seeds
+    difference: Interval | None = None  # to TOPR; None: it has no runs here, or is TOPR
+    claim: Claim | None = None  # that it ends above TOPR
+    note: str = ""  # why there is no number
+
+    @property
+    def is_decided(self) -> bool:
+        return self.claim is not None and self.claim.holds is not None and not self.claim.left_open
+
+
+def score_cells(stored: Mapping[str, Any]) -> dict[Place, Score]:
+    """The scores of a bench's records, with Holm's correction over all differences."""
+    scores = {place: score_runs(cell_records) for place, cell_records in reported_records(stored["runs"]).items()}
+    for row, note in stored["rows"].items():
+        for condition, reason in note["without"].items():
+            scores[Place(row, condition)] = Score(Runs([]), note=reason)
+    compared = {}
+    for place, score in scores.items():
+        reference = scores.get(Place(REFERENCE, place.condition))
+        if place.row != REFERENCE and score.runs and reference is not None and reference.runs:
+            compared[place] = compare(place, score, reference)
+    claims = holm([score.claim for score in compared.values() if score.claim is not None])
+    for (place, score), claim in zip(compared.items(), claims, strict=True):
+        scores[place] = replace(score, claim=claim)
+    return scores
+
+
+def reported_records(records: Iterable[Record]) -> dict[Place, list[Record]]:
+    """The records of the reported seeds, by cell."""
+    records_of_place: dict[Place, list[Record]] = {}
+    for record in records:
+        settings = record["settings"]
+        if settings["seed"] in REPORTED_SEEDS:
+            place = Place(settings["row"], settings["condition"])
+            records_of_place.setdefault(place, []).append(record)
+    return records_of_place
+
+
+def compare(place: Place, score: Score, reference: Score) -> Score:
+    """A score with its difference to TOPR's."""
+    text = f"{place.condition}: {place.row} ends above {REFERENCE}"
+    interval = difference(reference.runs, score.runs)
+    return replace(score, difference=interval, claim=is_above(text, score.runs, reference.runs))
+
+
+def score_runs(cell_records: Sequence[Record]) -> Score:
+    """The score of a cell by its records alone; those of runs that were not finite have no counts."""
+    runs = Runs(record for record in cell_records if "of_problems" in record["final"])
+    collapsed = sum(collapsed_seeds(runs)) + len(cell_records) - len(runs)
+    return Score(runs, cell_records[0]["settings"][RATE], collapsed)

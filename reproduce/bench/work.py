@@ -1,0 +1,140 @@
+"""The work on a row of the bench: runs what its cells lack and keeps the records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduce import records
+from reproduce.bench.cells import Cell, error_of, read_cell_record
+from reproduce.bench.conditions import Row
+from reproduce.rates import Trial
+from reproduce.tried_rates import best_rate
+from topr_exp import ConfigError, Job
+
+RUNS_BETWEEN_RECORDS = 6  # for each run at once
+Launcher = Callable[[Sequence[Job], Sequence[str]], int]
+
+
+class BenchFile:
+    """The records of all rows, and notes on each: seconds that it took, and why a cell has no number."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        stored = records.read(path)
+        self.by_identity = records.records_by_identity(stored)
+        self.notes: dict[str, Any] = stored["extra"].get("rows", {})
+
+    def note(self, row: Row) -> dict[str, Any]:
+        """The notes on a row, to be changed."""
+        note: dict[str, Any] = self.notes.setdefault(row.name, {"seconds": 0.0, "without": {}})
+        return note
+
+    def forget_outdated(self, cell: Cell) -> None:
+        """Drop records of a cell that its number no longer rests on: another rate's, or of other conditions."""
+        place = {"row": cell.row.name, "condition": cell.condition.name}
+        identities = {cell.identity(trial) for trial in cell.trials(self.by_identity)}
+        outdated = []
+        for identity, record in self.by_identity.items():
+            is_of_cell = place.items() <= record["settings"].items()
+            if is_of_cell and identity not in identities:
+                outdated.append(identity)
+        for identity in outdated:
+            del self.by_identity[identity]
+
+    def stored(self) -> dict[str, Any]:
+        return {"runs": list(self.by_identity.values()), "rows": self.notes}
+
+    def write(self) -> None:
+        records.write(self.path, self.by_identity.values(), {"rows": self.notes})
+
+
+class RowWork:
+    """The work on a row: runs what its cells lack, a chunk at a time, and records it."""
+
+    def __init__(self, row: Row, cells: Sequence[Cell], bench: BenchFile, parallel_runs: int, launch: Launcher) -> None:
+        self.row, self.bench, self.parallel_runs, self.launch = row, bench, parallel_runs, launch
+        self.cells = self.possible_cells(cells)
+        self.failed: set[Cell] = set()
+
+    def possible_cells(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells whose runs can be composed, the others noted; ConfigError where none can."""
+        refusals: dict[str, ConfigError] = {}
+        possible = []
+        for cell in cells:
+            try:
+                assert cell.settings
+            except ConfigError as error:
+                refusals[cell.condition.name] = error
+            else:
+                possible.append(cell)
+        if not possible:
+            raise next(iter(refusals.values()))
+        without = self.bench.note(self.row)["without"]
+        for cell in cells:
+            without.pop(cell.condition.name, None)
+        for name, refusal in refusals.items():
+            without[name] = str(refusal)
+            print(f"{self.row.name}, {name}: left out; {refusal}", flush=True)
+        return possible
+
+    def run(self) -> int:
+        """Run until no cell lacks anything; returns the exit code, at once where a signal stopped a sweep."""
+        while True:
+            began = time.monotonic()
+            missing = self.missing_runs()
+            self.bench.write()
+            if not missing:
+                return int(bool(self.failed))
+            chunk = missing[: RUNS_BETWEEN_RECORDS * self.parallel_runs]
+            code = self.run_chunk(chunk)
+            self.bench.note(self.row)["seconds"] += round(time.monotonic() - began, 1)
+            self.bench.write()
+            if code > 2:
+                return code
+
+    def run_chunk(self, runs: Sequence[tuple[Cell, Trial]]) -> int:
+        """Run some runs as one sweep and record them; returns its exit code."""
+        trials_of_cell: dict[Cell, list[Trial]] = {}
+        for cell, trial in runs:
+            trials_of_cell.setdefault(cell, []).append(trial)
+        folder_of_run: dict[tuple[Cell, Trial], Path] = {}
+        job_of_folder: dict[Path, Job] = {}  # of the smallest runs some are the same
+        for cell, trials in trials_of_cell.items():
+            for trial, job in cell.jobs(trials).items():
+                folder_of_run[cell, trial] = job.config.folder
+                job_of_folder[job.config.folder] = job
+        code = self.launch(list(job_of_folder.values()), self.cells[0].words)
+        for (cell, trial), folder in folder_of_run.items():
+            self.take_record(cell, trial, folder, is_stopped=code > 2)
+        return code
+
+    def missing_runs(self) -> list[tuple[Cell, Trial]]:
+        """The runs that cells lack; records that no cell needs any more are dropped."""
+        runs = []
+        for cell in self.cells:
+            if cell in self.failed:
+                continue
+            self.bench.forget_outdated(cell)
+            runs += [(cell, trial) for trial in cell.missing(self.bench.by_identity)]
+        return runs
+
+    def take_record(self, cell: Cell, trial: Trial, folder: Path, *, is_stopped: bool) -> None:
+        """Record a run that ended; note the error of one that failed for another reason than its rate."""
+        record = read_cell_record(cell, trial, folder)
+        if record is not None:
+            self.bench.by_identity[cell.identity(trial)] = record
+        elif not is_stopped:
+            self.failed.add(cell)
+            error = error_of(folder) or f"{folder} did not end"
+            self.bench.note(self.row)["without"][cell.condition.name] = error
+
+    def print_cells(self) -> None:
+        """Say which runs each cell lacks, as RATE/SEED; or its rate, where it is complete."""
+        for cell in self.cells:
+            recorded = self.bench.by_identity
+            missing = [f"{trial.rate:g}/{trial.seed}" for trial in cell.missing(recorded)]
+            state = f"lacks {' '.join(missing)}" if missing else f"{best_rate(cell.tried(recorded)):g}"
+            print(f"{self.row.name:40} {cell.condition.name:14} {state}", flush=True)

@@ -1,0 +1,223 @@
+"""The bench: its rows are the documents' losses, a bench that broke off goes on, and a cell says why it is empty."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reproduce.bench.__main__ import cells_of_row, make_bench, parser
+from reproduce.bench.conditions import CONDITIONS, NAMED_SETTINGS, REFERENCE, SHIPPED, is_loss_word, row_of
+from reproduce.bench.scores import Place, Score, score_cells
+from reproduce.bench.table import cell_text, write_bench
+from tests.conftest import ROOT
+from tests.extending import LOSS, project
+from tests.reproduce.worlds import Level, group
+from topr_exp import ConfigError, Job
+from topr_exp.config.settings import Config
+
+NOT_FINITE = "the loss or its gradient is not finite at step 7"
+STOPPED = 143
+
+
+class CopiedRuns:
+    """A launcher that makes each run a copy of a finished one, but for those that fail."""
+
+    def __init__(self, finished: Config, error_of: Callable[[Job], str] = lambda job: "") -> None:
+        self.finished, self.error_of = finished, error_of
+        self.started: list[str] = []  # each run in words
+        self.stops_after = 10**9  # runs
+
+    def __call__(self, jobs: Sequence[Job], words: Sequence[str]) -> int:
+        for job in jobs:
+            if len(self.started) == self.stops_after:
+                return STOPPED
+            folder, error = job.config.folder, self.error_of(job)
+            self.started.append(folder.name)
+            if error:
+                folder.mkdir(parents=True)
+                (folder / "error.txt").write_text(error)
+            else:
+                shutil.copytree(self.finished.folder, folder)
+        return 0
+
+
+def bench(folder: Path, launch: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
+    """The exit code of a small bench, its table and its records."""
+    command = [*words, "--small", "--jobs", "1", "--out", str(folder / "results"), f"output_dir={folder}"]
+    code = make_bench(parser().parse_intermixed_args(command), launch)
+    table, records = folder / "results" / "bench.md", folder / "results" / "bench.json"
+    return code, table.read_text() if table.exists() else "", json.loads(records.read_text())
+
+
+# ---- rows and conditions
+
+
+def test_every_shipped_loss_has_a_row() -> None:
+    assert sorted(SHIPPED) == sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml"))
+
+
+def test_every_setting_that_a_document_names_has_a_row() -> None:
+    document = (ROOT / "docs" / "losses.md").read_text()
+    settings = re.findall(r"^(?:- |  )[^`]*`(algo=[^`]* [^`]*)`", document, re.MULTILINE)
+    of_loss_alone = {words for words in settings if all(map(is_loss_word, words.split()))}
+
+    assert len(of_loss_alone) > 10
+    assert of_loss_alone == {f"algo={name}" for name in NAMED_SETTINGS}
+
+
+@pytest.mark.extended
+def test_every_condition_can_be_composed_for_topr() -> None:
+    cells = cells_of_row(row_of(["algo=topr"]), parser().parse_intermixed_args(["algo=topr"]))
+
+    assert [cell.condition for cell in cells] == [*CONDITIONS]
+    identities = {json.dumps(cell.settings, sort_keys=True) for cell in cells}
+    assert len(identities) == len(CONDITIONS)
+    assert {cell.settings["effective_positive"] for cell in cells if "effective_positive" in cell.settings} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["algo=grop"], "algo=grop: no such choice; did you mean grpo?"),
+        (["algo.b_neg=2"], "algo.b_neg=2: of which loss? give algo=NAME, too"),
+        (["algo=topr", "--conditions", "stale"], "--conditions stale: no such condition; allowed: fresh, "),
+        (["algo=topr", "cluster=slurm"], "cluster=slurm: only cluster=local chooses rates"),
+        (["algo=topr", "optim.epochs=2"], "optim.epochs=2: results are told apart by other settings"),
+        (["algo=topr", "--small"], "--small: its numbers mean nothing, so docs/results can't hold them"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError) as error:
+        make_bench(parser().parse_intermixed_args([*words, "--list"]))
+
+    assert str(error.value).startswith(message)
+
+
+# ---- the flow
+
+
+@pytest.mark.extended
+def test_a_bench_that_broke_off_goes_on(tmp_path: Path, finished: Config) -> None:
+    launch = CopiedRuns(finished)
+    launch.stops_after = 4
+    words = ["algo=topr", "--conditions", "fresh"]
+
+    code, _, stored = bench(tmp_path, launch, *words)
+    assert (code, len(stored["runs"])) == (STOPPED, 4)
+    launch.stops_after = 10**9
+    code, table, stored = bench(tmp_path, launch, *words)
+
+    assert code == 0
+    # Five rates, the one below the lowest, which all are as good as, two seeds each; then three reported seeds.
+    assert len(launch.started) == len(set(launch.started)) == 2 * 6 + 3
+    assert {run["settings"]["optim.lr"] for run in stored["runs"] if run["settings"]["seed"] < 100} == {3e-6}
+    assert "| `topr` | (" in table
+    assert bench(tmp_path, launch, *words)[1] == table
+    assert len(launch.started) == 15
+    assert (tmp_path / "results" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.extended
+def test_a_cell_that_a_loss_cannot_have_says_why_and_the_row_goes_on(tmp_path: Path, finished: Config) -> None:
+    code, table, stored = bench(tmp_path, CopiedRuns(finished), "algo=dpo", "--conditions", "fresh,2 turns")
+
+    assert code == 0
+    assert "- `dpo`, fresh: schedule.prompts must be null for algo=dpo: a round may have no pairs" in table
+    assert {run["settings"]["condition"] for run in stored["runs"]} == {"2 turns"}
+    assert "**TOPR's row is missing**" in table
+
+
+@pytest.mark.extended
+def test_a_run_that_fails_leaves_its_cell_empty_and_one_that_diverges_counts_as_nothing(
+    tmp_path: Path, finished: Config
+) -> None:
+    def error_of(job: Job) -> str:
+        if job.config.data.name == "ledger":
+            return "algo=topr has nothing to learn from"
+        return NOT_FINITE if job.config.optim.lr < 1e-4 else ""
+
+    code, table, stored = bench(
+        tmp_path, CopiedRuns(finished, error_of), "algo=topr", "--conditions", "fresh,2 turns"
+    )  # fmt: skip
+
+    assert code == 1
+    assert "- `topr`, 2 turns: algo=topr has nothing to learn from" in table
+    reported = [run for run in stored["runs"] if run["settings"]["seed"] < 100]
+    assert {run["settings"]["optim.lr"] for run in reported} == {1e-4}
+    diverged = [run for run in stored["runs"] if run["settings"]["optim.lr"] < 1e-4]
+    assert {run["final"]["pass@1"] for run in diverged} == {0}
+
+
+@pytest.mark.extended
+def test_a_users_loss_has_its_row(tmp_path: Path, finished: Config) -> None:
+    with project(tmp_path, LOSS) as folder:
+        words = ["algo=soft_topr", "algo.ceiling=4", "--config-dir", str(folder / "conf"), "--conditions", "fresh"]
+        code, table, stored = bench(tmp_path / "out", CopiedRuns(finished), *words)
+
+    assert code == 0
+    assert {run["settings"]["row"] for run in stored["runs"]} == {"soft_topr algo.ceiling=4"}
+    assert "| `soft_topr algo.ceiling=4` | (" in table
+
+
+# ---- differences
+
+
+def records_of(row: str, condition: str, correct: Level) -> list[dict[str, Any]]:
+    """Made-up records of a row's three seeds, which end at `correct` percent."""
+    return group(row.split()[0], correct, row=row, condition=condition).records()
+
+
+def scored(*cells: list[dict[str, Any]]) -> dict[Place, Score]:
+    return score_cells({"runs": [record for cell in cells for record in cell], "rows": {}})
+
+
+def test_a_difference_to_topr_is_bold_where_it_is_decided() -> None:
+    scores = scored(
+        records_of(REFERENCE, "fresh", 50.0), records_of("tis", "fresh", 70.0),
+        records_of("is", "fresh", (50.0, 58.0, 44.0)), records_of("mine", "int4", 50.0),
+    )  # fmt: skip
+
+    assert cell_text(scores[REFERENCE, "fresh"]) == "(50.0)"
+    assert cell_text(scores["tis", "fresh"]) == "**+20.0**"
+    assert re.fullmatch(r"\+0\.[67]", cell_text(scores["is", "fresh"]))
+    assert cell_text(scores["mine", "int4"]) == "(50.0)", "TOPR has no run there"
+
+
+def test_holm_is_over_the_whole_table() -> None:
+    """A difference that its own interval decides, and that it no longer does among forty of chance."""
+    better = records_of("tis", "fresh", (52.0, 54.0, 51.2))
+    by_itself = scored(records_of(REFERENCE, "fresh", 50.0), better)["tis", "fresh"]
+    chance = []
+    for condition in CONDITIONS:
+        for row in ("is", "ppo", "naive", "grpo"):
+            chance.append(records_of(f"{row} x", condition.name, (49.0, 50.5, 51.0)))
+    references = [records_of(REFERENCE, condition.name, 50.0) for condition in CONDITIONS]
+    among_others = scored(*references, better, *chance)["tis", "fresh"]
+
+    assert by_itself.is_decided
+    assert not among_others.is_decided
+    assert among_others.claim is not None
+    assert among_others.claim.word == "shown alone"
+
+
+def test_collapsed_seeds_are_counted_and_leave_a_lead_open() -> None:
+    scores = scored(records_of(REFERENCE, "fresh", 30.0), records_of("tis", "fresh", (80.0, 10.0, 80.0)))
+
+    assert cell_text(scores["tis", "fresh"]).endswith("†")
+    assert not scores["tis", "fresh"].is_decided
+
+
+def test_the_table_and_the_picture_hold_every_row(tmp_path: Path) -> None:
+    cells = [records_of(row, "fresh", 50.0) for row in ("mine algo.x=1", "tis", REFERENCE)]
+    notes = {"dpo": {"seconds": 600.0, "without": {"fresh": "it needs pairs"}}}
+    write_bench({"runs": [record for cell in cells for record in cell], "rows": notes}, tmp_path)
+
+    rows = re.findall(r"^\| `([^`]*)` \|", (tmp_path / "bench.md").read_text(), re.MULTILINE)
+    assert rows == [REFERENCE, "tis", "dpo", "mine algo.x=1"]
+    assert "| `dpo` | – |" in (tmp_path / "bench.md").read_text()
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
