@@ -26,5 +26,5 @@ def test_completions_of_test_problems_are_the_same_for_every_run_of_a_sweep_over
 
     run(config)
 
-    keys = [json.loads(path.read_text()) for path in config.store.glob("rollouts/*/key.json")]
+    keys = [json.loads(path.read_text())["key"] for path in config.store.glob("rollouts/*/key.json")]
     assert {(key["n"], key["seed"]) for key in keys} == draws
