@@ -53,7 +53,11 @@ def answer(name, *words, **variables):
     out, err = io.StringIO(), io.StringIO()
     command_line = patch.multiple(sys, argv=[name, *map(str, words)], path=[*sys.path])
     with command_line, patch.dict(os.environ, variables), chdir(ROOT), redirect_stdout(out), redirect_stderr(err):
-        return subprocess.CompletedProcess([name, *words], module.main(), out.getvalue(), err.getvalue())
+        try:
+            returncode = module.main()
+        except SystemExit as error:  # of an option that there is not
+            returncode = error.code
+    return subprocess.CompletedProcess([name, *words], returncode, out.getvalue(), err.getvalue())
 
 
 def launch(output, *words, **variables):

@@ -205,13 +205,13 @@ def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("words", "rank", "is_done"),
-    [(["tracking=none"], 0, False), (["tracking=wandb"], 0, True), (["tracking=wandb"], 1, False)],
+    ("tracking", "rank", "is_done"),
+    [("tracking=none", 0, False), ("tracking=wandb", 0, True), ("tracking=wandb", 1, False)],
 )
 def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_process(
-    words, rank, is_done, tmp_path, monkeypatch
+    tracking, rank, is_done, tmp_path, monkeypatch
 ):
-    config, path = make_run(tmp_path, words, steps=1, done=is_done)
+    config, path = make_run(tmp_path, tracking, steps=1, done=is_done)
     threads = threading.active_count()
     monkeypatch.setattr(distributed, "_rank", rank)
 
