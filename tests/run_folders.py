@@ -31,7 +31,7 @@ def update(step, chance, iteration=1):
     }
 
 
-def evaluation(iteration, accuracy, **more):
+def evaluation(iteration, accuracy, **columns):
     """The record of an evaluation."""
     incorrect = (1 - accuracy) * 0.9
     pass_at, majority_at = {}, {}
@@ -52,11 +52,11 @@ def evaluation(iteration, accuracy, **more):
         "correct_histogram": [40, 20, 10, 10, 5, 5, 5, 3, 2],
         "levels": {str(level): {"pass@1": accuracy / level, "problems": 20} for level in range(1, 6)},
         "subjects": {name: {"pass@1": accuracy, "problems": 50} for name in ("Algebra", "Geometry")},
-        **more,
+        **columns,
     }
 
 
-def completion(problem, verdict, text, **more):
+def completion(problem, verdict, text, **columns):
     """An entry of completions.jsonl."""
     return {
         "set": "test",
@@ -74,7 +74,7 @@ def completion(problem, verdict, text, **more):
         "tokens": 9,
         "truncated": False,
         "logp": -3.5,
-        **more,
+        **columns,
     }
 
 

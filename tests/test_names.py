@@ -13,10 +13,7 @@ GRAMMAR_WORDS = frozenset(
     now then more most least beside later earlier kept held shown alone what seen chosen drawn done gone both these
     those such none again same wrote taken""".split()  # noqa: SIM905 - words read better than a list of strings
 )
-TESTED_ROOMS = (
-    "benchmarks docs evaluation gpu grading imported models report reproduce sampling scripts store sweeps verifier"
-)
-FOLDERS = ("topr_exp", "reproduce", "scripts", "benchmarks", *(f"tests/{room}" for room in TESTED_ROOMS.split()))
+FOLDERS = ("topr_exp", "reproduce", "scripts", "benchmarks", "tests")
 TERMS = frozenset({"chosen", "done"})  # of DPO: the correct response of a pair; of progress: finished units
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 

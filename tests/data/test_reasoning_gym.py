@@ -23,13 +23,13 @@ from topr_exp.types import ConfigError
 
 
 class Sums(list[dict[str, Any]]):
-    """A stand-in for a task of the library: the next number, up to `most`."""
+    """A stand-in for a task of the library: the next number, up to `largest`."""
 
-    def __init__(self, task: str, seed: int, size: int, most: int = 10**6) -> None:
-        assert most > 0, "most must be\npositive"
+    def __init__(self, task: str, seed: int, size: int, largest: int = 10**6) -> None:
+        assert largest > 0, "largest must be\npositive"
         rng = random.Random(f"{task}/{seed}")
         for _ in range(size):
-            number = rng.randrange(most)
+            number = rng.randrange(largest)
             self.append({"question": f"{number} + 1 = ", "answer": str(number + 1), "metadata": {"n": number}})
 
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
@@ -119,13 +119,13 @@ def test_problems_are_those_of_the_seed_and_their_golds_are_graded_correct(libra
 
 
 def test_a_task_with_fewer_problems_gives_what_there_are(library):
-    sets = load_problems(source({"most": 10}, test_problems=3))
+    sets = load_problems(source({"largest": 10}, test_problems=3))
 
     assert len(sets.train) + len(sets.test) == 10
-    assert json.loads(sets.train[0].answer)["options"] == {"most": 10}
+    assert json.loads(sets.train[0].answer)["options"] == {"largest": 10}
 
 
-@pytest.mark.parametrize("options", [{"max_term": 3}, {"most": 0}, {"most": "three"}, {"seed": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"max_term": 3}, {"largest": 0}, {"largest": "three"}, {"seed": 3}], ids=str)
 def test_options_that_the_task_refuses_are_one_line(options, library):
     with refused(r"^data\.options=.*: gcd does not take these: "):
         load_problems(source(options))

@@ -101,11 +101,11 @@ def test_micro_batches_add_up_to_the_global_batch():
     policy, loss = new_policy(), topr_exp.loss("topr", length_normalize=False, reduction="tokens")
     examples = noisy_examples(policy, loss)
     rows = examples.rows(np.arange(24))
-    whole, *parts = (users_batch(policy.model, examples, part) for part in (rows, *np.split(rows, [5, 9])))
+    batch, *parts = (users_batch(policy.model, examples, part) for part in (rows, *np.split(rows, [5, 9])))
 
-    numbers = [loss.reduce(loss(part).loss, part, loss.divisor(whole)).item() for part in parts]
+    numbers = [loss.reduce(loss(part).loss, part, loss.divisor(batch)).item() for part in parts]
 
-    assert sum(numbers) == pytest.approx(loss.reduce(loss(whole).loss, whole).item(), rel=1e-5)
+    assert sum(numbers) == pytest.approx(loss.reduce(loss(batch).loss, batch).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
