@@ -174,12 +174,13 @@ def test_another_digit_is_counted_and_measured(fig1):
     assert difference.startswith(f"  {record['run']}: final.pass@1: 0.7")
 
 
-def test_a_verdict_that_turns_round_is_named(fig1):
+def test_verdicts_that_turn_round_are_named(fig1):
     stored, computed = fig1
     for record in topr_records(computed):
         record["final"] = group("topr", 31).records()[0]["final"]
 
     summary, *_ = compare(FIG1, stored, computed)
 
-    claim = "tiny, PPO stalls: it gains less than half of what TOPR gains"
-    assert summary.endswith(f", 1 verdict changed: {claim}: reversed, was shown")
+    claims = "tiny, PPO stalls: it gains less than half of what TOPR gains", "tiny, TOPR ends above PPO"
+    changes = "; ".join(f"{claim}: reversed, was shown" for claim in claims)
+    assert summary.endswith(f", 2 verdicts changed: {changes}")
