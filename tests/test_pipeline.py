@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import time
 import weakref
 from collections import Counter
@@ -77,15 +78,17 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
 
 
-def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs):
-    first = run(config_of(*overrides(outputs)))
-    other_training = run(config_of(*overrides(outputs, "seed=5", "effective_positive=0.5", "optim.lr=1e-5")))
-    other_samples = run(config_of(*overrides(outputs, "sampler.seed=7")))
+def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_path):
+    config, first = smoke
+    shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
+
+    other_training = run(config_of(*overrides(tmp_path, "seed=5", "effective_positive=0.5", "optim.lr=1e-5")))
+    other_samples = run(config_of(*overrides(tmp_path, "sampler.seed=7")))
 
     assert other_training["tokens"]["tokens_sampled"] == other_training["tokens"]["tokens_scored"] == 0
     assert other_training["effective_positive"] == pytest.approx(0.5)
     assert other_samples["tokens"]["tokens_sampled"] > 0
-    assert other_samples["base"] == first["base"], "evaluation has a seed of its own"
+    assert other_samples["base"]["pass@k"] == first["base"]["pass@k"], "evaluation has a seed of its own"
 
 
 def test_each_iteration_stands_for_itself(tmp_path):

@@ -53,9 +53,8 @@ def test_the_curve_has_its_points_and_the_headline_figures_are_of_all_problems(p
     evaluations = evaluations_of(curved, are_points=False)
     final = json.loads((curved.folder / "summary.json").read_text())["final"]
 
-    positions = [(point["iteration"], point.get("step"), point.get("samples_seen")) for point in points]
-    expected = "0 None None, 1 2 32, 1 4 64, 1 None None, 2 2 32, 2 4 64, 2 None None"
-    assert ", ".join(" ".join(map(str, position)) for position in positions) == expected
+    positions = [f"{point['iteration']} {point.get('step')} {point.get('samples_seen')}" for point in points]
+    assert positions == ["0 None None", "1 2 32", "1 4 64", "1 None None", "2 2 32", "2 4 64", "2 None None"]
     assert {point["problems"] for point in points} == {3}
     pass_at_1 = [evaluation["pass@1"] for evaluation in evaluations_of(plain, are_points=False)]
     assert [evaluation["pass@1"] for evaluation in evaluations] == pass_at_1

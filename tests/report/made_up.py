@@ -13,26 +13,22 @@ from topr_exp.report.reader import Run
 from topr_exp.store import Store
 from topr_exp.types import CORRECT, INCORRECT, INVALID, VERDICTS
 
-Ends = tuple[float, float]
-
 
 def evaluation(
-    correct: float, maj: float, invalid: float, *, se: float | None = None, ends: Ends | None = None
+    correct: float, maj: float, invalid: float, *, ends: tuple[float, float] | None = None
 ) -> dict[str, Any]:
     """Shares in percent; ends: the interval over problems of pass@1, and of maj@8 three points higher."""
     results: dict[str, Any] = {"pass@1": correct / 100, "maj@8": maj / 100, "problems": 50}
     results |= {"correct": correct / 100, "invalid": invalid / 100, "incorrect": 1 - (correct + invalid) / 100}
-    if se is not None:
-        results["pass@1_se"] = se / 100
     if ends is not None:
-        results["pass@k"] = {"1": interval(correct, ends), "8": interval(correct, ends, shift=20)}
-        results["maj@k"] = {"8": interval(maj, ends) | {"low": ends[0] / 100 + 0.03, "high": ends[1] / 100 + 0.03}}
+        low, high = ends
+        results["pass@k"] = {"1": point(correct, low, high), "8": point(correct + 20, low + 20, high + 20)}
+        results["maj@k"] = {"8": point(maj, low + 3, high + 3)}
     return results
 
 
-def interval(value: float, ends: Ends, *, shift: float = 0.0) -> dict[str, float]:
-    values = np.array([value, *ends]) / 100 + shift / 100
-    return dict(zip(("value", "low", "high"), values.tolist(), strict=True))
+def point(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value / 100, "low": low / 100, "high": high / 100}
 
 
 def made_run(

@@ -28,7 +28,7 @@ def ends(runs: list[Run], name: str) -> tuple[float, float, float]:
 
 
 def test_a_single_run_has_the_interval_over_problems_that_was_measured(runs):
-    with_error = made_run("x", BASE, evaluation(60, 70, 5, se=2.0))
+    with_error = made_run("x", BASE, evaluation(60, 70, 5) | {"pass@1_se": 0.02})
 
     assert ends(runs[:1], "pass@1") == pytest.approx((0.60, 0.56, 0.65))
     assert ends(runs[:1], "maj@8") == pytest.approx((0.70, 0.59, 0.68))

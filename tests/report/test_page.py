@@ -210,7 +210,7 @@ def test_a_failing_report_is_a_warning_of_the_sweep(runs, capsys):
     assert re.fullmatch(r"warning: no report \(.*\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("manifest", [None, '{"files": ["letter.txt"]}', f'{{"written_by": "{AUTHOR}", "files": 3}}'])
+@pytest.mark.parametrize("manifest", [None, '{"files": ["thesis.tex"]}', f'{{"written_by": "{AUTHOR}", "files": 3}}'])
 def test_a_folder_with_files_that_no_report_listed_is_refused(manifest, runs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
