@@ -50,7 +50,9 @@ def points_above(row: str, score: Score) -> float:
 
 def cell_label(score: Score) -> str:
     """The number of a cell with its marks: TOPR's own in brackets, a dash where there is none."""
-    if score.difference is not None:
+    if score.is_equal:
+        label = "="
+    elif score.difference is not None:
         mark = "" if score.is_decided else "?"
         label = f"{PERCENT * score.difference.value:+.0f}{mark}"
     elif score.runs:

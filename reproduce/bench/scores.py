@@ -33,6 +33,11 @@ class Score:
     note: str = ""  # why there is no number
 
     @property
+    def is_equal(self) -> bool:
+        """True where every seed and problem came out as with TOPR."""
+        return self.claim is not None and self.claim.equal
+
+    @property
     def is_decided(self) -> bool:
         return self.claim is not None and self.claim.holds is not None and not self.claim.left_open
 

@@ -15,8 +15,9 @@ from reproduce.panels import PERCENT, project_style, save_picture
 HEAD = """# The bench
 
 pass@1 of each loss minus TOPR's, in points, paired by seed and problem; of TOPR itself pass@1 (%). **Bold**: the
-95 % interval leaves out 0 and Holm's correction over the whole table lets that count; the others are undecided. †:
-a seed that ended below half of the base's pass@1, or with a gradient that was not finite. –: why is said below.
+95 % interval leaves out 0 and Holm's correction over the whole table lets that count; the others are undecided. =: the
+same on every problem and seed. †: a seed that ended below half of the base's pass@1, or with a gradient that was not
+finite. –: why is said below.
 
 Each cell has its own learning rate, chosen by seeds 100 and 101 on validation problems; seeds 0, 1 and 2 are shown.
 `python -m reproduce bench algo=NAME` gives a loss its row, [your own](../losses.md#your-own-loss) too.
@@ -68,7 +69,9 @@ def cell_text(score: Score | None) -> str:
     if score is None:
         return ""
     text = "–"
-    if score.difference is not None:
+    if score.is_equal:
+        text = "="
+    elif score.difference is not None:
         text = f"{PERCENT * score.difference.value:+.1f}"
         text = f"**{text}**" if score.is_decided else text
     elif score.runs:

@@ -180,12 +180,14 @@ def test_a_difference_to_topr_is_bold_where_it_is_decided() -> None:
     scores = scored(
         records_of(REFERENCE, "fresh", 50.0), records_of("tis", "fresh", 70.0),
         records_of("is", "fresh", (50.0, 58.0, 44.0)), records_of("mine", "int4", 50.0),
+        records_of("mine", "fresh", 50.0),
     )  # fmt: skip
 
     assert cell_text(scores[REFERENCE, "fresh"]) == "(50.0)"
     assert cell_text(scores["tis", "fresh"]) == "**+20.0**"
     assert re.fullmatch(r"\+0\.[67]", cell_text(scores["is", "fresh"]))
     assert cell_text(scores["mine", "int4"]) == "(50.0)", "TOPR has no run there"
+    assert cell_text(scores["mine", "fresh"]) == "="
 
 
 def test_holm_is_over_the_whole_table() -> None:
