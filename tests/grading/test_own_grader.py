@@ -188,7 +188,11 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     assert "rewards as graded" in header
     assert "tested on   8 problems of coins from Coins" in header
     files = json.loads((config.folder / "inputs.json").read_text())["files"]
-    assert [Path(key.rpartition("(")[2]).stem for key in files] == ["soft_topr", "coins", "closeness"]
+    assert files.keys() == {
+        "algo._target_ (soft_topr.py)",
+        "data._target_ (coins.py)",
+        "data.grader._target_ (closeness.py)",
+    }
 
     base = summary["base"]
     verdicts = Store(config.store).open(Path(base["verdicts"])).read().to_pandas()
