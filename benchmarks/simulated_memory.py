@@ -190,7 +190,7 @@ def processes(case: Case) -> Iterator[None]:
     count = case.processes
     torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
     os.environ["LOCAL_WORLD_SIZE"] = str(PROCESSES_OF_MACHINE)
-    distributed._world_size = count
+    distributed._world_size = count  # noqa: SLF001 - of processes that do not exist
     device_mesh = parallel.device_mesh
     mesh = device_mesh("cpu", by_machine=case.by_machine)
     parallel.device_mesh = lambda device, by_machine: mesh  # it looks at numbers, which fake tensors don't have
@@ -202,7 +202,7 @@ def processes(case: Case) -> Iterator[None]:
         yield
     finally:
         parallel.device_mesh = device_mesh
-        distributed._world_size = 1
+        distributed._world_size = 1  # noqa: SLF001
         fsdp.MixedPrecisionPolicy = precision_policy
         torch.distributed.destroy_process_group()
 
