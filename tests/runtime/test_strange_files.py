@@ -21,7 +21,7 @@ from topr_exp.runtime.checksums import find_damage
 from topr_exp.runtime.json_files import read_lines
 from topr_exp.sampling.engine import Engine
 from topr_exp.store import Store
-from topr_exp.store.shards import examine, read_rows
+from topr_exp.store.shards import examine, read_row_count
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.sweeps.processes import redirect
 from topr_exp.types import TOPRError
@@ -134,7 +134,7 @@ READS = {
     "DONE": lambda path: changed_results(path.parent),
     "checksums.json": lambda path: find_damage(path.parent),
     "shard-00000.arrow": examine,
-    "shard-00001.arrow": read_rows,
+    "shard-00001.arrow": read_row_count,
     "key.json": lambda path: Store(path.parents[2]).open(path.parent),
     "model.safetensors": read_header,
     "tokenizer.json": lambda path: model_damage(path.parent),

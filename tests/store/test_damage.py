@@ -11,7 +11,7 @@ from tests.conftest import become_ordinary, refused
 from tests.store.conftest import SHARDS, open_table, shard
 from topr_exp.runtime import locks
 from topr_exp.store import Store
-from topr_exp.store.shards import find_fault, read_rows, write_shard
+from topr_exp.store.shards import find_fault, read_row_count, write_shard
 
 
 def flipped(data: bytes, position: int) -> bytes:
@@ -26,14 +26,14 @@ def test_a_flip_of_any_byte_and_any_truncation_is_found(tmp_path, rows):
     table = shard(0).slice(0, rows).replace_schema_metadata({"made_by": "x"})
     write_shard(path, table)
     data = path.read_bytes()
-    assert (find_fault(path), read_rows(path)) == (None, rows)
+    assert (find_fault(path), read_row_count(path)) == (None, rows)
     assert pa.ipc.open_file(path).read_all().equals(table, check_metadata=True)  # for other programs a usual Arrow file
 
     for position in range(len(data)):
         for damaged in (flipped(data, position), data[:position]):
             path.write_bytes(damaged)
             assert find_fault(path) == "its checksum is wrong", position
-            read_rows(path)
+            read_row_count(path)
     path.write_bytes(data + b"x")
     assert find_fault(path) is not None
 
@@ -118,12 +118,12 @@ def test_missing_is_the_only_reason_for_no_rows(table, monkeypatch, number):
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", fail)
         with pytest.raises(OSError, match=os.strerror(number)):
-            read_rows(path)
+            read_row_count(path)
         with refused(f"cannot read {path}: {os.strerror(number)}"):
             table.row_count()
 
     path.unlink()
-    assert (read_rows(path), table.row_count()) == (0, 40 * 11)
+    assert (read_row_count(path), table.row_count()) == (0, 40 * 11)
 
 
 def test_verify_misses_the_model_of_a_finished_run(tmp_path, command):

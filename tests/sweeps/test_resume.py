@@ -12,7 +12,7 @@ from tests.conftest import ROOT, refused
 from tests.run_folders import make_sweep_of_two
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
-from topr_exp.sweeps.named_code import KEYS, TARGET_KEYS, cluster_code_settings, code_settings, is_installed
+from topr_exp.sweeps.named_code import CODE_KEYS, TARGET_KEYS, cluster_code_settings, code_settings, is_installed
 from topr_exp.sweeps.sweep import read_runs
 from topr_exp.types import ConfigError
 
@@ -187,7 +187,7 @@ CODE_BY_KEY = {
 }
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", CODE_KEYS)
 def test_a_setting_that_names_code_needs_confirmation(key, sweep, capsys):
     sweep.set(key, CODE_BY_KEY[key])
     confirmation = f"{key}={CODE_BY_KEY[key]}".replace("True", "true")
@@ -212,7 +212,7 @@ def test_a_setting_that_names_code_needs_confirmation(key, sweep, capsys):
 
 
 def test_the_list_of_settings_that_name_code_is_complete():
-    """A new call that imports what a setting names is noticed here: its setting belongs in KEYS."""
+    """A new call that imports what a setting names is noticed here: its setting belongs in CODE_KEYS."""
     callers = set()
     for path in (ROOT / "topr_exp").rglob("*.py"):
         if "topr_exp.import_own(" in path.read_text():

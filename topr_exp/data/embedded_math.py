@@ -27,7 +27,7 @@ def fraction(numerator: int, denominator: int) -> str:
 
 
 def coefficient(number: int) -> str:
-    """A number with its sign, as before a variable: +3, -2, + for 1."""
+    """A number other than 0 with its sign, as before a variable: +3, -2, + for 1, - for -1."""
     signed = f"{number:+d}"
     if abs(number) == 1:
         return signed[0]
@@ -127,10 +127,10 @@ def linear_inequality(rng: random.Random) -> Task:
 
 
 def double_inequality(rng: random.Random) -> Task:
-    """l < x + b ≤ h with the solution as an interval; level 3, or 4 where an end is negative."""
+    """l < x + b < h, each < or ≤, with the solution as an interval; level 3, or 4 where its lower end is negative."""
     b = draw_nonzero(rng)
-    start = draw_mostly_positive(rng)
-    low = start + b
+    lower_end = draw_mostly_positive(rng)
+    low = lower_end + b
     high = low + rng.randint(2, 12)
     low_relation, opening = rng.choice((("<", "("), (r"\le", "[")))
     high_relation, closing = rng.choice((("<", ")"), (r"\le", "]")))
@@ -141,7 +141,7 @@ def double_inequality(rng: random.Random) -> Task:
 
     inequality = f"{low} {low_relation} {x}{b:+d} {high_relation} {high}"
     question = f"Solve ${inequality}$. Give the answer as an interval."
-    return Task(question, 4 if start < 0 else 3, "Intermediate Algebra", solve)
+    return Task(question, 4 if lower_end < 0 else 3, "Intermediate Algebra", solve)
 
 
 def expand(rng: random.Random) -> Task:
@@ -191,7 +191,7 @@ def roots_of_product(rng: random.Random) -> Task:
     x = rng.choice(VARIABLES)
 
     def solve(calc: Calc) -> str:
-        roots = [calc.add(0, r), calc.add(0, s)]
+        roots = [calc.add(0, r), calc.add(0, s)]  # x = 0 + r, from x − r = 0
         return ",".join(map(str, sorted(roots)))
 
     question = f"Solve $({x}{-r:+d})({x}{-s:+d}) = 0$. List the roots from low to high."
@@ -231,6 +231,7 @@ def hypotenuse(rng: random.Random) -> Task:
 
 
 def has_square_factor(number: int) -> bool:
+    """True if a square above 1 divides a number below 121."""
     return any(number % (factor * factor) == 0 for factor in range(2, 10))
 
 
@@ -243,7 +244,7 @@ def probability(rng: random.Random) -> Task:
         counts = [rng.randint(1, 12) for _ in colours]
 
     def solve(calc: Calc) -> str:
-        total = reduce(lambda total, count: calc.compute(total, "+", count), counts)
+        total = reduce(lambda subtotal, count: calc.compute(subtotal, "+", count), counts)
         calc.write(f"{'+'.join(map(str, counts))}={total}.")
         return fraction(counts[winner], total)
 
@@ -269,7 +270,7 @@ def remainder(rng: random.Random) -> Task:
 def complex_sum(rng: random.Random) -> Task:
     """(a + bi) ± (c + di)."""
     a, b, c, d = (rng.randint(2, 12) for _ in range(4))
-    while b == d:
+    while b == d:  # the difference would have no imaginary part
         d = rng.randint(2, 12)
     op = rng.choice("+-")
 

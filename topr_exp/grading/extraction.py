@@ -68,14 +68,14 @@ def extract(completion: str, answer_format: str) -> str | None:
         raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {answer_format}")
     if answer_format == "lenient":
         return _lenient_answer(completion)
-    start = _BOX if answer_format == "math" else _PHRASES[answer_format]
-    text = _own_text(completion, start)
+    mark_pattern = _BOX if answer_format == "math" else _PHRASES[answer_format]
+    text = _own_text(completion, mark_pattern)
     if text is None:
         return None
     if answer_format == "math":
         statement = last_boxed(text)
     else:
-        statement, _ = _after_phrase(text, start)
+        statement, _ = _after_phrase(text, mark_pattern)
     if statement is None:
         return None
     if answer_format != "verdict":
@@ -97,8 +97,8 @@ def why_invalid(completion: str, answer_format: str) -> str:
         "math": r"\boxed{...}",
         "lenient": "number",
     }[answer_format]
-    start = _BOX if answer_format == "math" else _PHRASES[answer_format]
-    if answer_format == "lenient" or start.search(_after_thought(completion)) is None:
+    mark_pattern = _BOX if answer_format == "math" else _PHRASES[answer_format]
+    if answer_format == "lenient" or mark_pattern.search(_after_thought(completion)) is None:
         return f"it has no {mark}"
     if answer_format == "math":
         return f"its {mark} is empty or not closed"
@@ -142,13 +142,13 @@ def tagged(completion: str) -> str | None:
     return content or None
 
 
-def _own_text(completion: str, start: re.Pattern[str]) -> str | None:
-    """A completion without its thoughts, and without what follows its first answer; None without one."""
+def _own_text(completion: str, mark_pattern: re.Pattern[str]) -> str | None:
+    """A completion without its thoughts, and up to an end of answer behind its first mark; None without a mark."""
     text = _after_thought(completion)
-    first_start = start.search(text)
-    if first_start is None:
+    first_mark = mark_pattern.search(text)
+    if first_mark is None:
         return None
-    end = END_OF_ANSWER.search(text, first_start.end())
+    end = END_OF_ANSWER.search(text, first_mark.end())
     if end is None:
         return text
     return text[: end.start()]
@@ -192,7 +192,7 @@ def _boxes(text: str) -> list[_Box]:
     """The outermost balanced boxes, in order; one pass over braces."""
     openings: dict[int, int] = {}  # position of the opening brace -> start of the command
     boxes: list[_Box] = []
-    for match in deque(_BOX.finditer(text), MAX_BOXES):
+    for match in deque(_BOX.finditer(text), MAX_BOXES):  # the last ones
         brace = match.end()
         while brace < len(text) and text[brace].isspace():
             brace += 1
@@ -218,10 +218,7 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def _after_phrase(text: str, phrase: re.Pattern[str]) -> tuple[str | None, int]:
-    """The statement after the last completed phrase (a box, a displayed formula or a sentence's end), and its start.
-
-    (None, -1) where no phrase is completed.
-    """
+    """The statement after the last phrase that has one, and where that phrase starts; (None, -1) where none has."""
     end = len(text)
     for match in reversed(list(phrase.finditer(text))):
         window = text[match.end() : min(end, match.end() + MAX_STATEMENT)]
@@ -241,13 +238,13 @@ def _without_clause(statement: str) -> str:
 
 
 def _statement(text: str) -> str | None:
-    """The statement at the start of a text: a displayed formula or a sentence; None where it says nothing."""
+    """The statement at the start of a text: a displayed formula or a sentence, or the box in it; None if empty."""
     for opening, closing in _DISPLAYS:
         if text.startswith(opening) and (end := text.find(closing, len(opening))) >= 0:
             text = text[len(opening) : end].replace("\n", " ")
             break
-    stop = _SENTENCE_END.search(text)
-    sentence = text if stop is None else text[: stop.start()]
+    sentence_end = _SENTENCE_END.search(text)
+    sentence = text if sentence_end is None else text[: sentence_end.start()]
     boxed = last_boxed(sentence)
     answer = without_punctuation(sentence if boxed is None else boxed)
     if _says_something(answer):

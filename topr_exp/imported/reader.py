@@ -55,7 +55,7 @@ class RolloutReader:
             raise TOPRError(self.skipped[0] if self.skipped else f"{self.source} holds no completions")
 
     def parse(self, where: str, raw_row: RawRow) -> list[Row]:
-        """The completions of a line or a row; ValueError or TOPRError where it holds none."""
+        """The completions of a raw row (a line of JSON, or a row of a table); ValueError or TOPRError for a bad one."""
         row = strict_object(where, raw_row) if isinstance(raw_row, bytes) else raw_row
         logged_rows = [row]
         if "nodes" in row or "traces" in row:
@@ -67,14 +67,15 @@ class RolloutReader:
         return completions
 
     def values_by_role(self, row: Row) -> list[Row]:
-        """The values of each completion in a row, by role."""
-        filled = tuple(name for name, value in row.items() if value is not None)
+        """For each completion in a row, its values by role."""
+        filled_names = tuple(name for name, value in row.items() if value is not None)
         self.names.begin_row(row)
-        roles = assign_roles(self.names.newest_row, filled, self.columns)
+        roles = assign_roles(self.names.newest_row, filled_names, self.columns)
         self.names.add(roles)
         values = {}
         for role, name in roles.items():
-            values[role] = row[name] if name in row else sum_rewards(row, name)
+            is_column = name in row  # else columns to add up, as in accuracy+format
+            values[role] = row[name] if is_column else sum_rewards(row, name)
         reward_names = roles.get("reward", "").split("+")
         self.unread |= row.keys() - {*roles.values(), *reward_names}
         return completions_of(values, roles)
@@ -89,8 +90,8 @@ class Agreement:
         self.shared_roles: frozenset[str] | None = None  # of ALL_OR_NONE; None before the first good row
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Raise ValueError for rows that differ from those before; else they count as before the next."""
-        shared_roles = self.shared_roles
+        """Raise ValueError for a row that differs from those before it, of `rows` or of earlier calls."""
+        shared_roles = self.shared_roles  # stored at the end, so that a bad first row decides nothing
         for row in rows:
             roles = ALL_OR_NONE & row.keys()
             if shared_roles is None:

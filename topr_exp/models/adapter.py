@@ -31,11 +31,11 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
 
     targets = lora.names or ALL_LINEAR
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
-    names = base_weights(model).keys()
+    own_names = base_weights(model).keys()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
-    if base_weights(model).keys() != names:  # such as experts that are one tensor
+    if base_weights(model).keys() != own_names:  # such as experts that are one tensor
         raise ConfigError(f"model.lora: an adapter of {type(model).__name__} can't be merged into its weights")
     for _, weight in trained_weights(model):
         weight.data = weight.data.float()  # peft takes the layers' dtype
@@ -72,12 +72,13 @@ def load_adapter(model: Any, folder: Path) -> None:
     set_peft_model_state_dict(model, {name.removeprefix(PREFIX): weight for name, weight in weights.items()})
 
 
-def fingerprint(base: str, folder: Path, alpha: float) -> str:
-    """Name the weights `base` with the adapter of a folder, as weights_fingerprint names a model's folder.
+def fingerprint(base_fingerprint: str, folder: Path, alpha: float) -> str:
+    """Hash what decides the outputs of a model with an adapter, as weights_fingerprint does for a model's folder.
 
-    alpha: the numerator of the adapter's scale; the denominator is the rank, which its tensors' shapes have.
+    folder: the adapter's. alpha: the numerator of the adapter's scale; the denominator is the rank, which its tensors'
+    shapes have.
     """
-    scaled_base = f"{base} {float(alpha)} ".encode()
+    scaled_base = f"{base_fingerprint} {float(alpha)} ".encode()
     return hashlib.sha256(scaled_base + (folder / WEIGHTS).read_bytes()).hexdigest()[:32]
 
 
@@ -92,13 +93,13 @@ def base_weights(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def merged_weight(model: Any, name: str, weight: Tensor) -> Tensor:
-    """One of `base_weights` plus the adapter's product, summed in float32, in main memory (a GPU may lack the room).
+    """One of `base_weights` plus the adapter's product: summed in float32, rounded to the weight's dtype.
 
-    A weight that has no adapter is returned itself.
+    The sum is in main memory, since a GPU may lack the room. A weight that has no adapter is returned itself.
     """
-    module, _, kind = name.rpartition(".")
-    layer = model.get_submodule(module)
-    if kind != "weight" or not hasattr(layer, "get_delta_weight"):
+    layer_name, _, parameter_name = name.rpartition(".")
+    layer = model.get_submodule(layer_name)
+    if parameter_name != "weight" or not hasattr(layer, "get_delta_weight"):
         return weight
     total: Tensor = weight.float() + layer.get_delta_weight(NAME).float()
     return total.to(weight.dtype).cpu()
@@ -107,7 +108,7 @@ def merged_weight(model: Any, name: str, weight: Tensor) -> Tensor:
 @contextlib.contextmanager
 @torch.no_grad()
 def with_merged_adapter(model: Any) -> Iterator[None]:
-    """While the block runs, compute as an engine does that has the adapter in its weights, and so rounds their sum."""
+    """Compute with `merged_weight` in place of the adapter while the block runs, as an engine does."""
     backups = []
     try:
         for name, weight in base_weights(model).items():
@@ -125,7 +126,7 @@ def with_merged_adapter(model: Any) -> Iterator[None]:
 class WithoutAdapter:
     """A module that computes with its adapters off; in everything else the module itself.
 
-    find_module: called every time, since a policy's model is another object while FSDP's parts are gathered.
+    find_module: called at every use, since a policy's model is another object while FSDP's parts are gathered.
     """
 
     def __init__(self, find_module: Callable[[], Any]) -> None:
@@ -136,6 +137,7 @@ class WithoutAdapter:
 
     @property
     def base_model(self) -> "WithoutAdapter":
+        """The model without its output layer; forward passes call it alone, so it too leaves out the adapter."""
         return WithoutAdapter(lambda: self._find_module().base_model)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

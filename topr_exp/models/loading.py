@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.models.model_folder import NO_TOKEN_IDS, fetch_model_folder, is_token_ids
+from topr_exp.models.model_folder import TOKEN_IDS_RULE, fetch_model_folder, is_token_ids
 from topr_exp.schema import first_line
 from topr_exp.types import TOPRError
 
@@ -46,7 +46,7 @@ def load_model(
         raise TOPRError(f"model folder {folder} can't be loaded: {first_line(error)}") from error
     eos_ids = getattr(model.generation_config, "eos_token_id", None)
     if not is_token_ids(eos_ids):
-        raise TOPRError(f"model folder {folder}: eos_token_id={eos_ids!r:.60} {NO_TOKEN_IDS}")
+        raise TOPRError(f"model folder {folder}: eos_token_id={eos_ids!r:.60} {TOKEN_IDS_RULE}")
     missing = sorted(report["missing_keys"])  # which transformers draws at random
     if missing:
         raise TOPRError(f"model folder {folder}: its files lack {len(missing)} weights of the model, as {missing[0]}")

@@ -19,14 +19,14 @@ SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the subfolder of a trained model that has the adapter alone
 HEADER_SIZE = 8  # bytes at the beginning of a safetensors file that hold its header's length
 LONGEST_HEADER = 1 << 28  # bytes
-# Sizes in config.json, by the names of most models and of GPT-2: at most the number of tensors, or the largest
-# dimension of one.
+# Sizes in config.json, by the names of most models and of GPT-2. A count of layers is at most the number of tensors, a
+# dimension at most the largest of any tensor.
 LAYER_COUNTS = ("num_hidden_layers", "n_layer")
 DIMENSIONS = (
     *("hidden_size", "vocab_size", "intermediate_size", "head_dim", "num_attention_heads", "num_key_value_heads"),
     *("n_embd", "n_inner", "n_head"),
 )
-NO_TOKEN_IDS = "must be a token id, or a list of them"
+TOKEN_IDS_RULE = "must be a token id, or a list of them"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 PICKLED = ("*.bin", "*.pt", "*.pth")
 # Files that decide a model's numbers and tokens; no pickled weights. A model's code runs only with
@@ -135,7 +135,7 @@ def refuse_damage(folder: Path, known_digests: Mapping[str, str] | None = None) 
 
 
 def config_number(folder: Path, name: str) -> int | None:
-    """A whole number of config.json, of the language model where a model has several parts."""
+    """A whole number of config.json or, where a model has several parts, of its language model; None without one."""
     config = read_object(folder / "config.json")[0]
     for section in (config, config.get("text_config")):
         if isinstance(section, dict) and isinstance(section.get(name), int):
@@ -251,7 +251,7 @@ def bad_end_token(folder: Path) -> str | None:
         if (folder / name).exists():
             value = read_object(folder / name)[0].get("eos_token_id")
             if not is_token_ids(value):
-                return f"{name} has eos_token_id={value!r:.60}, which {NO_TOKEN_IDS}"
+                return f"{name} has eos_token_id={value!r:.60}, which {TOKEN_IDS_RULE}"
     return None
 
 
@@ -264,7 +264,7 @@ def is_token_ids(value: Any) -> bool:
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """The modules of a model folder that have a matrix as weight, by the headers of the files that transformers reads.
+    """The names of the modules that have a matrix as weight, embeddings too, by the headers that transformers reads.
 
     TOPRError where they can't be read.
     """
@@ -291,7 +291,10 @@ def loaded_weight_files(folder: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> tuple[int, TensorHeaders]:
-    """The length of a safetensors file's header, and the header without its metadata; ValueError, OSError."""
+    """The length of a safetensors file's header in bytes, and its tensors, by name.
+
+    Raises ValueError for another file, OSError where it can't be read.
+    """
     with open_regular(path) as file:
         length = int.from_bytes(file.read(HEADER_SIZE), "little")
         header = parse_object(file.read(min(length, LONGEST_HEADER)))
@@ -307,12 +310,12 @@ def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
     layers: the names of the model's modules that have a matrix. A block's have a number in them, which embeddings and
     the output layer lack. As for peft, a target is a module's full name or its end.
     """
-    names = [name for name in layers if any(part.isdigit() for part in name.split("."))]
-    ends = sorted({name.rpartition(".")[2] for name in names})
+    block_layers = [name for name in layers if any(part.isdigit() for part in name.split("."))]
+    ends = sorted({name.rpartition(".")[2] for name in block_layers})
     for target in lora.names:
-        if any(name == target or name.endswith(f".{target}") for name in names):
+        if any(name == target or name.endswith(f".{target}") for name in block_layers):
             continue
-        nearest = difflib.get_close_matches(target, ends, n=1) or difflib.get_close_matches(target, names, n=1)
+        nearest = difflib.get_close_matches(target, ends, n=1) or difflib.get_close_matches(target, block_layers, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise ConfigError(
             f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALL_LINEAR}, or "

@@ -1,4 +1,4 @@
-"""The weight of an answer in a loss, by how far the policy has moved on it."""
+"""The weight of an answer in a loss, by how far the policy has moved on it: Δ = log π − log μ of the whole answer."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,13 +12,15 @@ from topr_exp.types import Batch, PairBatch
 
 
 def weights(loss: Any, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
-    """The weight of an answer of `length` tokens at each Δ, in shares of the larger pull on a right or wrong one at 0.
+    """The weight of an answer of `length` tokens at each Δ.
 
-    1 is full weight, 0 none, below 0 the wrong direction.
+    1 is full weight, the larger of the pulls on a right and a wrong answer at Δ = 0; 0 is none, and below 0 the loss
+    pulls in the wrong direction.
     """
-    unit = max(abs(pull(loss, verdict, length, 0.0)) for verdict in (True, False))
+    full_pull = max(abs(pull(loss, verdict, length, 0.0)) for verdict in (True, False))
     sign = 1 if is_right else -1
-    return [sign * pull(loss, is_right, length, delta) / unit + 0.0 for delta in deltas]
+    # + 0.0 makes a negative zero a zero, which prints without a sign.
+    return [sign * pull(loss, is_right, length, delta) / full_pull + 0.0 for delta in deltas]
 
 
 def pull(loss: Any, is_right: bool, length: int, delta: float) -> float:
@@ -29,7 +31,10 @@ def pull(loss: Any, is_right: bool, length: int, delta: float) -> float:
 
 
 def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[Tensor, Batch | PairBatch]:
-    """log π [2, length] as a leaf, and a batch of an answer at Δ and one of the other verdict at 0, μ's and π_ref's."""
+    """log π [2, length], for gradients, and its batch: an answer at Δ, then one of the other verdict at Δ = 0.
+
+    π_old and the reference are μ.
+    """
     mu = torch.full((2, length), -1.0, dtype=torch.float64)
     shift = torch.tensor([[delta / length], [0.0]], dtype=torch.float64)
     logp = (mu + shift).requires_grad_()

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC = b"ARROW1"
-TAIL_BYTES = 4 + len(MAGIC)  # behind the footer: its length and the magic
+FOOTER_LENGTH_BYTES = 4
+TAIL_BYTES = FOOTER_LENGTH_BYTES + len(MAGIC)  # behind the footer
 ROWS_BYTES = 8
 DIGEST_BYTES = 16
 SEAL_BYTES = ROWS_BYTES + DIGEST_BYTES
@@ -48,14 +49,14 @@ def write_shard(path: Path, table: pa.Table) -> None:
         writer.write_table(table.combine_chunks())
     buffer = sink.getvalue()
     data = memoryview(buffer)
-    footer = _find_footer(pa.BufferReader(buffer))
-    head = b"".join([data[:footer], table.num_rows.to_bytes(ROWS_BYTES, "little")])
-    digest = _digest(head, data[footer:])
-    write_bytes(path, b"".join([head, digest, data[footer:]]))
+    footer_start = _find_footer(pa.BufferReader(buffer))
+    footer = data[footer_start:]
+    head = b"".join([data[:footer_start], table.num_rows.to_bytes(ROWS_BYTES, "little")])
+    write_bytes(path, b"".join([head, _digest(head, footer), footer]))
 
 
 def read_shard(path: Path) -> pa.Table:
-    """Map a shard: its columns are views of the file."""
+    """Map a shard, without a check: its columns are views of the file."""
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -74,13 +75,13 @@ def examine(path: Path) -> Contents | str:
     import pyarrow as pa
 
     with open_regular(path) as file:
-        seal = _find_footer(file) - SEAL_BYTES
+        seal_start = _find_footer(file) - SEAL_BYTES
         file.seek(0)
         data = memoryview(file.read())
-    digest_start = seal + ROWS_BYTES
-    digest_end = seal + SEAL_BYTES
+    digest_start = seal_start + ROWS_BYTES
+    digest_end = seal_start + SEAL_BYTES
     digest = data[digest_start:digest_end]
-    if seal < 0 or digest != _digest(data[:digest_start], data[digest_end:]):
+    if seal_start < 0 or digest != _digest(data[:digest_start], data[digest_end:]):
         return "its checksum is wrong"
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
@@ -93,14 +94,14 @@ def examine(path: Path) -> Contents | str:
     return Contents(table.num_rows, bytes(digest).hex(), source)
 
 
-def read_rows(path: Path) -> int:
-    """Read a shard's number of rows from its seal; 0 without a file or a seal. Raises OSError."""
+def read_row_count(path: Path) -> int:
+    """Read a shard's number of rows from its seal, unchecked; 0 without a file or a seal. Raises OSError."""
     try:
         with open_regular(path) as file:
-            seal = _find_footer(file) - SEAL_BYTES
-            if seal < 0:
+            seal_start = _find_footer(file) - SEAL_BYTES
+            if seal_start < 0:
                 return 0
-            file.seek(seal)
+            file.seek(seal_start)
             return int.from_bytes(file.read(ROWS_BYTES), "little")
     except FileNotFoundError:
         return 0
@@ -111,12 +112,13 @@ def _find_footer(file: Any) -> int:
     size = file.seek(0, os.SEEK_END)
     tail_start = file.seek(max(0, size - TAIL_BYTES))
     tail = file.read()
-    if tail[4:] != MAGIC:
+    if tail[FOOTER_LENGTH_BYTES:] != MAGIC:
         return 0
-    return int(tail_start - int.from_bytes(tail[:4], "little"))
+    return int(tail_start - int.from_bytes(tail[:FOOTER_LENGTH_BYTES], "little"))
 
 
 def _digest(head: bytes | memoryview, tail: bytes | memoryview) -> bytes:
+    """Hash a shard without its digest: what is before it, and what is behind it."""
     digest = hashlib.blake2b(head, digest_size=DIGEST_BYTES)
     digest.update(tail)
     return digest.digest()

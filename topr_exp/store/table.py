@@ -36,7 +36,7 @@ from topr_exp.store.layout import (
     key_hash,
     shard_path,
 )
-from topr_exp.store.shards import SOURCE, Contents, examine, read_rows, read_shard, write_shard
+from topr_exp.store.shards import SOURCE, Contents, examine, read_row_count, read_shard, write_shard
 from topr_exp.store.source import Derivation, FileState, ShardFile, Snapshot, Source, file_state
 from topr_exp.types import TOPRError
 
@@ -147,7 +147,7 @@ class Table:
         for index in range(self.shards):
             path = self.shard_file(index)
             with disk_errors(f"read {path}"):
-                total += read_rows(path)
+                total += read_row_count(path)
         return total
 
     def hold(self) -> None:
@@ -376,7 +376,7 @@ def rows_of_source(table: Table) -> Derivation | None:
     for index in range(source.shards):
         path = source.shard_file(index)
         with disk_errors(f"read {path}"):
-            rows.append(read_rows(path))
+            rows.append(read_row_count(path))
     if all(rows):
         return Derivation(tuple(rows))
     return None

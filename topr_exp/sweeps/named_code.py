@@ -21,13 +21,13 @@ TARGET_KEYS = (  # package.module.name
 )  # fmt: skip
 COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
 CLUSTER_KEYS = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
-KEYS = (*TARGET_KEYS, *COMMAND_KEYS)
+CODE_KEYS = (*TARGET_KEYS, *COMMAND_KEYS)
 
 
 def code_settings(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings of a run, as KEY=VALUE, that name code outside this package."""
     overrides = []
-    for key in KEYS:
+    for key in CODE_KEYS:
         value: Any = settings
         for name in key.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -38,7 +38,7 @@ def code_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def names_code(key: str, value: Any) -> bool:
-    """True if a setting of KEYS names code outside this package."""
+    """True if a setting of CODE_KEYS names code outside this package."""
     if key in COMMAND_KEYS:
         return bool(value)
     return isinstance(value, str) and package_of(value) != "topr_exp"
@@ -80,7 +80,7 @@ def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, sett
     for run in runs:
         run_settings.update(dict.fromkeys(code_settings(run.settings)))
     cluster_settings = cluster_code_settings(cluster) if runs else []
-    confirmations = {text for text in settings if text.startswith(tuple(f"{key}=" for key in KEYS))}
+    confirmations = {text for text in settings if text.startswith(tuple(f"{key}=" for key in CODE_KEYS))}
     unknown = sorted(confirmations - run_settings.keys())
     if unknown:
         raise ConfigError(f"{unknown[0]}: no run of {folder} that is to start has this setting")

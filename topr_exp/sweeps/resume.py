@@ -14,7 +14,7 @@ from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.schema import plain
 from topr_exp.sweeps.launch import run_unfinished
-from topr_exp.sweeps.named_code import KEYS, confirm_code, refuse_strange_place
+from topr_exp.sweeps.named_code import CODE_KEYS, confirm_code, refuse_strange_place
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
 from topr_exp.sweeps.run_status import missing_status
 from topr_exp.sweeps.sweep import CLAIM, Run, missing_runs, newest_run, open_sweep, record_runs
@@ -32,13 +32,13 @@ def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
     runs_to_start = find_runs_to_start(runs)
     for run in (newest, *runs_to_start):
         refuse_strange_place(run)
-    cluster_settings = [text for text in settings if not text.startswith(tuple(f"{key}=" for key in KEYS))]
+    confirmation_starts = tuple(f"{key}=" for key in CODE_KEYS)
+    cluster_settings = [text for text in settings if not text.startswith(confirmation_starts)]
     absolute_folder = folder.resolve()
     with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
         cluster = recompose(newest.arguments, cluster_settings)
-        code = confirm_code(
-            folder, runs_to_start, cluster, settings
-        )  # before the settings are loaded, which imports it
+        # Before the settings are loaded, which imports the code.
+        code_settings = confirm_code(folder, runs_to_start, cluster, settings)
         use_cluster(runs_to_start, cluster)
         configs = [run.config() for run in runs_to_start]
         for run, config in zip(runs_to_start, configs, strict=True):
@@ -46,11 +46,12 @@ def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
             if launch_folder != absolute_folder:
                 raise TOPRError(f"{folder} was launched as {launch_folder}, where its runs would go on: move it back")
         check_machine(configs)
-    say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code) or 'none'}")
+    say(f"launched in {newest.cwd}; code beyond topr_exp: {', '.join(code_settings) or 'none'}")
     SCHEDULERS[cluster.name].check_available()
     with lock_run_folder(folder, CLAIM, "launched"):
+        # Once more, by the files as they are under the lock: they may have changed.
         runs = open_sweep(folder)
-        confirm_code(folder, find_runs_to_start(runs), cluster, settings)  # the files may have changed
+        confirm_code(folder, find_runs_to_start(runs), cluster, settings)
         use_cluster(runs, cluster)
         missing = [missing_status(run) for run in missing_runs(folder, runs)]
         record_runs(folder, runs)

@@ -20,7 +20,7 @@ class Scheduler(Protocol):
         """Describe how so many runs would be submitted; "" where there is nothing to add."""
 
     def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
-        """Start runs, with `cluster.submits_jobs` only queue them; notes each one's job, if any, in its folder.
+        """Start runs (if `cluster.submits_jobs`, only queue them); notes each one's job, if any, in its folder.
 
         Raises ConfigError where the scheduler refuses, Interrupted after a stop signal.
         """
@@ -39,4 +39,4 @@ class Scheduler(Protocol):
         """Return the file with what a run's job printed before the run had its own log; None if there is none."""
 
     def requeue(self, run: Run) -> str:
-        """Queue the run's job, in which this process is, once more; returns why that failed, "" if it did not."""
+        """Queue this process's own job, which is the run's, once more; returns why that failed, "" if it did not."""

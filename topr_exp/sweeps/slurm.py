@@ -34,7 +34,7 @@ from topr_exp.types import ConfigError, TOPRError
 ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
-JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in all others a job waits
+JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in Slurm's others a job waits
 SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")  # in Submitit
 SLURM_NAMES = ("partition", "account", "signal_delay_s")  # in Submitit with `slurm_`
 
@@ -110,8 +110,8 @@ class SlurmScheduler:
         if answer.problem:
             return JobStates({}, f"Slurm does not answer ({answer.problem}); going on by the runs' files")
         jobs = {}
-        for name, job_id, state, reason in answer.rows:
-            job = name.replace("_N/A", "_0")  # a job alone is no array
+        for name_and_index, job_id, state, reason in answer.rows:
+            job = name_and_index.replace("_N/A", "_0")  # a job alone is no array, and has no index
             jobs[job] = JobState(job_id, JOB_STATES.get(state, "queued"), reason.replace("None", ""))
         return JobStates(jobs)
 
@@ -127,7 +127,7 @@ class SlurmScheduler:
         array_name, _, index = (run.job or "").rpartition("_")
         folder = run.folder.parent / SCRIPTS / array_name
         for path in folder.glob("*_0_log.out"):
-            is_of_single_job = path.name.count("_") == 2
+            is_of_single_job = path.name.count("_") == 2  # JOB_0_log.out; of an array, ARRAY_INDEX_0_log.out
             if is_of_single_job or path.name.endswith(f"_{index}_0_log.out"):
                 return path
         return None
@@ -148,7 +148,7 @@ def max_array_size() -> int:
 
 
 def name_arrays(sweep: Path, array_count: int) -> list[str]:
-    """Return names that no other arrays have."""
+    """Return names that no other arrays have, of any sweep: a random part is in them."""
     name = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
     if array_count == 1:
         return [name]
@@ -245,7 +245,7 @@ class Task:
         except Interrupted as stop:
             print(printable(str(stop)), file=sys.stderr, flush=True)
             if process_group.rank != 0:
-                return  # as done: a task that fails would end the first, which has the job requeued
+                return  # without an error: a failing task would kill the first one, which requeues the job
             requeue_stopped_run(SlurmScheduler(), run, stop.signal)
             raise SystemExit(128 + stop.signal) from None
 

@@ -17,19 +17,24 @@ from topr_exp.types import Batch, PairBatch
 def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device) -> Inputs:
     """Build the input of the forward pass over some completions."""
     drawable_columns = training_set.completions.drawable_tokens
-    drawable = [[column[row] for column in drawable_columns] for row in rows.tolist()]
-    return Inputs(training_set.sequences(rows), device, drawable)
+    drawable_tokens = []  # by completion: the ids that could be drawn, and how many for each token; or nothing
+    for row in rows.tolist():
+        drawable_tokens.append([column[row] for column in drawable_columns])
+    return Inputs(training_set.sequences(rows), device, drawable_tokens)
 
 
 def loss_batch(
     training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Tensor, vocab_kl: Tensor | None
 ) -> Batch | PairBatch:
-    """Build the loss's input for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
+    """Build the loss's input for `rows`, whose tokens have log-probabilities `logp` [B, T]; mask, vocab_kl: [B, T].
+
+    Of pairs, the first half of the rows are the chosen completions and the second half the rejected ones.
+    """
     if training_set.description["unit"] != "pairs":
         return batch_of_rows(training_set, rows, logp, mask, vocab_kl)
-    pairs = len(rows) // 2
-    chosen = batch_of_rows(training_set, rows[:pairs], logp[:pairs], mask[:pairs], None)
-    rejected = batch_of_rows(training_set, rows[pairs:], logp[pairs:], mask[pairs:], None)
+    middle = len(rows) // 2
+    chosen = batch_of_rows(training_set, rows[:middle], logp[:middle], mask[:middle], None)
+    rejected = batch_of_rows(training_set, rows[middle:], logp[middle:], mask[middle:], None)
     return PairBatch(chosen, rejected)
 
 
@@ -42,12 +47,13 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Ten
         return torch.as_tensor(values, dtype=dtype, device=logp.device)
 
     def padded(name: str) -> Tensor | None:
+        """A column of numbers by token as [B, T], with zeros behind each completion; None without such a column."""
         if not completions.has(name):
             return None
         values = completions.lists(name)
         array = np.zeros(logp.shape, dtype=np.float32)
-        for line, row in zip(array, rows.tolist(), strict=True):
-            line[: len(values[row])] = values[row]
+        for array_row, row in zip(array, rows.tolist(), strict=True):
+            array_row[: len(values[row])] = values[row]
         return torch.from_numpy(array).to(logp.device)
 
     mu_logp = padded("mu_logp")
@@ -80,7 +86,7 @@ class MicroBatch(NamedTuple):
     """Examples of one forward and backward pass of a process."""
 
     positions: Positions
-    counts: bool  # False: computed only because the other processes compute one, and left out of every sum
+    is_counted: bool  # False: computed only because the other processes compute one, and left out of every sum
 
 
 MicroBatches = list[MicroBatch]
@@ -93,7 +99,8 @@ def micro_batches(model: Any, training_set: TrainingSet, examples: Examples, siz
     a sum over the processes; a process that has no examples left repeats one, which does not count.
     """
     order = np.arange(len(examples))
-    if size * distributed.world_size() < len(examples) or distributed.world_size() > 1:
+    is_one_batch = distributed.world_size() == 1 and len(examples) <= size
+    if not is_one_batch:
         order = cheapest_order(model, training_set, examples, size)
     batches = []
     for positions_by_rank in split_by_rank(order, size):
@@ -132,7 +139,7 @@ def cheapest_order(model: Any, training_set: TrainingSet, examples: Examples, si
             for positions in positions_by_rank:
                 if len(positions):
                     sequences = training_set.sequences(training_set.rows(examples[positions]))
-                    costs.append(layout_for(model, sequences)[0])
+                    costs.append(layout_for(model, sequences).cost)
             total += max(costs)
         return total
 

@@ -32,11 +32,11 @@ def takes_fused_kernel(weights: list[torch.nn.Parameter]) -> bool:
 
 
 class Squares(NamedTuple):
-    """Sums of squares of a weight's gradient."""
+    """Sums of squares of a weight's gradient; `sum_over_processes` makes those over all rows from each process's."""
 
     weight: Tensor
     gradient: Tensor  # this process's rows of it
-    total: Tensor  # over all rows
+    total: Tensor  # a number, over all rows
     row: Tensor | None  # [..., rows] of this process; None of vectors
     column: Tensor | None  # [..., columns] over all rows
 
@@ -44,7 +44,7 @@ class Squares(NamedTuple):
 class Factors(NamedTuple):
     """The factors that make a gradient the update, but for its size."""
 
-    row: Tensor  # [..., rows, 1]; of vectors, of each number
+    row: Tensor  # [..., rows, 1] of this process; of vectors, one for each number
     column: Tensor | None  # [..., 1, columns]; None of vectors
 
 
@@ -68,7 +68,7 @@ class Adafactor(torch.optim.Optimizer):
     def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
-        self.scale = torch.ones(())
+        self.scale = torch.ones(())  # by which `clip` shrinks the gradient
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free the gradients, also those of an update that was skipped."""
@@ -92,7 +92,7 @@ class Adafactor(torch.optim.Optimizer):
         """Update the weights by the gradient as `clip` took it, else as it is; the gradient is used up."""
         if not self.squares:
             self.clip(math.inf)
-        factors_of_weights = [self.direction(squares) for squares in self.squares]
+        factors_of_weights = [self.advance_state(squares) for squares in self.squares]
         totals = []
         for squares, factors in zip(self.squares, factors_of_weights, strict=True):
             totals.append(scaled_squares(squares.gradient, factors))
@@ -102,22 +102,26 @@ class Adafactor(torch.optim.Optimizer):
         self.squares = []
 
     def _update_weight(self, squares: Squares, row_factor: Tensor, total: Tensor) -> None:
-        """Add the gradient, in which the columns' factors are, to a weight; total: its sum of squares with factors."""
+        """Move a weight against its gradient, into which `scaled_squares` multiplied the columns' factors.
+
+        total: the sum of squares of the gradient by both factors, over all rows.
+        """
         (group,) = self.param_groups
         weight = local_part(squares.weight.detach())
         rms = self.scale * (total / squares.weight.numel()).sqrt()
-        size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
+        step_size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
         if group["weight_decay"] != 0:
             weight.mul_(1 - group["weight_decay"] * group["lr"])
-        weight.addcmul_(squares.gradient, -size * row_factor)
+        weight.addcmul_(squares.gradient, -step_size * row_factor)
 
-    def direction(self, squares: Squares) -> Factors:
-        """The factors that make the gradient the update; advances the weight's state."""
+    def advance_state(self, squares: Squares) -> Factors:
+        """Advance a weight's running means by a step; returns the factors that make its gradient the update."""
         state = self.state[squares.weight]
         state["step"] = state.get("step", 0) + 1
         decay = 1.0 - math.pow(state["step"], self.DECAY)
 
         def average(name: str, total: Tensor, count: int) -> Tensor:
+            """The running mean `name`, with the mean of `count` squares that add up to `total` taken in."""
             mean = self.scale.square() * total / count + self.EPSILON
             running_mean = state.setdefault(name, torch.zeros_like(mean))
             return running_mean.mul_(decay).add_(mean, alpha=1 - decay)
@@ -143,7 +147,7 @@ class Adafactor(torch.optim.Optimizer):
 
 
 def sums_of_squares(weight: Tensor) -> Squares:
-    """The sums of one weight's gradient, over this process's rows."""
+    """The sums of squares of one weight's gradient, all of them over this process's rows alone."""
     assert weight.grad is not None
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
@@ -154,7 +158,10 @@ def sums_of_squares(weight: Tensor) -> Squares:
 
 
 def scaled_squares(gradient: Tensor, factors: Factors) -> Tensor:
-    """The sum of squares of a gradient by its factors; multiplies the columns' into the gradient."""
+    """The sum of squares of a gradient by its factors, over this process's rows.
+
+    Changes a matrix in place: it is the gradient by the columns' factors from here on.
+    """
     if factors.column is None:
         return (gradient * factors.row).square().sum()
     norms = torch.linalg.vector_norm(gradient.mul_(factors.column), dim=-1, keepdim=True)
@@ -170,11 +177,15 @@ def local_part(value: Tensor) -> Tensor:
 
 def sharding_dimension(weight: DTensor) -> int:
     """The dimension of the device mesh along which the weight's rows are divided."""
-    return next(i for i, placement in enumerate(weight.placements) if isinstance(placement, Shard))
+    return next(dimension for dimension, placement in enumerate(weight.placements) if isinstance(placement, Shard))
 
 
 def follows_rows(name: str, dimensions: int, weight: Tensor) -> bool:
-    """Check that a state of so many dimensions has an entry for each row of its weight, and is sharded as that is."""
+    """True if a state has an entry for each row of its weight, and so is sharded as the weight is.
+
+    name: the state's key; dimensions: how many it has, 0 of a step count. Adafactor's means by a matrix's columns are
+    the same in all processes.
+    """
     return dimensions > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
 
 
@@ -182,7 +193,7 @@ def learning_rate(config: OptimConfig, step: int, updates: int) -> float:
     """The rate of the update after `step` others, of `updates` in the iteration.
 
     lr · min(1, (step + 1) / (W + 1)) · f(x) with W = optim.warmup_steps and x the remaining share of the updates after
-    the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). It is 0 for no update.
+    the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). No update has the rate 0.
     """
     warmup = config.warmup_steps
     if updates <= warmup:

@@ -204,7 +204,7 @@ class Trainer:
         if self.has_signals and is_divided:
             global_signals = self.compute_signals(training_set, examples, batches)
         options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": self.reference}
-        for positions, counts in batches:
+        for positions, is_counted in batches:
             rows = training_set.rows(examples[positions])
             inputs = model_inputs(training_set, rows, self.policy.device)
             with self.policy.autocast():
@@ -217,7 +217,7 @@ class Trainer:
                 batch = with_signals(batch, checked_signals(self.loss, batch))
             output = checked_output(self.loss, batch)
             mean_loss = output.loss.sum() / divisor
-            if counts:
+            if is_counted:
                 metrics.add(batch, output, scores)
                 metrics.count_prompt_tokens(inputs.prompt_tokens)
                 mean_loss.backward()
@@ -242,11 +242,11 @@ class Trainer:
         dtype = torch.promote_types(self.policy.model.get_input_embeddings().weight.dtype, torch.float32)
         logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
         with torch.no_grad():
-            for positions, counts in batches:
+            for positions, is_counted in batches:
                 inputs = model_inputs(training_set, rows[positions], self.policy.device)
                 with self.policy.autocast():
                     batch_logp = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
-                if counts:
+                if is_counted:
                     positions_on_device = torch.from_numpy(positions).to(logp.device)
                     logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
             distributed.all_reduce_sum_(logp)
