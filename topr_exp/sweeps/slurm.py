@@ -34,7 +34,7 @@ from topr_exp.types import ConfigError, TOPRError
 ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
-JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in Slurm's others a job waits
+JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
 SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")  # in Submitit
 SLURM_NAMES = ("partition", "account", "signal_delay_s")  # in Submitit with `slurm_`
 
