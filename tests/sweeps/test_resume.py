@@ -183,6 +183,7 @@ CODE_BY_KEY = {
     "data.grader._target_": "nice_sweep.payload.grade",
     "sampler._target_": "nice_sweep.payload.Sampler",
     "sampler.python": "nice_sweep/python",
+    "schedule.staleness._target_": "nice_sweep.payload.Evil",
     "model.trust_remote_code": True,
 }
 
