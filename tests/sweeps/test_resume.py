@@ -216,11 +216,12 @@ def test_the_list_of_settings_that_name_code_is_complete():
     """A new call that imports what a setting names is noticed here: its setting belongs in CODE_KEYS."""
     callers = set()
     for path in (ROOT / "topr_exp").rglob("*.py"):
-        if "topr_exp.import_own(" in path.read_text():
+        source = path.read_text()
+        if "topr_exp.import_own(" in source or "= import_user_module(" in source or "(import_user_module(" in source:
             callers.add(str(path.relative_to(ROOT / "topr_exp")))
 
-    # class_of: algo._target_, data._target_, sampler._target_; grader: data.grader._target_
-    assert callers == {"config/load.py", "grading/grader.py"}
+    # class_of: the _target_ of algo, data, sampler, schedule.staleness; grader: data.grader._target_
+    assert callers == {"config/load.py", "config/user_code.py", "grading/grader.py"}
 
 
 def test_our_own_and_installed_modules_need_no_confirmation():
