@@ -9,7 +9,7 @@ from topr_exp.pipeline import run
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.plots import plot_runs
 from topr_exp.report.tables import group_rows
-from topr_exp.sampling.cut_off import DROP, warn_of_imported, warn_of_sampled, warn_of_tested
+from topr_exp.sampling.cut_off import REMEDY, warn_of_imported, warn_of_sampled, warn_of_tested
 from topr_exp.tracking.writer import chart_values
 
 ROUNDS = ["schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2", "compose.n_examples=null"]
@@ -37,7 +37,7 @@ def test_the_line_names_what_these_settings_allow(dropped, says_drop, says_short
     line = capsys.readouterr().err
     assert "100.0 % of the completions to train on were cut off by sampler.max_new_tokens=4" in line
     assert "raise it" in line
-    assert (DROP in line) == says_drop
+    assert (REMEDY in line) == says_drop
     assert ("teach shortness" in line) == says_short
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sampling.conftest import BREAKS, FAILS, HANGS, PLAIN, STOPS, VANISHES, StandIn, uniform_policy
 from tests.sweep_tools import wait_for
-from topr_exp.sampling.engine import CLOSE_SECONDS, DISTRIBUTED, Engine
+from topr_exp.sampling.engine import CLOSE_SECONDS, DISTRIBUTED_PREFIXES, Engine
 from topr_exp.sampling.engine_weights import completions_of, send_weights
 from topr_exp.sampling.sampler import Sample
 from topr_exp.types import TOPRError
@@ -114,7 +114,7 @@ def test_an_engine_does_not_take_itself_for_a_process_of_the_run():
     of_run = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"]
     of_machine = ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"]
 
-    assert [name for name in of_run + of_machine if name.startswith(DISTRIBUTED)] == of_run
+    assert [name for name in of_run + of_machine if name.startswith(DISTRIBUTED_PREFIXES)] == of_run
 
 
 # ---- ends

@@ -19,7 +19,7 @@ MAPS = Path("/proc/self/maps")
 MAP_COLUMNS = ("range", "rights", "offset", "device", "inode", "path")
 SA_SIGINFO = 4  # the handler gets a siginfo_t
 SI_ADDR_OFFSET = 16  # in siginfo_t
-HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+HANDLER_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 EXIT_STATUS = 1
 
 Report = Callable[[TOPRError], bool]  # records the error; True if another process prints it
@@ -85,9 +85,13 @@ def mapped_file(address: int) -> str | None:
 
 
 def _handle(number: int, information: int, context: int) -> None:
-    """End the process; whatever this raises, since to return is to read the same memory again."""
+    """End the process; whatever this raises, since to return is to read the same memory again.
+
+    information: address of a siginfo_t.
+    """
     try:
-        error = describe(ctypes.c_void_p.from_address(information + SI_ADDR_OFFSET).value or 0)
+        address = ctypes.c_void_p.from_address(information + SI_ADDR_OFFSET).value or 0
+        error = describe(address)
         printed_elsewhere = False
         for report in reversed(_reports):
             with contextlib.suppress(Exception):
@@ -98,4 +102,4 @@ def _handle(number: int, information: int, context: int) -> None:
         os._exit(EXIT_STATUS)
 
 
-_HANDLER = HANDLER(_handle)
+_HANDLER = HANDLER_TYPE(_handle)

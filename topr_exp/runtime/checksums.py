@@ -31,6 +31,7 @@ def cached_digest(path: Path) -> str:
 
 @functools.lru_cache
 def _digest_of_version(path: Path, size: int, modified_ns: int) -> str:
+    """Return the SHA-256 of a file; size and modification time only tell the cache its versions apart."""
     return file_digest(path)
 
 

@@ -27,7 +27,10 @@ _write_guards: dict[Path, Callable[[], None]] = {}  # by the folder below which 
 
 @contextmanager
 def disk_errors(action: str, note: Callable[[], str] = str) -> Iterator[None]:
-    """Turn an OSError of the block, or of a Rust library, into a TOPRError "cannot <action>: <reason><note>"."""
+    """Turn an OSError of the block, or of a Rust library, into a TOPRError "cannot <action>: <reason><note>".
+
+    note: returns what follows the reason, by default "".
+    """
     try:
         yield
     except Exception as error:
@@ -58,7 +61,8 @@ def open_own_file(path: Path | str, flags: int) -> int:
     OSError for a symbolic or hard link, which may lead out of a folder that a stranger packed, and for anything but a
     regular file: a FIFO would block, a device may do anything.
     """
-    safe_flags = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    untruncated_flags = flags & ~os.O_TRUNC  # truncated below, once it is known to be the project's
+    safe_flags = untruncated_flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, safe_flags, 0o666)  # less the umask
     except OSError as error:

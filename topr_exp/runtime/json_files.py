@@ -89,7 +89,7 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
             value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
-    brackets = decoded.count("[") + decoded.count("{")
+    brackets = decoded.count("[") + decoded.count("{")  # most texts have too few to nest deeply
     if brackets > MAX_DEPTH and not is_shallow(value):
         return None
     if isinstance(value, dict):

@@ -132,7 +132,7 @@ def acquire(path: Path) -> Lock | Owner:
         with ExitStack() as cleanup:
             cleanup.callback(_close, descriptor)
             is_locked = _try_flock(descriptor, fcntl.LOCK_EX)
-            if not is_locked and not _try_flock(descriptor, fcntl.LOCK_SH):
+            if not is_locked and not _try_flock(descriptor, fcntl.LOCK_SH):  # a `living_owner` would share it
                 return _read_owner(descriptor)
             if is_locked and _is_at(path, descriptor):
                 cleanup.callback(path.unlink, missing_ok=True)  # where the disk is full

@@ -86,13 +86,13 @@ class Progress:
         self.rate_unit = rate_unit or unit
         self.done = done
         self.done_before = done
-        self.amount = 0.0
+        self.amount = 0.0  # of done units, in `rate_unit`
         self.amount_under_way = 0.0
-        self.completion_amount = 0.0
+        self.completion_amount = 0.0  # the part of `amount` that is not of prompts
         self.token_counts: dict[str, int] = {}  # of other work of the unit under way, by a participle
         self.note = ""
         self.waits_for = ""
-        self.start = time.monotonic()
+        self.start = time.monotonic()  # moved on by each pause
         self.paused_since: float | None = None
         self._noted_at = -SECONDS_BETWEEN_NOTES
         self._is_shown = distributed.is_main_process()
@@ -171,7 +171,7 @@ class Progress:
         return self.seconds / self.units_made * (self.total - self.done_before - self.units_made)
 
     def rate(self) -> str:
-        """Units (or what `rate_unit` names) per second so far."""
+        """Units (or what `rate_unit` names) per second so far; "" before the first."""
         amount = self.amount + self.amount_under_way
         seconds = self.seconds
         if not amount or seconds <= 0:
@@ -179,7 +179,8 @@ class Progress:
         rate = f"{amount / seconds:,.0f} {self.rate_unit}/s"
         if not self.completion_amount:
             return rate
-        completion_rate = self.completion_amount / self.amount * amount / seconds
+        completion_share = self.completion_amount / self.amount
+        completion_rate = completion_share * amount / seconds
         return f"{rate} with prompts, {completion_rate:,.0f} of completions"
 
     # ---- the line

@@ -95,7 +95,7 @@ class StopFlag:
         But a second Ctrl-C does not wait for the end of an update.
         """
         is_first = self._signal is None
-        is_second_ctrl_c = number == signal.SIGINT == self._signal
+        is_second_ctrl_c = number == signal.SIGINT and self._signal == signal.SIGINT
         if self._signal is None:
             self._signal = number
         if (is_first and self._raises_at_once) or (is_second_ctrl_c and not self._raises_at_once):

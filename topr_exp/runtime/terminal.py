@@ -135,8 +135,8 @@ def open_console(*, lasting: bool) -> None:
         sys.stderr = reopen(sys.stderr, ErrorOutput, lasting=lasting)
 
 
-def reopen(stream: Any, kind: type[io.TextIOWrapper], *, lasting: bool) -> io.TextIOWrapper:
+def reopen(stream: Any, text_class: type[io.TextIOWrapper], *, lasting: bool) -> io.TextIOWrapper:
     """Return a stream of another class to the same file."""
     file_class = LastingStream if lasting else io.FileIO
     file = io.BufferedWriter(file_class(stream.fileno(), "w", closefd=False))
-    return kind(file, stream.encoding, errors="backslashreplace", line_buffering=stream.line_buffering)
+    return text_class(file, stream.encoding, errors="backslashreplace", line_buffering=stream.line_buffering)

@@ -23,7 +23,7 @@ from topr_exp.types import CORRECT, Problem
 
 MADE_BY = b"made_by"  # in the metadata of sampled columns
 # Columns of a sampler that notes all tokens that could be drawn: their ids, and how many there were for each token.
-KEPT = ("kept", "kept_sizes")
+DRAWABLE_COLUMNS = ("kept", "kept_sizes")
 
 
 def index_in_group(group_index: NDArray[np.integer]) -> NDArray[np.int32]:
@@ -108,8 +108,8 @@ class Completions:
 
     @cached_property
     def drawable_tokens(self) -> list[Ragged]:
-        """The columns `KEPT`: ids of all tokens that could be drawn, and how many for each token; or no columns."""
-        return [self.lists(name) for name in KEPT if self.has(name)]
+        """DRAWABLE_COLUMNS: ids of all tokens that could be drawn, and how many for each token; or no columns."""
+        return [self.lists(name) for name in DRAWABLE_COLUMNS if self.has(name)]
 
     @cached_property
     def verdicts(self) -> NDArray[np.int8]:
@@ -173,8 +173,8 @@ class Completions:
     def derived_table(self, store: Store, kind: str, key: Mapping[str, Any]) -> Table:
         """The store's table of this kind that is made of these completions, shard by shard; `prune` leaves it alone."""
         assert self.stored is not None, "only stored completions have tables made of them"
-        rows = tuple(np.diff(self.stored.bounds).tolist())
-        derivation = Derivation(rows, self.stored.sources)
+        shard_sizes = tuple(np.diff(self.stored.bounds).tolist())
+        derivation = Derivation(shard_sizes, self.stored.sources)
         table = store.table(kind, {"rollouts": self.stored.rollouts, **key}, self.stored.shards, derivation)
         table.hold()
         return table

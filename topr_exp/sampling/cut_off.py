@@ -6,14 +6,14 @@ from numpy.typing import NDArray
 from topr_exp.runtime.terminal import warn
 
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
-DROP = "compose.drop_truncated=true leaves them out"
+REMEDY = "compose.drop_truncated=true leaves them out"
 
 
 def warn_of_imported(truncated: NDArray[np.bool_]) -> None:
     """Warn where more than MOST_CUT_OFF of a log's completions were cut off; truncated: [rows]."""
     share = float(truncated.mean())
     if share > MOST_CUT_OFF:
-        warn(f"{100 * share:.1f} % of the completions were cut off: as wrong answers they teach shortness ({DROP})")
+        warn(f"{100 * share:.1f} % of the completions were cut off: as wrong answers they teach shortness ({REMEDY})")
 
 
 def warn_of_tested(truncated: NDArray[np.bool_], limit: int) -> None:
@@ -40,5 +40,5 @@ def warn_of_sampled(truncated: NDArray[np.bool_], limit: int, *, dropped: bool |
     elif dropped is None:
         warn(f"{line}: as wrong answers they teach shortness; raise it")
     else:
-        warn(f"{line}: as wrong answers they teach shortness; raise it ({DROP})")
+        warn(f"{line}: as wrong answers they teach shortness; raise it ({REMEDY})")
     return True

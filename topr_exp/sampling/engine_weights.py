@@ -35,7 +35,8 @@ def completions_of(answer: dict[str, Any]) -> list[list[Sample]]:
 def send_weights(engine: Engine, policy: Policy) -> None:
     """Give an engine the policy's weights, one after the other.
 
-    On a GPU the engine copies each from a cast to its precision. Those in main memory (an adapter merged) are sent.
+    Each is cast to the engine's precision. The engine copies it from this process's GPU memory; those in main memory
+    (with a merged adapter), or that can't be shared, are sent as bytes.
     """
     engine.ask("reload")
     with memory_for("handing weights to vLLM", "take sampler=hf"):
@@ -55,7 +56,7 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
         if tensor.data_ptr() == weight.data_ptr():
             tensor = tensor.clone()  # torch marks shared memory as shared for good
         if not has_expandable_segments():
-            shared = reduce_tensor(tensor)[1]
+            _, shared = reduce_tensor(tensor)  # the arguments of rebuild_cuda_tensor
     if shared is None:
         content = tensor.cpu().view(-1).view(torch.uint8).numpy().tobytes()
     engine.ask(
@@ -94,10 +95,11 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     with with_merged_adapter(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
         for prompt, group in zip(prompt_ids, completions_of(answer), strict=True):
             for sample in group:
-                gaps.append((completion_logp(policy, prompt, sample.tokens) - torch.tensor(sample.logprobs)).abs())
+                logp = completion_logp(policy, prompt, sample.tokens)
+                gaps.append((logp - torch.tensor(sample.logprobs)).abs())
     mean_gap = float(torch.cat(gaps).mean())
     tolerance = TOLERANCE[policy.precision]
-    if not mean_gap <= tolerance:
+    if not mean_gap <= tolerance:  # true for NaN, too
         raise TOPRError(
             f"vLLM's log-probabilities differ from transformers' by {mean_gap:.2g} a token after weights were loaded "
             f"(at most {tolerance:g} is rounding): it samples from another model (docs/gpu.md); take sampler=hf"

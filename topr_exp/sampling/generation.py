@@ -18,7 +18,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime.checksums import file_digest
 from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.completions import KEPT, MADE_BY, Completions, StoredTables
+from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample, Sampler
 from topr_exp.schema import class_path
@@ -81,6 +81,7 @@ def sample_completions(
     table = store.table("rollouts", key, len(shard_starts), Derivation(rows_by_shard))
     table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
+    progress = Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens")
 
     def make_shard(shard: int) -> pa.Table:
         first = shard * shard_size
@@ -102,7 +103,7 @@ def sample_completions(
         metadata = {MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(stored_prompts)}
         return columns.replace_schema_metadata(metadata)
 
-    with Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens") as progress:
+    with progress:
         tokens_sampled = table.fill(make_shard, progress, token_count)
     columns, bounds, source = table.snapshot()
     stored = StoredTables(table.name, bounds, source.parts(), tokens_sampled)
@@ -141,11 +142,11 @@ def sampling_key(
     return key
 
 
-def check_samples(samples_by_prompt: list[list[Sample]], prompts: int, n: int, name: str) -> None:
+def check_samples(samples_by_prompt: list[list[Sample]], prompt_count: int, n: int, name: str) -> None:
     """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token."""
     sizes = [len(samples) for samples in samples_by_prompt]
-    if sizes != [n] * prompts:
-        raise TOPRError(f"sampler={name} must return {n} completions for each of {prompts} prompts; got {sizes}")
+    if sizes != [n] * prompt_count:
+        raise TOPRError(f"sampler={name} must return {n} completions for each of {prompt_count} prompts; got {sizes}")
     for sample in chain.from_iterable(samples_by_prompt):
         logprobs = np.asarray(sample.logprobs, np.float64)
         if len(logprobs) != len(sample.tokens):
@@ -164,7 +165,7 @@ def check_samples(samples_by_prompt: list[list[Sample]], prompts: int, n: int, n
 def table_of_samples(
     policy: Policy, samples_by_prompt: list[list[Sample]], stop: Sequence[str], first_problem: int = 0
 ) -> pa.Table:
-    """Tabulate the completions of consecutive problems, with the columns `KEPT` where the sampler notes these."""
+    """Tabulate the completions of consecutive problems, with DRAWABLE_COLUMNS where the sampler notes these."""
     samples = [*chain.from_iterable(samples_by_prompt)]
     sizes = [len(group) for group in samples_by_prompt]
     problem_index = first_problem + np.repeat(np.arange(len(sizes)), sizes)
@@ -183,7 +184,7 @@ def table_of_samples(
         return table
     drawable_ids = [[*chain.from_iterable(sample.drawable_ids)] for sample in samples]
     set_sizes = [[*map(len, sample.drawable_ids)] for sample in samples]
-    for name, column in zip(KEPT, (drawable_ids, set_sizes), strict=True):
+    for name, column in zip(DRAWABLE_COLUMNS, (drawable_ids, set_sizes), strict=True):
         table = table.append_column(name, pa.array(column, pa.list_(pa.int32())))
     return table
 

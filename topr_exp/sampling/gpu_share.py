@@ -22,7 +22,9 @@ def has_room_to_train(policy: Policy, engine_share: float | None) -> bool:
     if not torch.cuda.is_available():
         return False
     free, total = torch.cuda.mem_get_info()
-    room = free - engine_share * total if engine_share is not None else free / 2
+    room = free / 2
+    if engine_share is not None:
+        room = free - engine_share * total
     weight_count = sum(weight.numel() for weight in policy.model.parameters())
     needed: int = TRAINING_BYTES_PER_WEIGHT * weight_count + ACTIVATION_BYTES
     return room >= needed * distributed.runs_per_gpu()
@@ -32,7 +34,8 @@ def free_share(*, stays: bool) -> float:
     """Return the fraction of the GPU's memory for an engine: all free memory but a margin, half of it if it stays.
 
     The other half is for gradient and activations of a policy that trains meanwhile. Each of several runs on a GPU
-    takes at most its part of the whole, its policy included. Without a GPU: 1, which nobody reads.
+    takes at most its part of the whole, its policy included. Rounded down to hundredths, at least one hundredth.
+    Without a GPU: 1, which nobody reads.
     """
     if not torch.cuda.is_available():
         return 1

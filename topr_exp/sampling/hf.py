@@ -121,15 +121,16 @@ class Decoder:
         rows = [Row(prompts[index], sample) for index, sample in zip(prompt_of_row.tolist(), samples, strict=True)]
         while True:
             draw = draw_tokens(self.disturb(logits, rows), self.config, self.generator)
-            running = self.append_tokens(rows, draw)
-            if not running:
+            running_indices = self.append_tokens(rows, draw)
+            if not running_indices:
                 break
             tokens = draw.tokens
-            if len(rows) - len(running) >= max(len(rows) // 8, 1):
-                selected = torch.tensor(running, device=batch.device)
-                batch.select(selected)
-                tokens = tokens[selected]
-                rows = [rows[index] for index in running]
+            ended_count = len(rows) - len(running_indices)
+            if ended_count >= max(len(rows) // 8, 1):
+                selected_rows = torch.tensor(running_indices, device=batch.device)
+                batch.select(selected_rows)
+                tokens = tokens[selected_rows]
+                rows = [rows[index] for index in running_indices]
             logits = batch.decode(tokens)
         return [samples[start : start + n] for start in range(0, len(samples), n)]
 
@@ -142,13 +143,14 @@ class Decoder:
         return logits + noise * normal_of(self.config.seed, prefixes, logits)
 
     def append_tokens(self, rows: Sequence[Row], draw: TokenDraw) -> list[int]:
-        """Append a token to each completion that had not ended; returns the rows that still have not."""
+        """Append a token to each completion that had not ended; returns the indices of rows that still have not."""
         tokens = draw.tokens.tolist()
         logprobs = draw.logprobs.tolist()
         drawable_ids = ids_with_probability(draw.distribution) if self.keeps_drawable else None
         appended = 0
-        running = []
-        for index, (_, sample) in enumerate(rows):
+        running_indices = []
+        for index, row in enumerate(rows):
+            sample = row.sample
             if self.has_ended(sample):
                 continue  # and has not left the batch yet
             sample.tokens.append(tokens[index])
@@ -161,9 +163,9 @@ class Decoder:
             elif self.ends_in_stop_string is not None and self.ends_in_stop_string(sample.tokens):
                 sample.stop("stop_string")
             if not self.has_ended(sample):
-                running.append(index)
+                running_indices.append(index)
         self.report(appended)
-        return running
+        return running_indices
 
     def has_ended(self, sample: Sample) -> bool:
         return sample.finish != "length" or len(sample.tokens) == self.config.max_new_tokens
@@ -171,9 +173,11 @@ class Decoder:
 
 def ids_with_probability(distribution: Tensor) -> list[list[int]]:
     """List, by row of log-probabilities [N, V], the tokens that are not −∞."""
-    drawable = distribution > -torch.inf
-    ids_by_row = drawable.nonzero()[:, 1].split(drawable.sum(1).tolist())
-    return [ids.tolist() for ids in ids_by_row]
+    is_drawable = distribution > -torch.inf  # [N, V]
+    row_sizes = is_drawable.sum(1).tolist()
+    ids = is_drawable.nonzero()[:, 1]  # of all rows, one after the other
+    ids_by_row = ids.split(row_sizes)
+    return [row_ids.tolist() for row_ids in ids_by_row]
 
 
 def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 from topr_exp.config.model import SamplerConfig
 from topr_exp.schema import plain
 
-LARGEST_OF = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # number that a kind holds
+LARGEST_NUMBER = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # that a kind holds
 AGREEMENT = 1e-3  # nats a token up to which two log-probabilities differ by rounding in float32
-LARGEST = 700.0  # log of what a float holds
+MAX_LOG_RATIO = 700.0  # more overflows a float64 in exp
 QUANTILES = {"min": 0.0, "1%": 0.01, "5%": 0.05, "50%": 0.5, "95%": 0.95, "99%": 0.99, "max": 1.0}
 
 # ---- put in: `sampler.mismatch.weights`
@@ -30,14 +30,15 @@ def rounded_weights(model: Any, kind: str) -> Iterator[None]:
     parameters = [] if kind == "none" else [*model.named_parameters()]
     if kind != "bfloat16":
         parameters = [(name, weight) for name, weight in parameters if weight.ndim > 1 and is_in_block(name)]
-    exact_weights = [weight.data for _, weight in parameters]
+    weights = [weight for _, weight in parameters]
+    exact_weights = [weight.data for weight in weights]
     try:
-        for _, weight in parameters:
+        for weight in weights:
             weight.data = rounded(weight.data, kind)
         yield
     finally:
-        for (_, weight), data in zip(parameters, exact_weights, strict=True):
-            weight.data = data
+        for weight, exact_weight in zip(weights, exact_weights, strict=True):
+            weight.data = exact_weight
 
 
 def is_in_block(name: str) -> bool:
@@ -49,10 +50,14 @@ def rounded(weight: Tensor, kind: str) -> Tensor:
     if kind == "bfloat16":
         return weight.bfloat16().to(weight.dtype)
     values = weight.float()
-    scale = values.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST_OF[kind]
-    values = values / scale
-    values = values.to(torch.float8_e4m3fn).float() if kind == "float8_e4m3" else values.round()
-    return (values * scale).to(weight.dtype)
+    row_maxima = values.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)  # never 0
+    scale = row_maxima / LARGEST_NUMBER[kind]
+    scaled = values / scale
+    if kind == "float8_e4m3":
+        numbers = scaled.to(torch.float8_e4m3fn).float()
+    else:
+        numbers = scaled.round()
+    return (numbers * scale).to(weight.dtype)
 
 
 # ---- measured: the error of using the sampler's log-probabilities for log μ
@@ -71,25 +76,33 @@ def measure_mismatch(
     mismatch, which is added with KL(q ‖ μ) a token and a completion: unbiased means of μ/q − 1 − log μ/q, or of
     −log μ/q where not all tokens can be drawn.
     """
-    values = [m.astype(np.float64) - s for m, s in zip(scored, sampler, strict=True)]
-    tokens = np.concatenate(values)
-    sums = np.array([value.sum() for value in values])
-    terms = np.expm1(tokens.clip(max=LARGEST)) - tokens
-    if mismatched is not None and mismatched.cuts:
-        terms = -tokens
-    kl = {"kl_token": float(terms.mean()), "kl_answer": float(terms.sum() / len(values))}
-    return {
-        "tokens": len(tokens),
-        "per_token": quantiles(tokens),
-        "per_token_mean_absolute": float(np.abs(tokens).mean()),
-        "sequence_ratio": {key: math.exp(min(value, LARGEST)) for key, value in quantiles(sums).items()},
-        **({"put_in": plain(mismatched.mismatch), **kl} if mismatched is not None else {}),
+    ratios_by_completion = []  # log μ/q, each [tokens]
+    for mu_logp, sampler_logp in zip(scored, sampler, strict=True):
+        ratios_by_completion.append(mu_logp.astype(np.float64) - sampler_logp)
+    log_ratios = np.concatenate(ratios_by_completion)
+    log_products = np.array([ratios.sum() for ratios in ratios_by_completion])  # [completions]
+    products = {name: math.exp(min(value, MAX_LOG_RATIO)) for name, value in quantiles(log_products).items()}
+    measured: dict[str, Any] = {
+        "tokens": len(log_ratios),
+        "per_token": quantiles(log_ratios),
+        "per_token_mean_absolute": float(np.abs(log_ratios).mean()),
+        "sequence_ratio": products,
     }
+    if mismatched is None:
+        return measured
+    kl_terms = -log_ratios
+    if not mismatched.cuts:
+        kl_terms = np.expm1(log_ratios.clip(max=MAX_LOG_RATIO)) - log_ratios
+    measured["put_in"] = plain(mismatched.mismatch)
+    measured["kl_token"] = float(kl_terms.mean())
+    measured["kl_answer"] = float(kl_terms.sum() / len(scored))
+    return measured
 
 
 def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
     """Quantiles by name: min, 1%, ..., max."""
-    return dict(zip(QUANTILES, np.quantile(values, [*QUANTILES.values()]).tolist(), strict=True))
+    numbers = np.quantile(values, [*QUANTILES.values()])
+    return dict(zip(QUANTILES, numbers.tolist(), strict=True))
 
 
 def describe_mismatch(mismatch: dict[str, Any]) -> str:

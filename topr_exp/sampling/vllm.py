@@ -119,13 +119,13 @@ class VLLM(Sampler):
         if self.engine is not None and self.is_asleep:
             self.wake_engine(self.engine)
         engine = self.engine
-        fingerprint = self.engine_fingerprint
+        loaded_fingerprint = self.engine_fingerprint
         if engine is None:
             engine = self.start_beside_other_runs(policy)
-            fingerprint = self.start_fingerprint
+            loaded_fingerprint = self.start_fingerprint
         if self.engine_fingerprint != policy.fingerprint:
             self.engine_fingerprint = ""  # until the check passes
-            if fingerprint != policy.fingerprint:
+            if loaded_fingerprint != policy.fingerprint:
                 send_weights(engine, policy)
             check_log_probabilities(engine, policy, prompts[:2])
             self.engine_fingerprint = policy.fingerprint
@@ -216,6 +216,6 @@ def describe_start(answer: dict[str, Any], start_time: float) -> str:
     """Say how many seconds of a start went into imports and into the rest; answer: to `start`, which has just come."""
     seconds = time.monotonic() - start_time
     import_wait = max(0.0, answer["imported_at"] - start_time)
-    seconds_before = answer["import_seconds"] - import_wait
-    note = f" ({seconds_before:.0f} s of it before)" if seconds_before >= 1 else ""
+    import_lead = answer["import_seconds"] - import_wait  # seconds of imports before the start
+    note = f" ({import_lead:.0f} s of it before)" if import_lead >= 1 else ""
     return f"{import_wait:.0f} import{note}, {seconds - import_wait:.0f} load, profile and compile"

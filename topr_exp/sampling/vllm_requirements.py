@@ -14,7 +14,8 @@ SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_GIB = 1.0
 TESTED = {"vllm": ("0.30", "0.33"), "torch": ("2.13", "2.14")}  # first and last version that was run or read
 PROBE_SECONDS = 60.0
-# Reads files only: an import of vLLM takes 20 seconds, and its engine reports what it can't import.
+# Prints the fields of Installation in their order. Reads files only: an import of vLLM takes 20 seconds, and its engine
+# reports what it can't import.
 PROBE = """
 import json, os, sysconfig
 from importlib.metadata import packages_distributions, version
@@ -53,7 +54,8 @@ def check_gpu_machine(python: str) -> str | None:
     values, lacks = examine(python)
     if lacks:
         raise ConfigError(f"sampler=vllm: {lacks[0]}")
-    return untested(values["vLLM"], values["torch"].partition(",")[0])
+    torch_version, _, _ = values["torch"].partition(",")  # CUDA's version follows
+    return untested(values["vLLM"], torch_version)
 
 
 def examine(python: str) -> tuple[dict[str, str], list[str]]:
@@ -108,7 +110,8 @@ def probe(python: str) -> tuple[Installation | None, str | None]:
     if process.returncode != 0:
         error_lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
         return None, f"{python}: {error_lines[-1][:300]}"
-    return Installation(*json.loads(process.stdout.splitlines()[-1])), None
+    fields = json.loads(process.stdout.splitlines()[-1])
+    return Installation(*fields), None
 
 
 def untested(vllm: str, torch: str) -> str | None:
@@ -127,5 +130,5 @@ def is_tested(package: str, version: str) -> bool:
 
 
 def minor(version: str) -> tuple[int, ...]:
-    """Return the major and minor number of a version."""
+    """Return the major and minor number of a version; () of "", which is below every version."""
     return tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])

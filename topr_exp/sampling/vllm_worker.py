@@ -22,6 +22,7 @@ if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]  # another `vllm` lies there
 
 PR_SET_PDEATHSIG = 1
+DEVICE_ARGUMENT = 6  # position in the arguments of rebuild_cuda_tensor
 Message = dict[str, Any]
 
 
@@ -181,7 +182,7 @@ def received_tensor(request: Message) -> Any:
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
     arguments = list(request["shared"])
-    arguments[6] = torch.cuda.current_device()  # the same GPU may have another number in the other process
+    arguments[DEVICE_ARGUMENT] = torch.cuda.current_device()  # the other process may give the same GPU another number
     tensor = rebuild_cuda_tensor(*arguments).clone()
     torch.cuda.synchronize()
     return tensor
@@ -236,7 +237,8 @@ def leave() -> NoReturn:
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # when the parent process ends
-    worker = Worker(Connection(int(sys.argv[1])))
+    socket_descriptor = int(sys.argv[1])
+    worker = Worker(Connection(socket_descriptor))
     worker.import_vllm()
     worker.serve()
     leave()

@@ -36,7 +36,7 @@ def parser() -> CommandParser:
     top = CommandParser(prog="python -m topr_exp.store", description=(__doc__ or "").split("\n\n")[0])
     top.add_argument("--root", type=Path, default=Path("outputs/store"), help="the store (default: outputs/store)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    table = "kind/hash, as `list` prints it, or a unique prefix"
+    key_help = "kind/hash, as `list` prints it, or a unique prefix"
 
     def add(name: str, run: Callable[[Store, argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary)
@@ -44,16 +44,17 @@ def parser() -> CommandParser:
         return command
 
     add("list", list_tables, "one line per table")
-    add("describe", describe, "a table's line, columns and whole key").add_argument("key", metavar="KEY", help=table)
+    command = add("describe", describe, "a table's line, columns and whole key")
+    command.add_argument("key", metavar="KEY", help=key_help)
     command = add("verify", verify, "check every checksum; exit status 1 if something is damaged")
-    command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a folder of runs")
+    command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{key_help}; or a folder of runs")
     command = add("prune", prune, PRUNE)
     command.add_argument("--kind", help="needed for imported tables (or --key), which no run can make again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="unused for this long")
-    command.add_argument("--key", help=table)
+    command.add_argument("--key", help=key_help)
     command.add_argument("--yes", action="store_true", help="really remove")
     command = add("export", export, "write a table of completions as JSON lines, or as Parquet with a data card")
-    command.add_argument("key", metavar="KEY", help=table)
+    command.add_argument("key", metavar="KEY", help=key_help)
     command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=Path)
     command = add("import", import_, "store completions made elsewhere (docs/rollouts.md has the format)")
     command.add_argument("file", metavar="FILE")
@@ -75,8 +76,10 @@ def days(text: str) -> int:
 def list_tables(store: Store, options: argparse.Namespace) -> None:
     tables = find_tables(store)
     print_tables(tables)
-    total = tables_and_size(map(byte_count, tables))
-    print(f"{total} in {store.root}" if tables else f"{store.root} holds no tables")
+    if tables:
+        print(f"{tables_and_size(map(byte_count, tables))} in {store.root}")
+    else:
+        print(f"{store.root} holds no tables")
     for sweep, sizes in model_sizes(store.root.parent).items():
         runs = plural(len(sizes), "run")
         print(f"models of {runs}, {readable_size(sum(sizes))} in {sweep}; checkpoint.save_model=false keeps none")
@@ -125,7 +128,7 @@ def verify_folder(folder: Path) -> int:
     weight_folders = set()
     runs = []
     for path in paths:
-        if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2:
+        if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2:  # ROOT/KIND/HASH/KEY_FILE
             store_roots.add(path.parents[2])
         elif path.name == CHECKSUMS:
             weight_folders.add(path.parent)
@@ -141,7 +144,8 @@ def verify_folder(folder: Path) -> int:
             weight_folders.add(run / "model")
     for path in sorted(weight_folders):
         fault = find_damage(path)
-        print(f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right")
+        outcome = f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right"
+        print(outcome)
         damage_count += fault is not None
     for run in runs:
         damage_count += verify_results(run)
@@ -200,9 +204,10 @@ def import_(store: Store, options: argparse.Namespace) -> None:
     if reader.unread:
         warn(f"nothing reads the columns {', '.join(sorted(reader.unread))} of {options.file}")
     column_names = table.shard(0).column_names
-    lists = " and ".join(name for name in LISTS if COLUMNS[name] in column_names) or "text only"
+    list_names = [name for name in LISTS if COLUMNS[name] in column_names]
+    content = " and ".join(list_names) or "text only"
     note = "" if rows_made else " (was there already)"
-    print(f"{table.name}: {table.row_count():,} completions, {lists}{note}")
+    print(f"{table.name}: {table.row_count():,} completions, {content}{note}")
 
 
 def inspect(store: Store, options: argparse.Namespace) -> None:

@@ -49,10 +49,7 @@ def warn_unreadable(error: PermissionError) -> None:
 
 
 def table_in(store: Store, folder: Path) -> Table | None:
-    """Return the table in a folder; None if its key does not name the folder and it is no damaged table either.
-
-    Raises PermissionError.
-    """
+    """Return the table in a folder, a damaged one with its `error`; None for any other folder. PermissionError."""
     if not HASH.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
         return None
     try:

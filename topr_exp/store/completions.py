@@ -159,8 +159,11 @@ def public_columns(table: Table, shard: pa.Table, *, with_prompts: bool) -> pa.T
         columns |= prompt_columns(table, shard)
     if "messages" in columns:
         messages_type = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
-        messages = [None if text is None else json.loads(text) for text in columns.pop("messages").to_pylist()]
-        columns["messages" if "prompt" in columns else "prompt"] = pa.array(messages, messages_type)
+        messages = []
+        for text in columns.pop("messages").to_pylist():
+            messages.append(None if text is None else json.loads(text))
+        name = "messages" if "prompt" in columns else "prompt"
+        columns[name] = pa.array(messages, messages_type)
     return pa.table({name: columns[name] for name in MEANINGS if name in columns})
 
 
@@ -171,7 +174,8 @@ def prompt_columns(table: Table, shard: pa.Table) -> dict[str, pa.Array]:
     prompts = json.loads((shard.schema.metadata or {}).get(PROMPTS, b"null"))
     if prompts is None:
         raise TOPRError(f"{table.name} was stored without its prompts; write JSON lines (FILE.jsonl)")
-    prompt_indices = shard["problem"].to_numpy() - shard["problem"][0].as_py()
+    first_problem = shard["problem"][0].as_py()  # a shard has consecutive problems
+    prompt_indices = shard["problem"].to_numpy() - first_problem
     columns = {}
     for name, column_type in (
         ("prompt", pa.string()),

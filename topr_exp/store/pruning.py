@@ -53,7 +53,10 @@ def prune_tables(store: Store, selection: Selection, *, really: bool) -> None:
         remaining = [member for member in family if member.name not in bytes_by_name]
         bytes_by_name |= prune_family(table, remaining, really=really)
     total = tables_and_size(bytes_by_name.values())
-    print(f"removed {total}" if really else f"{total} would be removed; add --yes to do it")
+    if really:
+        print(f"removed {total}")
+    else:
+        print(f"{total} would be removed; add --yes to do it")
 
 
 def prune_family(table: Table, family: Sequence[Table], *, really: bool) -> dict[str, int]:
@@ -67,9 +70,9 @@ def prune_family(table: Table, family: Sequence[Table], *, really: bool) -> dict
         return {}
     bytes_by_name = {}
     with ExitStack() as held_locks:
-        read_table = lock_all(family, held_locks)
-        if read_table:
-            print(f"kept     {table.name}: a process reads {read_table}")
+        table_in_use = lock_all(family, held_locks)
+        if table_in_use:
+            print(f"kept     {table.name}: a process reads {table_in_use}")
             return {}
         for member in reversed(family):
             bytes_by_name[member.name] = byte_count(member)

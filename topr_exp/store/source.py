@@ -81,7 +81,7 @@ def _source_error(path: Path, event: str) -> TOPRError:
 class Derivation:
     """Rows and sources that a derived table's shards must have."""
 
-    rows: tuple[int, ...]  # of each shard
+    rows: tuple[int, ...]  # their number in each shard
     sources: tuple[Source, ...] = ()  # of each shard; () if the rows come from elsewhere
 
     def digest(self, index: int) -> str:
@@ -91,15 +91,15 @@ class Derivation:
             return files[0].digest
         return ""
 
-    def mismatch(self, index: int, rows: int, digest: str) -> str | None:
+    def mismatch(self, index: int, rows: int, noted_digest: str) -> str | None:
         """Say why an intact shard does not belong to the table; None if it does.
 
-        digest: of the shard that it was made of, as it notes; "" if it notes none.
+        rows: how many it has. noted_digest: of the shard that it was made of, as it notes; "" if it notes none.
         """
         if rows != self.rows[index]:
             return f"it has {rows} rows, not {self.rows[index]}"
         source_digest = self.digest(index)
-        if digest and source_digest and digest != source_digest:
+        if noted_digest and source_digest and noted_digest != source_digest:
             return "it was made of another version of its source"
         return None
 

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 MISSING = "missing"  # the one fault of a shard that is no damage
 ABSENT = (FileNotFoundError, NotADirectoryError)  # errors of a file that does not exist
-SELECTED_ROWS = re.compile(
-    " without malformed ones| in groups of "
-)  # in the name of an imported table (imported.encoding)
+# In the name of an imported table's rows, where they are a selection (imported.encoding).
+SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")
 MAX_SHARDS = 1_000_000  # each is looked for
 PAUSE_SECONDS = 0.1  # between two attempts at another process's lock
 
@@ -130,7 +129,7 @@ class Table:
         self.files_read = files_read if files_read is not None else {}
         self.error = error
         self._stop = stop or StopFlag()
-        self._reading: locks.Reading | None = None
+        self._reading: locks.Reading | None = None  # once it is held
 
     # ---- reading
 
@@ -235,7 +234,7 @@ class Table:
             self._write_key()
             while pending:
                 still_pending = []
-                message = ""
+                message = ""  # who makes the first of them
                 for index in pending:
                     attempt = self._attempt_shard(index, make)
                     if attempt.is_intact:
@@ -248,7 +247,8 @@ class Table:
                     if attempt.owner is not None and not message:
                         shard = f"shard {index} of {self.shards} of {self.name}"
                         message = f"waiting for {attempt.owner}, which makes {shard}"
-                if message and len(still_pending) == len(pending):
+                is_stuck = len(still_pending) == len(pending)
+                if message and is_stuck:
                     if message != last_message:
                         show_message = say if progress is None else progress.message
                         show_message(message)
@@ -377,6 +377,6 @@ def rows_of_source(table: Table) -> Derivation | None:
         path = source.shard_file(index)
         with disk_errors(f"read {path}"):
             rows.append(read_row_count(path))
-    if all(rows):
+    if all(rows):  # 0 without a file
         return Derivation(tuple(rows))
     return None

@@ -36,5 +36,5 @@ def intact_derivation(table: Table) -> Derivation | None:
         snapshot = source.snapshot()
     except TOPRError:  # the source's own verification reports it
         return None
-    rows = [end - start for start, end in pairwise(snapshot.bounds)]
-    return Derivation(tuple(rows), snapshot.source.parts())
+    shard_sizes = [end - start for start, end in pairwise(snapshot.bounds)]
+    return Derivation(tuple(shard_sizes), snapshot.source.parts())

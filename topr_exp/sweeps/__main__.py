@@ -64,7 +64,8 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
 def cancel(folder: Path, run: Sequence[str]) -> int:
     """Stop active runs, and the launcher if all are meant."""
     runs = open_sweep(folder)
-    statuses, problem = read_statuses([find_run(runs, name) for name in run] or runs)
+    named_runs = [find_run(runs, name) for name in run]
+    statuses, problem = read_statuses(named_runs or runs)
     active = [status for status in statuses if status.is_active]
     launcher_claim = None if run else folder / CLAIM
     failures = []

@@ -27,7 +27,11 @@ def plan_arrays(run_count: int, max_size: int, parallel_runs: int) -> list[Array
     arrays = []
     for index in range(array_count):
         lane = index % lanes
-        share = parallel_runs // lanes + (lane < parallel_runs % lanes)
+        lane_runs = parallel_runs // lanes
+        if lane < parallel_runs % lanes:  # the first lanes share the remainder
+            lane_runs += 1
+        first = index * max_size
+        end = min(run_count, first + max_size)
         predecessor = index - lanes if index >= lanes else None
-        arrays.append(Array(index * max_size, min(run_count, (index + 1) * max_size), share, predecessor))
+        arrays.append(Array(first, end, lane_runs, predecessor))
     return arrays

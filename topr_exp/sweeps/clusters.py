@@ -37,10 +37,11 @@ class SlurmCluster(ClusterConfig):
     additional_parameters: Named  # other sbatch options, by their long names
 
     def check(self) -> Iterator[Rule]:
-        below = self.signal_delay_s < 60 * self.timeout_min
-        yield "signal_delay_s", below, f"below {self.timeout_min} minutes"
+        is_in_time = self.signal_delay_s < 60 * self.timeout_min
+        yield "signal_delay_s", is_in_time, f"below {self.timeout_min} minutes"
         for key in ("partition", "account"):  # each becomes a line of a script
-            yield key, "\n" not in (getattr(self, key) or ""), "a single line"
+            value = getattr(self, key) or ""
+            yield key, "\n" not in value, "a single line"
         options = [f"{name}{value}" for name, value in (self.additional_parameters or {}).items()]
         yield "additional_parameters", "\n" not in "".join(options), "options of a single line"
 

@@ -50,7 +50,8 @@ class LocalScheduler:
         claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
         if launcher_claim is not None:
             claims.insert(0, launcher_claim)
-        return list(filter(None, map(terminate, claims)))
+        problems = [terminate(claim) for claim in claims]
+        return [problem for problem in problems if problem]
 
     def logs(self, run: Run) -> Path | None:
         return None
@@ -60,7 +61,10 @@ class LocalScheduler:
 
 
 def terminate(claim: Path) -> str:
-    """Send SIGTERM to the process that holds a claim; returns why it is left alone if it can't be seen to hold it."""
+    """Send SIGTERM to the process that holds a claim; returns why it is left alone, "" if it is not.
+
+    It is left alone if it can't be seen to hold the claim.
+    """
     process = locks.living_owner(claim)
     with contextlib.suppress(OSError):  # over by now, another user's, or no /proc
         if process is not None and process.is_on_this_host() and process.has_open(claim):
@@ -75,16 +79,18 @@ def run_all(runs: Sequence[Run], parallel_runs: int, stop: StopFlag) -> None:
     """Run all, so many at once, and print how each ended."""
     run_by_child: dict[Child, Run] = {}
     ticker = Ticker(runs)
+    runs_at_once = min(parallel_runs, len(runs))  # that share the machine
 
     def start(run: Run, slot: int) -> Child:
         log = run.log.resolve()
-        child = Child("the run", log, run_one, run, log, min(parallel_runs, len(runs)), slot)
+        child = Child("the run", log, run_one, run, log, runs_at_once, slot)
         run_by_child[child] = run
         return child
 
     def report(child: Child, error: BaseException | None) -> None:
         status = read_status(run_by_child[child])
-        say(f"{time.strftime('%H:%M:%S')} {replace(status, error=str(error or status.error))}")
+        status = replace(status, error=str(error or status.error))
+        say(f"{time.strftime('%H:%M:%S')} {status}")
 
     supervise([partial(start, run) for run in runs], stop, report, slots=parallel_runs, tick=ticker.tick)
 
@@ -99,11 +105,12 @@ def run_one(run: Run, log: Path, parallel_runs: int, slot: int) -> None:
 def choose_gpus(slot: int, gpus_per_run: int, parallel_runs: int) -> None:
     """Make only the slot's GPUs visible, before the first use of one; note how many runs share a GPU."""
     gpus = distributed.visible_gpus()
-    places = max(1, len(gpus) // gpus_per_run)
-    os.environ[distributed.RUNS_PER_GPU] = str(math.ceil(parallel_runs / places))
+    gpu_sets = max(1, len(gpus) // gpus_per_run)  # of one run each; the slots take turns on them
+    os.environ[distributed.RUNS_PER_GPU] = str(math.ceil(parallel_runs / gpu_sets))
     if len(gpus) > gpus_per_run:
-        first = slot % places * gpus_per_run
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[first : first + gpus_per_run])
+        set_index = slot % gpu_sets
+        first_gpu = set_index * gpus_per_run
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[first_gpu : first_gpu + gpus_per_run])
 
 
 class Ticker:

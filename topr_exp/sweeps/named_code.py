@@ -59,7 +59,7 @@ def cluster_code_settings(cluster: ClusterConfig) -> list[str]:
     values = plain(cluster)
     overrides = []
     for key in CLUSTER_KEYS:
-        value = values.get(key.partition(".")[2])
+        value = values.get(key.removeprefix("cluster."))
         if not value:
             continue
         text = json.dumps(value)
@@ -80,7 +80,8 @@ def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, sett
     for run in runs:
         run_settings.update(dict.fromkeys(code_settings(run.settings)))
     cluster_settings = cluster_code_settings(cluster) if runs else []
-    confirmations = {text for text in settings if text.startswith(tuple(f"{key}=" for key in CODE_KEYS))}
+    code_prefixes = tuple(f"{key}=" for key in CODE_KEYS)
+    confirmations = {text for text in settings if text.startswith(code_prefixes)}
     unknown = sorted(confirmations - run_settings.keys())
     if unknown:
         raise ConfigError(f"{unknown[0]}: no run of {folder} that is to start has this setting")

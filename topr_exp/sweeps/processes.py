@@ -121,14 +121,16 @@ def supervise(
     waiting_starts = list(reversed(starts))
     free_slots = list(reversed(range(slots)))
     slot_by_child: dict[Child, int] = {}
-    deadline = math.inf
-    is_stopping = was_stopped = False
+    deadline = math.inf  # when the other processes of a failed run are killed
+    was_stopped = False  # a process of the one run
+    is_stopping = False
     try:
         while waiting_starts or slot_by_child:
             while waiting_starts and free_slots:
                 slot = free_slots.pop()
                 start = waiting_starts.pop()
-                slot_by_child[start(slot)] = slot
+                child = start(slot)
+                slot_by_child[child] = slot
             connection.wait([child.process.sentinel for child in slot_by_child], POLL_SECONDS)
             tick()
             ended = [child for child in slot_by_child if child.process.exitcode is not None]
@@ -166,12 +168,12 @@ def redirect(log: Path) -> None:
     print(f"==== {attempt.timestamp()}, process {os.getpid()}", flush=True)
 
 
-def share_threads(processes: int) -> None:
+def share_threads(process_count: int) -> None:
     """Divide the CPU threads of torch, and of child processes, by default; `cluster.threads` overrides it."""
-    if processes > 1:
+    if process_count > 1:
         import torch
 
-        threads = max(1, torch.get_num_threads() // processes)
+        threads = max(1, torch.get_num_threads() // process_count)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
 
@@ -195,7 +197,7 @@ def run_processes(config: Config, log: Path | None = None) -> None:
     stop = StopFlag()
     with stop.listening(), rendezvous() as variables:
         errors = run_ranks(config, log, stop, variables)
-    errors.sort(key=lambda error: isinstance(error, distributed.PeerGoneError))  # which explains nothing
+    errors.sort(key=lambda error: isinstance(error, distributed.PeerGoneError))  # last: it explains nothing
     for error in errors:
         is_consequence = stop.requested() and isinstance(error, KilledError | distributed.PeerGoneError)
         if isinstance(error, Exception) and not is_consequence:

@@ -63,16 +63,16 @@ class RunStatus:
 
 def read_status(run: Run, jobs: JobStates | None = None) -> RunStatus:
     """Read the state of a run. jobs: the answer of its scheduler; None if that was not asked."""
-    progress_file, fault = read_run_file(run.folder / "state.json", unreadable_is_damage=True)
+    stored_state, fault = read_run_file(run.folder / "state.json", unreadable_is_damage=True)
     try:
-        state, error = find_state(run, progress_file, fault, jobs)
+        state, error = find_state(run, stored_state, fault, jobs)
         pass_at_1 = read_pass_at_1(run.folder, is_done=state == RunState.DONE)
     except (OSError, TOPRError) as unreadable:  # a folder that this user may not read
         return RunStatus(run, RunState.UNREADABLE, str(unreadable))
     stage = time_left = ""
     if state not in (RunState.DONE, RunState.NEW):
-        stage = str(progress_file.get("stage", ""))
-    progress = progress_file.get("progress")
+        stage = str(stored_state.get("stage", ""))
+    progress = stored_state.get("progress")
     if state == RunState.RUNNING and isinstance(progress, dict):
         stage += f" {progress.get('done')}/{progress.get('total')}"
         time_left = describe_time_left(progress)
@@ -80,10 +80,10 @@ def read_status(run: Run, jobs: JobStates | None = None) -> RunStatus:
     return RunStatus(run, state, error, stage, time_left, pass_at_1, job.id if job is not None else "")
 
 
-def find_state(run: Run, progress_file: Mapping[str, Any], fault: str, jobs: JobStates | None) -> tuple[RunState, str]:
+def find_state(run: Run, stored_state: Mapping[str, Any], fault: str, jobs: JobStates | None) -> tuple[RunState, str]:
     """Return a run's state and its error: by `DONE` and its claim, else by its job, else by error.txt and state.json.
 
-    fault: of state.json.
+    stored_state: state.json, {} for none; fault: why it could not be read.
     """
     if (run.folder / MARK).exists():
         return RunState.DONE, ""
@@ -96,9 +96,9 @@ def find_state(run: Run, progress_file: Mapping[str, Any], fault: str, jobs: Job
     failure = attempt.last_error(run.folder)
     if failure:
         return RunState.FAILED, failure
-    if progress_file.get("status") == "stopped":
+    if stored_state.get("status") == "stopped":
         return RunState.STOPPED, "stopped by a signal"
-    if progress_file:
+    if stored_state:
         return RunState.STOPPED, "its process is gone (killed?)"
     if fault.startswith("can't"):
         return RunState.UNREADABLE, f"state.json {fault}"

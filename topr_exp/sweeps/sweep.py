@@ -147,7 +147,17 @@ def make_runs(jobs: Iterable[Job], arguments: list[str], earlier_runs: Iterable[
         earlier_run = earlier_by_name.get(folder.name)
         number = earlier_run.number if earlier_run is not None else last_number + 1
         job_name = earlier_run.job if earlier_run is not None else None
-        runs.append(Run(folder, number, job.overrides, settings, os.getcwd(), arguments, time.time(), job_name))
+        run = Run(
+            folder,
+            number,
+            overrides=job.overrides,
+            settings=settings,
+            cwd=os.getcwd(),
+            arguments=arguments,
+            launched=time.time(),
+            job=job_name,
+        )
+        runs.append(run)
         last_number = max(last_number, number)
     return runs
 
@@ -178,7 +188,16 @@ def missing_runs(sweep: Path, runs: Iterable[Run]) -> list[Run]:
     missing = []
     for name, launched_run in record.get("runs", {}).items():
         if name not in names:
-            missing.append(Run(sweep / name, launched_run["number"], launched_run["overrides"], {}, "", [], 0.0))
+            run = Run(
+                sweep / name,
+                launched_run["number"],
+                launched_run["overrides"],
+                settings={},
+                cwd="",
+                arguments=[],
+                launched=0.0,
+            )
+            missing.append(run)
     return sorted(missing, key=lambda run: run.number)
 
 
