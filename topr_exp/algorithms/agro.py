@@ -46,7 +46,7 @@ class AGRO(ZeroOneLoss):
     papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
     needs: ClassVar[frozenset[str]] = frozenset({"groups", "group_rewards", "ref_logp"})
     signal_names: ClassVar[frozenset[str]] = frozenset({"advantage"})
-    former: ClassVar[dict[str, str]] = {"estimator": "vanilla"}
+    former: ClassVar[dict[str, str]] = {"estimator": "vanilla"}  # earlier releases' keys, for `identity`
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         check_complete_groups(batch, self.name)
@@ -76,7 +76,7 @@ class AGROOnPolicy(AGRO):
     papers: ClassVar = {"agro_on_policy": Paper("AGRO on-policy", ARXIV, "Equation 6")}
     needs: ClassVar[frozenset[str]] = AGRO.needs | {"on_policy"}
     signal_names: ClassVar[frozenset[str]] = frozenset({"advantage", "square"})
-    former: ClassVar[dict[str, str]] = {"estimator": "vanilla", "square_baseline": "none"}
+    former: ClassVar[dict[str, str]] = {"estimator": "vanilla", "square_baseline": "none"}  # as AGRO's
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         advantage = super().signals(batch)["advantage"]
@@ -85,8 +85,8 @@ class AGROOnPolicy(AGRO):
     def __call__(self, batch: Batch) -> LossOutput:
         output = super().__call__(batch)
         square = signal(batch, "square")
-        term = square / (2 * self.beta) * log_prob(batch)
-        loss = output.loss + reduce_tokens(term, batch, self.length_normalize)
+        square_term = square / (2 * self.beta) * log_prob(batch)
+        loss = output.loss + reduce_tokens(square_term, batch, self.length_normalize)
         return LossOutput(loss, {**output.metrics, "square": square})
 
 

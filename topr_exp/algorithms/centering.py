@@ -27,10 +27,12 @@ def expected_score(batch: Batch, log_weight: LogWeight) -> Tensor:
     log_weight: called with log-ratios [B, T, k] of the head and [B, T, 1] of the tail.
     """
     check_head(batch)
-    head_logp, log_q = needed(batch, "head_logp"), needed(batch, "head_mu_logp")
+    head_logp = needed(batch, "head_logp")
+    log_q = needed(batch, "head_mu_logp")
     log_p = head_logp.detach()
     is_drawable = log_q.isfinite()
     drawable_log_q = log_q.where(is_drawable, 0.0)
+    # q_v w_v, [B, T, k].
     expected_weight = (drawable_log_q + log_weight(log_p - drawable_log_q)).exp().where(is_drawable, 0.0)
     coefficient = expected_weight - tail_weight(log_p, log_q, log_weight) * log_p.exp()
     return (coefficient * head_logp).sum(-1)

@@ -118,6 +118,7 @@ class GRPO(GroupClipped):
 
     @property
     def former(self) -> dict[str, bool]:
+        """Earlier releases' keys, for `schema.identity`."""
         return {"normalize_std": self.advantage == "group_std"}
 
     @property
@@ -175,11 +176,13 @@ class GMPO(GroupClipped):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
         delta = token_log_ratio(batch)
-        sign = advantage[:, None]
-        is_clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
+        token_advantage = advantage[:, None]
+        is_above = (token_advantage > 0) & (delta > self.eps_high)
+        is_below = (token_advantage < 0) & (delta < -self.eps_low)
+        is_clipped = is_above | is_below
         limited = delta.where(~is_clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
-        mean = limited.sum(1) / lengths(batch)
-        loss = -advantage * mean.masked_fill(advantage == 0, 0.0).exp()
+        mean_delta = limited.sum(1) / lengths(batch)
+        loss = -advantage * mean_delta.masked_fill(advantage == 0, 0.0).exp()
         return LossOutput(loss, {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)})
 
 
@@ -226,8 +229,8 @@ class REC(Clipped):
         kept_weight = self._is_kept(batch).to(batch.reward.dtype)
         _, kept_count = group_sums(batch, kept_weight)
         _, total = group_sums(batch, kept_weight * batch.reward)
-        mean = total / kept_count.clamp(min=1)
-        return {"advantage": kept_weight * (batch.reward - mean), "kept": kept_weight}
+        kept_mean = total / kept_count.clamp(min=1)
+        return {"advantage": kept_weight * (batch.reward - kept_mean), "kept": kept_weight}
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
@@ -236,10 +239,10 @@ class REC(Clipped):
         else:
             advantage = advantage_of(batch, "group", self.name)
         delta = token_log_ratio(batch).detach()
-        sign = advantage[:, None]
+        token_advantage = advantage[:, None]
         low = log_or_minus_inf(1 - self.eps_low)
         high = math.log1p(self.eps_high)
-        is_inside = ((sign >= 0) & (delta <= high)) | ((sign <= 0) & (delta >= low))
+        is_inside = ((token_advantage >= 0) & (delta <= high)) | ((token_advantage <= 0) & (delta >= low))
         objective = advantage * masked(batch.logp.where(is_inside, 0.0), batch).sum(1)
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(~is_inside, batch)}
         if self.drop:

@@ -163,6 +163,7 @@ class M2PO(GroupLoss):
 
     def _least_dropped(self, squares: Tensor) -> Tensor:
         """The limit below which the smallest of `squares`, sorted, stay: as many as have a mean below τ."""
+        # The mean of the first k is below τ where their sum is below k τ.
         running_limit = self.tau * squares.new_ones(len(squares)).cumsum(0)
         kept_count = int((squares.cumsum(0) < running_limit).sum())  # the means of the smallest only grow
         if kept_count == len(squares):

@@ -98,10 +98,11 @@ class Mask(TypedSection):
             is_below = difference < low
         if self.sides == "both":
             return is_above | is_below
-        sign = advantage[:, None]
-        return ((sign > 0) & is_above) | ((sign < 0) & is_below)
+        token_advantage = advantage[:, None]
+        return ((token_advantage > 0) & is_above) | ((token_advantage < 0) & is_below)
 
     def _size(self, log_p: Tensor, log_q: Tensor, batch: Batch) -> Tensor:
+        """The statistic without a sign at this mask's level, [B, T] or [B, 1]."""
         if self.statistic in ("divergence", "old_divergence"):
             size = binary_divergence(log_p, log_q)
         else:

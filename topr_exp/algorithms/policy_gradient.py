@@ -73,8 +73,8 @@ class PolicyGradient(Tapered):
             for sign in ("pos", "neg"):
                 yield f"a_{sign}", getattr(self, f"a_{sign}") <= 1, "at most 1 for rule=ppo"
                 yield f"b_{sign}", getattr(self, f"b_{sign}") >= 1, "1 or more for rule=ppo"
-        is_read = self.correction is not None or self.correction_level == "token"
-        yield "correction_level", is_read, "token where correction is null: nothing reads it"
+        level_is_read = self.correction is not None or self.correction_level == "token"
+        yield "correction_level", level_is_read, "token where correction is null: nothing reads it"
         yield "mask", self.mask != [], "null or a list of one mask or more"
         is_weight_alone = self.correction is None and self.mask is None and not self.renormalize
         is_centered_alone = is_weight_alone and self.denominator == "sampler"
@@ -148,7 +148,8 @@ class PolicyGradient(Tapered):
             term = expected_score(batch, unweighted)
             slope = weight.masked_fill(ratio.is_outside, 0.0) if self.rule == "ppo" else weight
             return product(slope, advantage) * masked(term, batch).sum(1)
-        prefix_log_ratio = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)  # before token t
+        # Of the tokens before t; 0 for a ratio of the token alone.
+        prefix_log_ratio = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)
 
         def log_weight(log_ratio: Tensor) -> Tensor:
             log_ratio = log_ratio + prefix_log_ratio[..., None]

@@ -95,6 +95,7 @@ def bootstrap_means(values: Values, resamples: int, rng: np.random.Generator) ->
         rows = min(step, resamples - start)
         row_offset = problems * np.arange(rows)[:, None]
         slots = rng.integers(0, problems, size=(rows, problems)) + row_offset
+        # [rows, P]: how often each problem was drawn.
         draws = np.bincount(slots.ravel(), minlength=rows * problems).reshape(rows, problems)
         means[start : start + rows] = draws @ values / problems
     return means
@@ -155,7 +156,7 @@ def clopper_pearson(count: int, total: int) -> Interval:
     tail = (1 - LEVEL) / 2
     low = float(betaincinv(count, total - count + 1, tail)) if count else 0.0
     high = float(betaincinv(count + 1, total - count, 1 - tail)) if count < total else 1.0
-    return Interval(count / total, low, high, total, problems=False)
+    return Interval(count / total, low, high, seeds=total, problems=False)  # a case for each seed
 
 
 def extreme(shares: Values, cases: int, seeds: int = 1) -> Interval | None:
@@ -194,14 +195,14 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
     array = np.asarray(values, dtype=np.float64)
     count = len(array)
     mean = float(array.mean())
-    half = float(t_half_width(array))
-    low = mean - half
-    high = mean + half
+    half_width = float(t_half_width(array))
+    low = mean - half_width
+    high = mean + half_width
     if share:
         low = max(low, 0.0)
         high = min(high, 1.0)
     error = float(array.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    return Interval(mean, low, high, count, False, error, count - 1)
+    return Interval(mean, low, high, seeds=count, problems=False, error=error, freedom=count - 1)
 
 
 # ---- over seeds and problems
@@ -271,6 +272,8 @@ def crossed_error(
     seeds_differ = exceeds(squares.seeds, residual) | cautious
     problems_differ = exceeds(squares.problems, residual)
     freedoms = freedoms_of(seeds, problems)
+    # Satterthwaite's sum over the parts of the variance. Seeds that don't differ count as the residual, as do problems:
+    # with one of the two the subtracted residual cancels.
     spread = seeds_differ * seed_square**2 / max(pooled * freedoms.seeds, 1)
     spread = spread + problems_differ * squares.problems**2 / max(pooled * freedoms.problems, 1)
     spread = spread + (seeds_differ == problems_differ) * residual**2 / max(pooled * freedoms.residual, 1)
@@ -301,14 +304,14 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     squares = mean_squares(values)
     estimate = crossed_error(squares, seeds, problems, cautious=not share)
     error = float(estimate.error)
-    half = float(t_95(float(estimate.freedom))) * error if values.size > 1 else math.nan
-    low = mean - half
-    high = mean + half
+    half_width = float(t_95(float(estimate.freedom))) * error if values.size > 1 else math.nan
+    low = mean - half_width
+    high = mean + half_width
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low = max(low, 0.0 if share else -1.0)
         high = min(high, 1.0)
     cautious = crossed_error(squares, seeds, problems, cautious=True)
-    return Interval(mean, low, high, seeds, True, error, float(cautious.freedom))
+    return Interval(mean, low, high, seeds=seeds, error=error, freedom=float(cautious.freedom))
 
 
 # ---- the best of several
@@ -330,12 +333,12 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.
     """
     groups, seeds, problems = values.shape[-3:]
-    means = values.mean((-2, -1))
-    lead = means[..., None, :] - means[..., :, None]  # of j before i
+    means = values.mean((-2, -1))  # [..., K]
+    lead = means[..., None, :] - means[..., :, None]  # [..., K, K]: of j before i
     interactions = mean_squares(values - values.mean(-3, keepdims=True))
     shared_squares = MeanSquares(*(square.sum(-1) / (groups - 1) for square in interactions))
     shared = crossed_error(shared_squares, seeds, problems, groups - 1)
-    pair_errors = []
+    pair_errors = []  # [..., K] each: of one group's differences from all
     for group in range(groups):
         differences = values - values[..., [group], :, :]
         pair_errors.append(crossed_error(mean_squares(differences), seeds, problems).error)

@@ -24,7 +24,7 @@ def show_completions(
 
     Up to PER_VERDICT of each verdict, evenly spread over the rows; `logp` is the log-probability when it was sampled.
 
-    split: test or train. examples: the rows that were trained on.
+    split: test or train. examples: the rows that were trained on, of a training set.
     """
     entries = []
     for code in range(len(VERDICTS)):
@@ -34,11 +34,12 @@ def show_completions(
                 entry["trained_on"] = bool((examples == row).any())
             entries.append(entry)
     path = folder / COMPLETIONS
-    for entry in read_lines(path)[0]:
-        entry_split = entry.get("set")
-        entry_iteration = entry.get("iteration")
-        is_valid = isinstance(entry_split, str) and isinstance(entry_iteration, int)
-        if is_valid and (entry_split, entry_iteration) != (split, iteration):
+    written_entries, _ = read_lines(path)
+    for entry in written_entries:
+        written_split = entry.get("set")
+        written_iteration = entry.get("iteration")
+        is_valid = isinstance(written_split, str) and isinstance(written_iteration, int)
+        if is_valid and (written_split, written_iteration) != (split, iteration):
             entries.append(entry)
     entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file in whatever order of writing
     if distributed.is_main_process():

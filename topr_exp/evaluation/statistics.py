@@ -37,7 +37,7 @@ def measure(verdicts: Codes, classes: Codes, trials: int = TRIALS) -> Scores:
     n = verdicts.shape[1]
     is_correct = verdicts == CORRECT
     voting = ballots(verdicts, classes)
-    assert (voting[0][is_correct] >= 0).all(), "a correct completion without an answer class"
+    assert (voting.candidate[is_correct] >= 0).all(), "a correct completion without an answer class"
     ks = powers_of_two(n)
     passed = {k: pass_at_k(is_correct.sum(axis=1), n, k) for k in ks}
     voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([0, 0]), trials), strict=True))
@@ -72,11 +72,12 @@ def summarise(
     scores = measure(verdicts, classes, trials)
     ks = [str(k) for k in scores.passed]
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
-    clusters = number([problem.source for problem in problems])
+    clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
     points = [interval.as_dict() for interval in intervals]
     correct_counts = (verdicts == CORRECT).sum(axis=1)
-    figures = headline(verdicts, scores, np.ones(len(verdicts), dtype=bool))
+    all_problems = np.ones(len(verdicts), dtype=bool)
+    figures = headline(verdicts, scores, all_problems)
     if clusters is not None:
         figures["sources"] = int(clusters.max()) + 1
     return {
@@ -118,11 +119,11 @@ def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = (
     problem_means = rewards.mean(axis=1)
     return {
         "mean_reward": float(problem_means.mean()),
-        "mean_reward_se": standard_error(problem_means, number(sources)),
+        "mean_reward_se": standard_error(problem_means, number_sources(sources)),
     }
 
 
-def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
+def number_sources(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
     if all(source is None for source in sources):
         return None
@@ -161,8 +162,11 @@ def breakdown(
 # ---- verdicts and votes: pass@K in closed form, maj@K by the paper's bootstrap (TOPR, section 4.2)
 
 
-# [P, n] the class that a completion votes for, -1 for none; [P, C] the share of a class graded correct, mostly 0 or 1.
-Ballots = tuple[NDArray[np.int64], NDArray[np.float64]]
+class Ballots(NamedTuple):
+    """The votes of completions, and what each answer is worth."""
+
+    candidate: NDArray[np.int64]  # [P, n] the class that a completion votes for, -1 for none
+    worth: NDArray[np.float64]  # [P, C] the share of a class graded correct, mostly 0 or 1
 
 
 def ballots(verdicts: Codes, classes: Codes) -> Ballots:
@@ -175,7 +179,7 @@ def ballots(verdicts: Codes, classes: Codes) -> Ballots:
     candidate = np.where(verdicts != INVALID, np.maximum(classes, -1), -1).astype(np.int64)
     width = max(int(candidate.max(initial=-1)) + 1, 1)
     correct_votes = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return candidate, correct_votes / np.maximum(count_votes(candidate, width), 1)
+    return Ballots(candidate, correct_votes / np.maximum(count_votes(candidate, width), 1))
 
 
 def count_votes(candidate: NDArray[np.int64], width: int) -> NDArray[np.int64]:
@@ -213,7 +217,8 @@ def pass_at_k(correct: NDArray[np.integer], n: int, k: int) -> NDArray[np.float6
     assert 1 <= k <= n, (k, n)
     # One entry for each possible count; the factor is 0 at i = K, and so is the product from there on.
     factors = 1 - k / np.arange(n, 0, -1)
-    return 1 - np.concatenate([[1.0], np.cumprod(factors)])[correct]
+    miss_probabilities = np.concatenate([[1.0], np.cumprod(factors)])  # by the count, 0 to n
+    return 1 - miss_probabilities[correct]
 
 
 def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int = TRIALS) -> NDArray[np.float64]:

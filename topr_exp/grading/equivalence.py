@@ -13,19 +13,19 @@ from topr_exp.grading.latex import GREEK, Tokens, TooComplexError, number_like, 
 from topr_exp.grading.sample_points import certainly_different
 from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 
-Verdict3 = bool | None  # equal, different, not decided
-LeafRule = Callable[[Leaf, Leaf], Verdict3]
+Equality = bool | None  # None: not decided
+LeafRule = Callable[[Leaf, Leaf], Equality]
 
 MAX_UNORDERED = 12  # items of two unordered collections, all pairs of which are compared
 
 
 @dataclass(slots=True)
 class QuickRule:
-    """Compares single expressions without sympy; `path` names the arithmetic of the last comparison."""
+    """Compares single expressions without sympy; `path` names the last arithmetic that decided, else "string"."""
 
     path: str = "string"
 
-    def __call__(self, gold: Leaf, answer: Leaf) -> Verdict3:
+    def __call__(self, gold: Leaf, answer: Leaf) -> Equality:
         if gold.unit and answer.unit and gold.unit != answer.unit:
             return False
         if gold.tokens == answer.tokens:
@@ -41,7 +41,7 @@ class QuickRule:
         if gold_value is not None and answer_value is not None:
             self.path = "rational"
             return gold_value == answer_value
-        if not (parseable(gold.tokens) and parseable(answer.tokens)):
+        if not (is_parseable(gold.tokens) and is_parseable(answer.tokens)):
             return False
         if not gold.relation and certainly_different(gold.tokens, answer.tokens):
             self.path = "numeric"
@@ -49,7 +49,7 @@ class QuickRule:
         return None
 
 
-def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
+def compare_quickly(gold: str, answer: str) -> tuple[Equality, str]:
     """Compare without sympy: (equal, different or undecided; "string", "rational" or "numeric")."""
     if gold.strip() == answer.strip():
         return True, "string"
@@ -59,41 +59,42 @@ def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
     except TooComplexError:
         return False, "string"
     rule = QuickRule()
-    verdict = same(gold_node, answer_node, rule)
-    return verdict, rule.path
+    equality = same(gold_node, answer_node, rule)
+    return equality, rule.path
 
 
-def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
-    """Compare two structures; `leaf` compares two single expressions (or two whole relations)."""
+def same(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
+    """Compare two structures; `compare_leaves` compares two single expressions (or two whole relations)."""
     if isinstance(gold, Named) or isinstance(answer, Named):
-        return _same_named(gold, answer, leaf)
+        return _same_named(gold, answer, compare_leaves)
     if _is_chain(gold) or _is_chain(answer):
-        return _same_chain(gold, answer, leaf)
+        return _same_chain(gold, answer, compare_leaves)
     if isinstance(gold, Group) and isinstance(answer, Group):
         if gold.kind != answer.kind or len(gold.items) != len(answer.items):
             return False
         if gold.kind in ("list", "union"):
-            return _same_unordered(list(gold.items), list(answer.items), leaf)
-        return _all_same(zip(gold.items, answer.items, strict=True), leaf)
+            return _same_unordered(list(gold.items), list(answer.items), compare_leaves)
+        return _all_same(zip(gold.items, answer.items, strict=True), compare_leaves)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
-        return leaf(gold, answer)
+        return compare_leaves(gold, answer)
     if r"\begin" in gold.tokens and r"\begin" in answer.tokens:  # 2 times a matrix, and a matrix
-        return leaf(Leaf(gold.tokens), Leaf(answer.tokens))
+        return compare_leaves(Leaf(gold.tokens), Leaf(answer.tokens))
     return False
 
 
-def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
-    """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `leaf`."""
+def _same_named(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
+    """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `compare_leaves`."""
     gold_value = gold.value if isinstance(gold, Named) else gold
     answer_value = answer.value if isinstance(answer, Named) else answer
     if isinstance(gold, Named) and isinstance(answer, Named):
         if gold.name == answer.name:
-            return same(gold_value, answer_value, leaf)
-        if not any(token.isalpha() for token in (*gold_value.tokens, *answer_value.tokens)):
+            return same(gold_value, answer_value, compare_leaves)
+        has_letters = any(token.isalpha() for token in (*gold_value.tokens, *answer_value.tokens))
+        if not has_letters:  # x = 5 and y = 5
             return False
     elif not (_is_relation(gold) or _is_relation(answer)):
-        return same(gold_value, answer_value, leaf)
-    return leaf(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
+        return same(gold_value, answer_value, compare_leaves)
+    return compare_leaves(Leaf(gold.tokens, relation=True), Leaf(answer.tokens, relation=True))
 
 
 def _is_relation(node: Node) -> bool:
@@ -111,45 +112,45 @@ def _chain_items(node: Node) -> tuple[Node, ...]:
     return (node,)
 
 
-def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
-    """A chain whose parts differ equals nothing."""
+def _same_chain(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
+    """Compare the last parts, and each chain's others with its last: a chain whose parts differ equals nothing."""
     gold_items = _chain_items(gold)
     answer_items = _chain_items(answer)
     pairs = [(gold_items[-1], answer_items[-1])]
     for items in (gold_items, answer_items):
         pairs += [(item, items[-1]) for item in items[:-1]]
-    return _all_same(pairs, leaf)
+    return _all_same(pairs, compare_leaves)
 
 
-def _all_same(pairs: Iterable[tuple[Node, Node]], leaf: LeafRule) -> Verdict3:
-    undecided = False
+def _all_same(pairs: Iterable[tuple[Node, Node]], compare_leaves: LeafRule) -> Equality:
+    is_undecided = False
     for left, right in pairs:
-        verdict = same(left, right, leaf)
-        if verdict is False:
+        equality = same(left, right, compare_leaves)
+        if equality is False:
             return False
-        undecided |= verdict is None
-    if undecided:
+        is_undecided |= equality is None
+    if is_undecided:
         return None
     return True
 
 
-def _same_unordered(gold_items: list[Node], answer_items: list[Node], leaf: LeafRule) -> Verdict3:
+def _same_unordered(gold_items: list[Node], answer_items: list[Node], compare_leaves: LeafRule) -> Equality:
     """Check that the items can be paired off so that the two of each pair are equal."""
     open_golds, open_answers = _without_equal_texts(gold_items, answer_items)
     if len(open_golds) > MAX_UNORDERED:
         return False
-    verdicts: list[list[Verdict3]] = []  # a row for each gold, a column for each answer
+    equalities: list[list[Equality]] = []  # a row for each gold, a column for each answer
     for gold in open_golds:
-        verdicts.append([same(gold, answer, leaf) for answer in open_answers])
-    rows_and_columns = [*verdicts, *zip(*verdicts, strict=True)]
-    if any(set(line) <= {False} for line in rows_and_columns):
+        equalities.append([same(gold, answer, compare_leaves) for answer in open_answers])
+    rows_and_columns = [*equalities, *zip(*equalities, strict=True)]
+    if any(set(line) <= {False} for line in rows_and_columns):  # an item without an equal one
         return False
     paired_answers: set[int] = set()
-    for row in verdicts:
+    for row in equalities:
         partner = next((index for index, equal in enumerate(row) if equal and index not in paired_answers), None)
         if partner is None:
-            is_open = any(None in row for row in verdicts)
-            if is_open:
+            is_undecided = any(None in row for row in equalities)
+            if is_undecided:
                 return None
             return False
         paired_answers.add(partner)
@@ -169,6 +170,8 @@ def _without_equal_texts(gold_items: list[Node], answer_items: list[Node]) -> tu
     return open_golds, open_answers
 
 
+# ---- the tokens that sympy gets
+
 MAX_SYMBOLIC_TOKENS = 400
 _COMMANDS = GREEK | words(
     r"""\frac \sqrt \binom \pi \infty \circ \sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \arccsc \arcsec
@@ -179,7 +182,7 @@ _COMMANDS = GREEK | words(
 _SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
 
 
-def parseable(tokens: Tokens) -> bool:
+def is_parseable(tokens: Tokens) -> bool:
     r"""Check that these tokens are safe for sympy: only numbers, letters, signs and listed commands.
 
     Refuses a number in another base (with a subscript) and "3 3": the parser would read base ten, and 33.

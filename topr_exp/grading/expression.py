@@ -24,8 +24,8 @@ Tree = tuple[Any, ...]
 FUNCTIONS = words(r"\sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \sinh \cosh \tanh \ln")
 _CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
 _RADIANS_PER_DEGREE = ("/", ("constant", "pi"), ("number", "180"))
-_ENDS = words("+ - ) }") | {""}
-_LITERAL = frozenset("+-*/^(){}") | {r"\frac"}
+_TERM_ENDS = words("+ - ) }") | {""}  # tokens that may follow a term; "" is the end of the expression
+_ARITHMETIC_SIGNS = frozenset("+-*/^(){}") | {r"\frac"}
 _REPEATING = re.compile(r"(-?)(\d+)\.(\d*)\\overline\{(\d+)\}", re.ASCII)
 _SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re.ASCII)  # a calculator's 2.5e6
 
@@ -39,11 +39,14 @@ def expression_tree(tokens: Tokens) -> Tree | None:
     """The expression that the tokens spell beyond doubt, None where there is any."""
     if len(tokens) > MAX_TOKENS:
         return None
-    letters: list[str] = []
+    split_tokens: list[str] = []
     for token in tokens:
         is_product = token.isalpha() and token.isascii()
-        letters += token if is_product else [token]
-    return _parse(letters, literal=False)
+        if is_product:
+            split_tokens += list(token)
+        else:
+            split_tokens.append(token)
+    return _parse(split_tokens, literal=False)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -52,7 +55,7 @@ def rational_value(tokens: Tokens) -> Fraction | None:
     if len(tokens) > MAX_TOKENS:
         return None
     try:
-        if all(token in _LITERAL or number_like(token) for token in tokens):
+        if all(token in _ARITHMETIC_SIGNS or number_like(token) for token in tokens):
             tree = _parse(tokens, literal=True)
             if tree is None:
                 return None
@@ -79,7 +82,7 @@ def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
         tree = parser.sum()
     except (UnreadableError, RecursionError):
         return None
-    if parser.at == len(tokens):
+    if parser.position == len(tokens):
         return tree
     return None
 
@@ -90,17 +93,17 @@ class _Parser:
     def __init__(self, tokens: Tokens | list[str], literal: bool) -> None:
         self.tokens = tokens
         self.literal = literal
-        self.at = 0
+        self.position = 0
 
     def _peek(self, ahead: int = 0) -> str:
         """The token so many ahead; "" behind the end."""
-        position = self.at + ahead
-        if position < len(self.tokens):
-            return self.tokens[position]
+        index = self.position + ahead
+        if index < len(self.tokens):
+            return self.tokens[index]
         return ""
 
     def _next(self) -> str:
-        self.at += 1
+        self.position += 1
         return self._peek(-1)
 
     def _accept(self, *expected: str) -> str:
@@ -114,7 +117,7 @@ class _Parser:
             raise UnreadableError
 
     def _end_term(self) -> None:
-        if self._peek() not in _ENDS:
+        if self._peek() not in _TERM_ENDS:
             raise UnreadableError
 
     def sum(self) -> Tree:
@@ -124,10 +127,11 @@ class _Parser:
         return total
 
     def _signed_term(self) -> Tree:
-        negative = False
+        is_negative = False
         while sign := self._accept("+", "-"):
-            negative ^= sign == "-"
-        if negative:
+            if sign == "-":
+                is_negative = not is_negative
+        if is_negative:
             return ("-", self._term())
         return self._term()
 
@@ -136,9 +140,11 @@ class _Parser:
         product = self._mixed() or self._power()
         while True:
             if sign := self._accept("*", "/"):
-                negative = self.literal and self._accept("-")
+                is_negative = self.literal and self._accept("-") == "-"
                 factor = self._power()
-                product = (sign, product, ("-", factor) if negative else factor)
+                if is_negative:
+                    factor = ("-", factor)
+                product = (sign, product, factor)
                 if sign == "/" and not self.literal:
                     self._end_term()
             elif self._starts_factor():
@@ -147,12 +153,14 @@ class _Parser:
                 return product
 
     def _starts_factor(self) -> bool:
+        r"""Check for a factor; UnreadableError for a number, as in 3 3, and outside of arithmetic for 2\frac{1}{3}."""
         token = self._peek()
-        if token in _ENDS:
+        if token in _TERM_ENDS:
             return False
-        fraction_of_integers = token == r"\frac" and integer_like(self._peek(2)) and integer_like(self._peek(5))
-        mixed = not self.literal and fraction_of_integers and integer_like(self._peek(-1))
-        if number_like(token) or mixed:
+        # \frac { 1 } { 3 }: the integers stand 2 and 5 tokens ahead.
+        is_fraction = token == r"\frac" and integer_like(self._peek(2)) and integer_like(self._peek(5))
+        is_mixed = not self.literal and is_fraction and integer_like(self._peek(-1))
+        if number_like(token) or is_mixed:
             raise UnreadableError
         return True
 
@@ -160,12 +168,12 @@ class _Parser:
         r"""2\frac{1}{3} and 2 1/3, of numbers alone; None, with nothing taken, for anything else."""
         if not self.literal or not integer_like(self._peek()):
             return None
-        slash = integer_like(self._peek(1)) and self._peek(2) == "/" and integer_like(self._peek(3))
-        if not slash and self._peek(1) != r"\frac":
+        has_slash = integer_like(self._peek(1)) and self._peek(2) == "/" and integer_like(self._peek(3))
+        if not has_slash and self._peek(1) != r"\frac":
             return None
         integer = self._atom()
         fraction = self._atom()
-        if slash:
+        if has_slash:
             self._take("/")
             fraction = ("/", fraction, self._atom())
         self._end_term()  # 2\frac{1}{3}^2: nobody can tell
@@ -213,7 +221,8 @@ class _Parser:
             return self._function(token)
         if token in "({":
             inner = self.sum()
-            self._take(")" if token == "(" else "}")
+            closing = ")" if token == "(" else "}"
+            self._take(closing)
             return inner
         raise UnreadableError
 
@@ -231,10 +240,10 @@ class _Parser:
         power = self._braced() if self._accept("^") else None
         if power is not None and power[0] == "-":  # an inverse function, or a reciprocal
             raise UnreadableError
-        bracketed = self._peek() in ("(", "{")
-        argument = self._atom() if bracketed else self._power()
-        while self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
-            if bracketed or self._peek() in ("*", "/", "(") or not self._starts_factor():
+        is_bracketed = self._peek() in ("(", "{")
+        argument = self._atom() if is_bracketed else self._power()
+        while self._peek() not in _TERM_ENDS and self._peek() not in FUNCTIONS:
+            if is_bracketed or self._peek() in ("*", "/", "(") or not self._starts_factor():
                 raise UnreadableError
             argument = ("*", argument, self._power())
         applied = (name[1:], argument)
@@ -255,7 +264,7 @@ def _bounded(result: Fraction) -> Fraction:
 def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT or (base == 0 and exponent <= 0):
         raise UnreadableError
-    base_bits = base.numerator.bit_length() + base.denominator.bit_length() - 2
+    base_bits = base.numerator.bit_length() + base.denominator.bit_length() - 2  # 0 for 1 and -1: no power is longer
     if base_bits * abs(int(exponent)) > MAX_BITS:
         raise UnreadableError
     return Fraction(base ** int(exponent))
@@ -272,7 +281,9 @@ def _repeating_value(sign: str, integer: str, fixed: str, period: str) -> Fracti
     numerator = int(integer + fixed + period) - int(integer + fixed)
     denominator = 10 ** len(fixed) * (10 ** len(period) - 1)
     value = Fraction(numerator, denominator)
-    return _bounded(-value if sign else value)
+    if sign:
+        value = -value
+    return _bounded(value)
 
 
 _EXACT: dict[str, Callable[..., Fraction]] = {

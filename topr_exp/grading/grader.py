@@ -31,12 +31,12 @@ GRADER_VERSION = "8"  # part of store keys: raise it with every change that can 
 
 NUMBER_FORMATS = ("gsm8k", "lenient")
 SYMBOLIC = "topr_exp.grading.symbolic.equal"
-DEADLINE = 1.0  # seconds
-OWN_DEADLINE = 10.0
+DEADLINE = 1.0  # seconds for a symbolic comparison
+OWN_DEADLINE = 10.0  # seconds for a user's function
 CHUNK = 256  # completions that are graded together, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
 
-Pair = tuple[str, str]
+Pair = tuple[str, str]  # (completion, gold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,10 @@ class Grader(AbstractContextManager["Grader"]):
         equal = []
         undecided = []
         for candidate in candidates:
-            verdict, _ = compare_quickly(candidate, answer)
-            if verdict:
+            equality, _ = compare_quickly(candidate, answer)
+            if equality:
                 equal.append(candidate)
-            elif verdict is None:
+            elif equality is None:
                 undecided.append(candidate)
         return equal, undecided
 
@@ -179,8 +179,9 @@ class Grader(AbstractContextManager["Grader"]):
             if answer is None:
                 yield Outcome("invalid", None, "none")
             else:
-                equal, path = comparisons[gold, answer]
-                yield Outcome("correct" if equal else "incorrect", answer, path)
+                is_equal, path = comparisons[gold, answer]
+                verdict: Verdict = "correct" if is_equal else "incorrect"
+                yield Outcome(verdict, answer, path)
 
     def _compare(self, golds: Sequence[str], answers: Sequence[str | None]) -> dict[tuple[str, str], tuple[bool, str]]:
         """(gold, answer) -> (equal, what decided); each pair is compared once."""
@@ -189,16 +190,17 @@ class Grader(AbstractContextManager["Grader"]):
         for gold, answer in dict.fromkeys(zip(golds, answers, strict=True)):
             if answer is None:
                 continue
-            equal, path = compare_quickly(gold, answer)
-            if equal is None:
+            equality, path = compare_quickly(gold, answer)
+            if equality is None:
                 undecided.append((gold, answer))
             else:
-                comparisons[gold, answer] = equal, path
+                comparisons[gold, answer] = equality, path
         results = self.start().submit(undecided) if undecided else []
         for pair, (status, value) in zip(undecided, results, strict=True):
             # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
             path = {"ok": "symbolic", "error": "raised"}.get(status, status)
-            comparisons[pair] = status == "ok" and value is True, path
+            is_equal = status == "ok" and value is True
+            comparisons[pair] = is_equal, path
         return comparisons
 
     def _answer(self, completion: str, gold: str) -> str | None:
@@ -221,8 +223,8 @@ class Grader(AbstractContextManager["Grader"]):
     def _outcome_of_value(self, value: Any, number: int) -> Outcome:
         """The outcome that a user's function returned, as JSON gives it back; number: of the completion."""
         parts = value if isinstance(value, list) else [value]
-        verdict, answer, reward = (*parts, None, None, None)[:3]
-        if _is_number(verdict) and reward is None:
+        verdict, answer, reward = (*parts, None, None, None)[:3]  # what it left out is None
+        if _is_json_number(verdict) and reward is None:  # a number in the place of the verdict
             verdict, reward = None, verdict
         if len(parts) > 3 or not _is_outcome(verdict, answer, reward):
             mistake = (
@@ -238,7 +240,8 @@ class Grader(AbstractContextManager["Grader"]):
         else:
             if verdict is None:
                 verdict = "correct" if reward >= self.threshold else "incorrect"
-            return Outcome(verdict, answer, "user", None if reward is None else float(reward))
+            given_reward = None if reward is None else float(reward)
+            return Outcome(verdict, answer, "user", given_reward)
         raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
 
 
@@ -253,11 +256,11 @@ def _is_outcome(verdict: Any, answer: Any, reward: Any) -> bool:
     if verdict is None and reward is None:
         return False
     is_verdict = verdict is None or verdict in VERDICTS
-    is_reward = reward is None or _is_number(reward)
+    is_reward = reward is None or _is_json_number(reward)
     return is_verdict and is_reward and isinstance(answer, str | None)
 
 
-def _is_number(value: Any) -> bool:
+def _is_json_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -27,11 +27,12 @@ def grade(completion: str, gold: str) -> tuple[str, str | None, float]:
     if answer is None:
         return "invalid", None, 0.0
     reward = score(answer, json.loads(gold))
-    return "correct" if reward == 1 else "incorrect", answer, reward
+    verdict = "correct" if reward == 1 else "incorrect"
+    return verdict, answer, reward
 
 
 def score(answer: str, entry: Mapping[str, Any]) -> float:
-    """A task's score of an answer, in [0, 1]."""
+    """A task's score of an answer, in [0, 1]; entry: the problem, as `grade` gets it."""
     task = entry["task"]
     metadata = entry["metadata"]
     if task in ("countdown", "puzzle24"):  # the library's scorers parse these answers by evaluating them

@@ -29,7 +29,8 @@ _UNICODE = str.maketrans(
     }
 )  # fmt: skip
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}])")
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}])")  # \\frac, as in JSON
+# Numbers in groups of three digits: 12 345, 12\,345, 12{,}345, 12,\!345, 12,345.
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\[ ,;:!]|[ ~]|\{\\[ ,;:!]\})\d{3})+(?![\d])")
 _COMMA_GROUPS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*(?:\\!)?\s*)(?=\d{3}(?!\d))")
 _FIRST_GROUP = re.compile(r"[1-9]\d{0,2}", re.ASCII)
@@ -106,11 +107,13 @@ def tokenize(text: str) -> Tokens:
     for match in _TEXT.finditer(text):
         tokens += _plain(text[end : match.start()])
         command, content = match.groups()
-        value = next((token for token in reversed(tokens) if token != " "), "")
-        tokens += _text_tokens(command, content, value)
+        token_before = next((token for token in reversed(tokens) if token != " "), "")
+        tokens += _text_tokens(command, content, token_before)
         end = match.end()
     tokens += _plain(text[end:])
-    return tuple(_merge_letters(_Canonical(_join_thousands(tokens)).until(" ", 0)))
+    joined = _join_thousands(tokens)
+    braced = _Canonical(joined).until(" ", 0)
+    return tuple(_merge_letters(braced))
 
 
 def number_like(token: str) -> bool:
@@ -138,10 +141,10 @@ def _plain(text: str) -> list[str]:
     return tokens
 
 
-def _text_tokens(command: str, content: str, value: str) -> list[str]:
+def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
     r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token.
 
-    value: the token before it; behind a value \text{m} is a unit.
+    token_before: "" for none; behind a value \text{m} is a unit.
     """
     word = content.strip()
     if command == "mathbb":
@@ -149,11 +152,13 @@ def _text_tokens(command: str, content: str, value: str) -> list[str]:
             return [r"\mathbb", "{", word, "}"]
         return [r"\mathbb", "{", "}"]
     if command.startswith("operatorname") and word.isalpha() and word.isascii():
-        return [_SYNONYMS.get("\\" + word, "\\" + word)]
+        name = "\\" + word
+        return [_SYNONYMS.get(name, name)]
     stripped = word.strip(" ,")
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
-    follows_value = bool(value) and (number_like(value) or value in ("}", r"\pi", r"\circ"))
+    ends_value = token_before in ("}", r"\pi", r"\circ")
+    follows_value = bool(token_before) and (number_like(token_before) or ends_value)
     if follows_value and _SHORT_UNIT.fullmatch(word):
         return ['"' + word]
     items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
@@ -165,7 +170,7 @@ def _text_tokens(command: str, content: str, value: str) -> list[str]:
 
 
 def _join_thousands(tokens: list[str]) -> list[str]:
-    """1 , 234 , 567 without spaces is one number, unless it stands inside brackets; then all spaces go."""
+    """Join 1 , 234 , 567 without spaces to one number, except inside brackets; drop all spaces."""
     joined: list[str] = []
     depth = start = 0
     while start < len(tokens):
@@ -175,7 +180,7 @@ def _join_thousands(tokens: list[str]) -> list[str]:
         end = start + 1
         if depth <= 0 and not follows_point:
             end = _end_of_groups(tokens, start)
-        joined.append("".join(tokens[start:end:2]))
+        joined.append("".join(tokens[start:end:2]))  # without the commas
         start = end
     return [token for token in joined if token != " "]
 
@@ -216,30 +221,30 @@ class _Canonical:
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
-        self.at = 0
+        self.position = 0
 
     def _item(self, depth: int) -> list[str]:
         """The next token with its arguments."""
         if depth > MAX_DEPTH:
             raise TooComplexError
-        token = self.tokens[self.at]
-        self.at += 1
+        token = self.tokens[self.position]
+        self.position += 1
         if token == "{":
             inner = self.until("}", depth + 1)
             if len(inner) <= 1:
                 return inner
             return ["{", *inner, "}"]
         if token == r"\begin":
-            name = self._argument(depth + 1, False)
-            if name == ["array"] and self._peek() == "{":
-                self._argument(depth + 1, False)  # the columns' alignment
-            if name and name[0] in _MATRICES:
-                name = ["pmatrix"]  # a matrix's brackets are a matter of taste
-            return [token, "{", *name, "}"]
+            environment = self._argument(depth + 1, one_digit=False)
+            if environment == ["array"] and self._peek() == "{":
+                self._argument(depth + 1, one_digit=False)  # the columns' alignment
+            if environment and environment[0] in _MATRICES:
+                environment = ["pmatrix"]  # a matrix's brackets are a matter of taste
+            return [token, "{", *environment, "}"]
         if token in ("^", "_"):
-            argument = self._argument(depth + 1, False)
+            argument = self._argument(depth + 1, one_digit=False)
             if token == "^" and (argument == [r"\circ"] or set(argument) == {"'"}):
-                return argument
+                return argument  # degrees and primes stand without ^
             return [token, "{", *argument, "}"]
         if token in _ARGUMENTS:
             return self._command(token, depth + 1)
@@ -249,25 +254,25 @@ class _Canonical:
         """A command with its arguments, each in braces."""
         command = [name]
         if name == r"\sqrt" and self._peek() == "[":
-            self.at += 1
+            self.position += 1
             command += ["[", *self.until("]", depth), "]"]
         for _ in range(_ARGUMENTS[name]):
-            command += ["{", *self._argument(depth, True), "}"]
+            command += ["{", *self._argument(depth, one_digit=True), "}"]
         if name == r"\end" and command[2] in _MATRICES:
             return [r"\end", "{", "pmatrix", "}"]
         return command
 
     def _peek(self) -> str | None:
-        if self.at < len(self.tokens):
-            return self.tokens[self.at]
+        if self.position < len(self.tokens):
+            return self.tokens[self.position]
         return None
 
     def until(self, closing: str, depth: int) -> list[str]:
         """The tokens up to a closing bracket (" " for none), or the end; parentheses come in pairs."""
         content: list[str] = []
         open_brackets = 1
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
             if closing == ")" and token == "(":
                 open_brackets += 1
             elif token == closing:
@@ -275,21 +280,22 @@ class _Canonical:
             if open_brackets == 0:
                 break
             content += self._item(depth)
-        self.at += 1
+        self.position += 1
         return content
 
-    def _argument(self, depth: int, one_digit: bool) -> list[str]:
+    def _argument(self, depth: int, *, one_digit: bool) -> list[str]:
         """One TeX argument; \\frac and \\sqrt take one digit of a longer number, a power takes all of it."""
         token = self._peek()
         if token is None:
             return []
         if token in ("{", "("):  # sqrt(x+1), x^(1/2)
-            self.at += 1
-            return self.until("}" if token == "{" else ")", depth)
+            self.position += 1
+            closing = "}" if token == "{" else ")"
+            return self.until(closing, depth)
         if one_digit and len(token) > 1 and token.isascii() and (token.isdigit() or token.isalpha()):
-            self.tokens[self.at] = token[1:]
+            self.tokens[self.position] = token[1:]
             return [token[0]]
         if token == "-" and not one_digit:  # x^-1
-            self.at += 1
-            return ["-", *self._argument(depth + 1, one_digit)]
+            self.position += 1
+            return ["-", *self._argument(depth + 1, one_digit=one_digit)]
         return self._item(depth)

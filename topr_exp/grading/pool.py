@@ -41,7 +41,7 @@ class _Worker:
             self.pid = self.receive() or 0
 
     def receive(self) -> Any:
-        """Read what has come; the line's value once it is complete, else None. EOFError, OSError, ValueError."""
+        """Read what has come: the line's value once it is complete, else None. Raises EOFError, OSError, ValueError."""
         received = os.read(self.channel.fileno(), MOST_RECEIVED)
         if not received:
             raise EOFError
@@ -145,7 +145,7 @@ class WorkerPool:
                 if answer is None:
                     if time.monotonic() < assignment.due:
                         continue
-                    answer = "timeout", None
+                    answer = ("timeout", None)
                 answers[assignment.task_index] = answer
                 if answer[0] in CUT_OFF:
                     self._replace(slot)
@@ -184,7 +184,7 @@ def answer_of(worker: _Worker) -> Answer | None:
     try:
         answer = worker.receive()
     except (EOFError, OSError, ValueError, RecursionError):
-        return "died", None
+        return ("died", None)
     if answer is None:
         return None
     is_answer = isinstance(answer, list) and len(answer) == 2 and answer[0] in ("ok", "error")

@@ -21,10 +21,11 @@ _SIGNED_POINTS = 64  # all combinations of the signs of six names
 # Absolute values of names.
 _SMALLEST_SIZE = 0.1
 _LARGEST_SIZE = 20.0
-_RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
-_LARGEST = 1e100
+_RELATIVE_ROUNDING = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
+_LARGEST_MAGNITUDE = 1e100  # of a value on the way
 
 _VALUES: dict[str, complex] = {"pi": math.pi, "e": math.e, "i": 1j}
+# math's functions refuse complex numbers (TypeError), so that these count as undefined.
 _NUMERIC: dict[str, Callable[..., complex]] = {
     "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
     "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan,
@@ -56,7 +57,7 @@ def differ_at(point: Point, left: Tree, right: Tree) -> bool | None:
         gap = abs(evaluate(left, left_sample.value) - evaluate(right, right_sample.value))
     except (UnreadableError, ArithmeticError, TypeError, ValueError, RecursionError):
         return None
-    return gap > _RELATIVE * max(left_sample.largest, right_sample.largest)
+    return gap > _RELATIVE_ROUNDING * max(left_sample.largest, right_sample.largest)
 
 
 def signed_points(names: Sequence[str], count: int = _SIGNED_POINTS) -> Iterator[Point]:
@@ -103,27 +104,27 @@ class _Sample:
                 result = self._power(*parts)
             case "root":
                 result = self._root(*parts)
-            case "/" | "ln" if self._doubtful(parts[-1]):
+            case "/" | "ln" if self._may_be_zero(parts[-1]):
                 raise UnreadableError
             case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
                 raise UnreadableError
             case _:
                 result = _NUMERIC[kind](*parts)
         magnitude = abs(result)
-        if not magnitude < _LARGEST:  # not-a-number, too
+        if not magnitude < _LARGEST_MAGNITUDE:  # not-a-number, too
             raise UnreadableError
         self.largest = max(self.largest, magnitude)
         return result
 
-    def _doubtful(self, value: complex) -> bool:
-        """Check for a value that may be a rounded zero."""
+    def _may_be_zero(self, value: complex) -> bool:
+        """Check for a value that may be 0 but for rounding."""
         return abs(value) < 1e-9 * max(1.0, self.largest)
 
     def _power(self, base: complex, exponent: complex) -> complex:
         is_positive = isinstance(base, float) and base > 0
         is_integer = isinstance(exponent, float) and exponent.is_integer()
         has_one_value = is_positive or is_integer  # a root of -1 has two
-        if abs(exponent) > 1000 or self._doubtful(base) or not has_one_value:
+        if abs(exponent) > 1000 or self._may_be_zero(base) or not has_one_value:
             raise UnreadableError
         return base**exponent
 

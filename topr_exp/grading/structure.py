@@ -261,10 +261,11 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
         return None
     left = tokens[: positions[0]]
     right = tokens[positions[0] + 1 :]
-    follows_value = left and left[-1] not in _OPEN
+    follows_value = bool(left) and left[-1] not in _OPEN
     plus = ("+",) if follows_value else ()
-    branches = (*left, *plus, *right), (*left, "-", *right)
-    return Group("list", tuple(_node(branch, depth + 1) for branch in branches), tokens)
+    sum_node = _node((*left, *plus, *right), depth + 1)
+    difference_node = _node((*left, "-", *right), depth + 1)
+    return Group("list", (sum_node, difference_node), tokens)
 
 
 def _ratio(tokens: Tokens) -> Node:
@@ -335,7 +336,8 @@ def _contradictable(part: Tokens, answer: Tokens) -> bool:
     units = {part[len(part_value) :], answer[len(answer_value) :]}
     if len(units) == 1:
         return True
-    return () in units and units.isdisjoint((("%",), (r"\circ",)))
+    has_bare_number = () in units
+    return has_bare_number and ("%",) not in units and (r"\circ",) not in units
 
 
 def _is_name(tokens: Tokens) -> bool:
@@ -401,6 +403,7 @@ def _leaf(tokens: Tokens) -> Leaf:
         if value[-1] == "%":
             value = value[:-1]
             continue
+        # cm^{2}: four tokens behind the unit.
         is_powered = len(value) > 5 and value[-4] == "^" and value[-1] == "}" and integer_like(value[-2])
         power = value[-2] if is_powered else ""
         body = value[:-4] if is_powered else value
@@ -428,5 +431,6 @@ def _is_unit(token: str, value: Tokens) -> bool:
     word = token.lower()
     if word in _UNIT_OF_SPELLING:
         return True
-    is_product = word in "abcdefghijklmnopqrstuvwxyz" or any(letters.isalpha() for letters in value)
+    is_alphabetical = word in "abcdefghijklmnopqrstuvwxyz"  # a run of it, such as abc
+    is_product = is_alphabetical or any(letters.isalpha() for letters in value)
     return len(word) > 2 and not is_product

@@ -17,7 +17,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy.core.relational import Relational
 from sympy.polys.rings import PolyRing
 
-from topr_exp.grading.equivalence import QuickRule, Verdict3, same
+from topr_exp.grading.equivalence import Equality, QuickRule, same
 from topr_exp.grading.expression import FUNCTIONS, Tree, expression_tree
 from topr_exp.grading.latex import Tokens, integer_like
 from topr_exp.grading.sample_points import Point, differ_at, names_of, signed_points
@@ -34,13 +34,13 @@ Signs = tuple[tuple[str, bool], ...]  # (name, is it positive?)
 
 def equal(gold: str, answer: str) -> bool:
     """Compare two answers that strings, rationals and sample values left undecided."""
-    return same(parse(gold), parse(answer), _leaf) is True
+    return same(parse(gold), parse(answer), _compare_leaves) is True
 
 
-def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
-    verdict = QuickRule()(gold, answer)
-    if verdict is not None:
-        return verdict
+def _compare_leaves(gold: Leaf, answer: Leaf) -> Equality:
+    equality = QuickRule()(gold, answer)
+    if equality is not None:
+        return equality
     gold_tree = expression_tree(gold.tokens)
     answer_tree = expression_tree(answer.tokens)
     if gold_tree is not None and answer_tree is not None:
@@ -215,6 +215,7 @@ def _difference_of_sides(relation: Relational) -> sympy.Expr:
 def _constant_ratio(left: sympy.Expr, right: sympy.Expr) -> sympy.Expr | None:
     """The number left / right, wherever both are defined and real; None where it is no number."""
     values = _real_values(left, right)
+    # Multiplied crosswise: a value may be 0.
     if not all(_same_number(value.left * values[0].right, value.right * values[0].left) for value in values):
         return None
     ratio = sympy.simplify(left / right)
@@ -244,9 +245,10 @@ def to_latex(tokens: Tokens) -> str:
             if not i_is_index and command != "_":
                 letters = letters.replace("i", "I")
             latex.append(letters)
+        elif token[0] == "\\" and token[-1].isalpha() and following != "{":
+            latex.append(token + " ")  # a command, which would swallow a letter behind it
         else:
-            is_word = token[0] == "\\" and token[-1].isalpha()
-            latex.append(token + " " if is_word and following != "{" else token)
+            latex.append(token)
     return "".join(latex)
 
 

@@ -42,8 +42,8 @@ def grade_completions(completions: Completions, grading: Grading, store: Store) 
         table.fill(make_shard, progress)
     graded = with_stored_verdicts(completions, table)
     if distributed.is_main_process():
-        prune = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
-        warn_of_failures(graded, grading.grader, f"; to have the next run try again: {prune}")
+        prune_command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --yes --key {table.name}"
+        warn_of_failures(graded, grading.grader, f"; to have the next run try again: {prune_command}")
         warn_of_invalid(graded, grading.grader)
     return graded
 
@@ -89,21 +89,23 @@ def with_verdicts(completions: Completions, verdicts: pa.Table) -> Completions:
     return completions.with_columns(columns)
 
 
-def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:
+def grade(
+    grader: Grader, texts: Sequence[str], problem_index: NDArray[np.integer], problems: Sequence[Problem]
+) -> pa.Table:
     """Tabulate verdict, answer, path and equivalence class of completions, and rewards where the grader gives them.
 
-    problem: [rows] indices into `problems`.
+    problem_index: [rows] indices into `problems`.
     """
-    golds = [problems[index].answer for index in problem.tolist()]
+    golds = [problems[index].answer for index in problem_index.tolist()]
     outcomes = list(grader.grade(zip(texts, golds, strict=True)))
     answers = [outcome.answer for outcome in outcomes]
     classes = np.full(len(answers), -1, dtype=np.int32)
-    for index in np.unique(problem):
-        rows = np.flatnonzero(problem == index)
+    for index in np.unique(problem_index):
+        rows = np.flatnonzero(problem_index == index)
         classes[rows] = grader.classes([answers[row] for row in rows])
         # A user's grader may give verdicts without answers: what it calls correct counts as one answer.
-        unnamed = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
-        classes[unnamed] = classes[rows].max(initial=-1) + 1
+        unnamed_rows = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
+        classes[unnamed_rows] = classes[rows].max(initial=-1) + 1
     return tabulate_outcomes(outcomes, classes, graded=grader.graded)
 
 

@@ -24,9 +24,8 @@ from typing import Any, NoReturn
 from topr_exp.schema import build
 
 PACKAGE = "topr_exp."  # the package's own modules have a `prepare` that warms their caches
-CALLER_CHECK_SECONDS = (
-    0.5  # a caller that was killed with -9, but whose socket a forked child holds, is noticed so soon
-)
+# A caller that was killed with -9, but whose socket a forked child holds, is noticed so soon.
+CALLER_CHECK_SECONDS = 0.5
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
 _OPEN_FILES = 24
@@ -38,12 +37,11 @@ Task = Callable[..., Any]
 # ---- the server
 
 
-def serve(descriptor: int, caller: int, target: str, settings: str) -> None:
+def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
     """Load `target` ("package.module.name"), then fork workers on request until the caller ends.
 
-    settings: as JSON, of a target that is a dataclass.
-
-    The kernel then ends the workers.
+    The kernel then ends the workers. descriptor: of the socket to the caller. settings: as JSON, of a target that is a
+    dataclass.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.stderr is not None and stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode):
@@ -61,30 +59,30 @@ def serve(descriptor: int, caller: int, target: str, settings: str) -> None:
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
         while True:
             while not control.poll(CALLER_CHECK_SECONDS):
-                if os.getppid() != caller:
+                if os.getppid() != caller_pid:
                     return
-            replaced = json.loads(control.recv_bytes())
-            channel = recv_handle(control)
-            if replaced is not None:  # until it is reaped here, the number cannot become another process's
-                os.kill(replaced, signal.SIGKILL)
-                os.waitpid(replaced, 0)
-            server = os.getpid()
+            replaced_pid = json.loads(control.recv_bytes())
+            channel_descriptor = recv_handle(control)
+            if replaced_pid is not None:  # until it is reaped here, the number cannot become another process's
+                os.kill(replaced_pid, signal.SIGKILL)
+                os.waitpid(replaced_pid, 0)
+            server_pid = os.getpid()
             if os.fork() == 0:
                 control.close()
-                _work(Connection(channel), server, task)
-            os.close(channel)
+                _work(Connection(channel_descriptor), server_pid, task)  # does not return
+            os.close(channel_descriptor)
 
 
-def relay_errors(control: int) -> None:
+def relay_errors(control_descriptor: int) -> None:
     """Redirect standard error through a pipe to a process that appends it to the file: workers may not write to files.
 
-    That process ends when the last writer ends. control: the caller's socket, which it must not keep open.
+    That process ends when the last writer ends. control_descriptor: of the socket to the caller, not to be kept open.
     """
     errors = sys.stderr.fileno()
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(writer)
-        os.close(control)
+        os.close(control_descriptor)
         while text := os.read(reader, 1 << 16):
             with contextlib.suppress(OSError):  # the disk is full
                 os.write(errors, text)
@@ -97,12 +95,12 @@ def relay_errors(control: int) -> None:
 # ---- a worker
 
 
-def _work(channel: Connection, server: int, task: Task) -> NoReturn:
+def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
     """Report readiness, then answer one task after the other."""
     try:
         # The kernel kills this process when the server ends, whatever ends it.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == server:  # else it ended before the call
+        if os.getppid() == server_pid:  # else the server ended before the call
             _limit()
             _seal()
             _send(channel, os.getpid())
@@ -117,10 +115,11 @@ def _work(channel: Connection, server: int, task: Task) -> NoReturn:
 
 
 def _limit() -> None:
+    """Limit this process's memory, files and child processes."""
     with open("/proc/self/statm") as statm:
-        mapped = int(statm.read().split()[0]) * resource.getpagesize()
+        mapped_bytes = int(statm.read().split()[0]) * resource.getpagesize()
     for kind, amount in (
-        (resource.RLIMIT_AS, mapped + MEMORY_BYTES),
+        (resource.RLIMIT_AS, mapped_bytes + MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_NPROC, 0),  # root is exempt: there the seal refuses processes
@@ -188,20 +187,20 @@ def _seal() -> None:
 
 def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
     """Name the action that a sealed worker refuses, if this audit event is one."""
-    if event == "compile":
+    if event == "compile":  # source, file name
         name = arguments[1] if len(arguments) > 1 else None
-        is_source_file = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))
-        if is_source_file:
+        is_literal_or_file = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))
+        if is_literal_or_file:
             return None
         return "executes no text"
     if event == "exec":
         if arguments[0].co_filename == LITERAL:
             return "executes no text"
         return None
-    if event == "open":
+    if event == "open":  # path, mode, flags
         flags = arguments[2] if isinstance(arguments[2], int) else 0
-        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        return "writes no file" if writes else None
+        writing_flags = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        return "writes no file" if writing_flags else None
     if event.startswith(_REFUSED) and event not in _ALLOWED:
         return f"does not call {event}"
     return None

@@ -21,7 +21,7 @@ RATIOS = {
     "accuracy_on_incorrect": ("right_on_incorrect", "verified_incorrect"),
 }
 BALANCED = "balanced_accuracy"
-Means = dict[str, NDArray[np.float64]]
+Means = dict[str, NDArray[np.float64]]  # of the values of a `Tally` over problems, one for each sample of problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +37,45 @@ class Tally:
 
 
 def tally(
-    solved: NDArray[np.integer],
+    solution_verdicts: NDArray[np.integer],
     classes: NDArray[np.integer],
     verdicts: NDArray[np.integer],
-    verified: NDArray[np.bool_],
+    is_verified: NDArray[np.bool_],
 ) -> Tally:
     """Count each problem's verifications and let its solutions vote.
 
-    solved: [P, K] verdict codes of the solutions. classes: [P, K] equivalence classes of their answers, -1 without one.
-    verdicts: [P, K, n] codes of the verifications: CORRECT where one agrees with `solved`, INVALID where it says
-    nothing. verified: [P, K] whether a solution was verified at all; where not, its verdicts are not read.
+    solution_verdicts: [P, K] codes of the solutions. classes: [P, K] equivalence classes of their answers, -1 without
+    one. verdicts: [P, K, n] codes of the verifications: CORRECT where one agrees with its solution's code, INVALID
+    where it says nothing. is_verified: [P, K] whether a solution was verified; where not, its verdicts are not read.
     """
-    assert verdicts.shape[:2] == solved.shape == classes.shape == verified.shape
+    assert verdicts.shape[:2] == solution_verdicts.shape == classes.shape == is_verified.shape
     n = verdicts.shape[2]
-    sound = solved == CORRECT
-    right = ((verdicts == CORRECT) & verified[:, :, None]).sum(axis=2)
-    unparsable = ((verdicts == INVALID) & verified[:, :, None]).sum(axis=2)
+    is_correct = solution_verdicts == CORRECT
+    # [P, K]: how many of a solution's verifications are so.
+    right = ((verdicts == CORRECT) & is_verified[:, :, None]).sum(axis=2)
+    unparsable = ((verdicts == INVALID) & is_verified[:, :, None]).sum(axis=2)
     # A verification that speaks approves of a correct solution when it is right, of another one when it is wrong.
-    approvals = np.where(sound, right, n * verified - right - unparsable)
-    voting = ballots(solved, classes)
+    approvals = np.where(is_correct, right, n * is_verified - right - unparsable)
+    voting = ballots(solution_verdicts, classes)
     counts = {
         "right": right.sum(axis=1),
         "unparsable": unparsable.sum(axis=1),
-        "verified": n * verified.sum(axis=1),
-        "right_on_correct": (right * sound).sum(axis=1),
-        "verified_correct": n * (verified & sound).sum(axis=1),
-        "right_on_incorrect": (right * ~sound).sum(axis=1),
-        "verified_incorrect": n * (verified & ~sound).sum(axis=1),
+        "verified": n * is_verified.sum(axis=1),
+        "right_on_correct": (right * is_correct).sum(axis=1),
+        "verified_correct": n * (is_verified & is_correct).sum(axis=1),
+        "right_on_incorrect": (right * ~is_correct).sum(axis=1),
+        "verified_incorrect": n * (is_verified & ~is_correct).sum(axis=1),
         "weighted_sc": weighted_score(voting, approvals),
         "maj": weighted_score(voting, np.ones_like(approvals)),
-        "oracle": sound.any(axis=1),
-        "solved": sound.mean(axis=1),
+        "oracle": is_correct.any(axis=1),
+        "solved": is_correct.mean(axis=1),
     }
-    return Tally({name: value.astype(np.float64) for name, value in counts.items()}, solved.shape[1], n)
+    values = {name: count.astype(np.float64) for name, count in counts.items()}
+    return Tally(values, solutions=is_correct.shape[1], verifications=n)
 
 
 def summarise(counted: Tally, resamples: int = RESAMPLES) -> dict[str, Any]:
-    """Name -> value, se (None for ratios), low, high (95 %, bootstrap over problems); None where it has no meaning.
+    """Name -> value, low, high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
@@ -93,7 +95,7 @@ def summarise(counted: Tally, resamples: int = RESAMPLES) -> dict[str, Any]:
 
 def interval(name: str, means: Means, resampled_means: Means | None, problems: int) -> dict[str, float | None]:
     """A figure of the means and its percentiles over resampled means; of 0 or 1 by `clopper_pearson` over problems."""
-    value = figure(name, means)[0]
+    (value,) = figure(name, means)
     if resampled_means is None or np.isnan(value):
         return Interval(float(value)).as_dict()
     if value in (0, 1):
@@ -156,10 +158,12 @@ def evaluation_table(figures: dict[str, Any]) -> str:
 
 def rows(verifiers: dict[str, dict[str, Any]]) -> list[str]:
     """Some verifiers of the same solutions between none and one that is always right."""
-    k, first = next((figures["solutions"], figures) for figures in verifiers.values())
+    first = next(iter(verifiers.values()))
+    k = first["solutions"]
+    none_row = {f"none (maj@{k})": {"weighted_sc": first["maj"]}}
+    oracle_row = {f"oracle (pass@{k})": {"weighted_sc": first["oracle"]}}
     lines = [f"{'%':<18}" + "".join(f"{title:>{WIDTH}}" for title in COLUMNS.values())]
-    ends = {f"none (maj@{k})": {"weighted_sc": first["maj"]}}, {f"oracle (pass@{k})": {"weighted_sc": first["oracle"]}}
-    for name, row in {**ends[0], **verifiers, **ends[1]}.items():
+    for name, row in {**none_row, **verifiers, **oracle_row}.items():
         lines.append(f"{name:<18}" + "".join(f"{cell(row.get(column)):>{WIDTH}}" for column in COLUMNS))
     return lines
 

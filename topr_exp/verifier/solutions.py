@@ -1,6 +1,6 @@
 """Solutions to verify: a solver answers problems, the grader finds the truth, each answer becomes one question."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -33,7 +33,7 @@ def questions_about(solutions: Completions, template: str) -> list[Problem]:
 
     (The beginning of the list then holds as many different problems as it can.)
     """
-    prompter = Prompter(template, (), False, ())
+    prompter = Prompter(template, shots=(), chat=False, stop=())
     texts = solutions.texts(range(len(solutions)))
     solutions_per_problem = len(solutions) // len(solutions.problems)
     questions = []
@@ -80,7 +80,7 @@ class Verification:
             self.tokens_sampled += train_solutions.tokens_sampled
             self.sets = replace(self.sets, train=questions_about(train_solutions, task.template))
         # The question is the whole prompt already.
-        self.prompter = Prompter("{question}", (), task.chat, (), chat_options or {})
+        self.prompter = Prompter("{question}", shots=(), chat=task.chat, stop=(), chat_options=chat_options or {})
         self.base_tally: figures.Tally | None = None
 
     def figures(self, folder: Path, iteration: int, verifications: Completions) -> dict[str, Any]:
@@ -90,7 +90,8 @@ class Verification:
         """
         tally = tally_verifications(self.test_solutions, verifications)
         summary = figures.summarise(tally)
-        self.base_tally = self.base_tally or tally
+        if self.base_tally is None:
+            self.base_tally = tally
         if iteration > 0:
             base_score = self.base_tally.values["weighted_sc"]
             summary["weighted_sc - base"] = figures.difference(base_score, tally.values["weighted_sc"])
@@ -101,23 +102,23 @@ class Verification:
 def tally_verifications(solutions: Completions, verifications: Completions) -> figures.Tally:
     """Count each problem's verifications, of which some may be missing (their questions were too long)."""
     problems = len(solutions.problems)
-    per_problem = len(solutions) // problems
-    per_question = len(verifications) // len(verifications.problems)
+    solutions_per_problem = len(solutions) // problems
+    verifications_per_question = len(verifications) // len(verifications.problems)
     index_of_question = {question.id: index for index, question in enumerate(verifications.problems)}
-    question_index = np.full((problems, per_problem), -1)
-    for row, problem in enumerate(solutions.problems):
-        for sample in range(per_problem):
-            question_index[row, sample] = index_of_question.get(question_id_of(problem, sample), -1)
-    verdicts: NDArray[np.int8] = verifications.verdicts.reshape(-1, per_question)
+    question_index = np.full((problems, solutions_per_problem), -1)
+    for index, problem in enumerate(solutions.problems):
+        for sample in range(solutions_per_problem):
+            question_index[index, sample] = index_of_question.get(question_id_of(problem, sample), -1)
+    verdicts: NDArray[np.int8] = verifications.verdicts.reshape(-1, verifications_per_question)
     return figures.tally(
-        solutions.verdicts.reshape(problems, per_problem),
-        solutions.answer_classes.reshape(problems, per_problem),
-        verdicts[question_index],
-        question_index >= 0,
+        solutions.verdicts.reshape(problems, solutions_per_problem),
+        solutions.answer_classes.reshape(problems, solutions_per_problem),
+        verdicts[question_index],  # of a missing question some other one's, which are not read
+        is_verified=question_index >= 0,
     )
 
 
-def record_tally(path: Path, iteration: int, problems: Any, tally: figures.Tally) -> None:
+def record_tally(path: Path, iteration: int, problems: Sequence[Problem], tally: figures.Tally) -> None:
     """Add an iteration's contributions by problem to a file of all evaluations."""
     record, fault = read_typed_object(path, Verifications)
     if fault not in ("", MISSING):
