@@ -102,4 +102,4 @@ def _handle(number: int, information: int, context: int) -> None:
         os._exit(EXIT_STATUS)
 
 
-_HANDLER = HANDLER_TYPE(_handle)
+_HANDLER = HANDLER_TYPE(_handle)  # never freed, since the C library calls it

@@ -21,7 +21,7 @@ TIMEOUT = datetime.timedelta(hours=2)
 RUNS_PER_GPU = "TOPR_RUNS_PER_GPU"  # set by the launcher of a sweep
 # Set by a scheduler that starts every process of a run itself, as a job.
 JOB_ID = "TOPR_JOB_ID"
-CPUS_PER_PROCESS = "TOPR_CPUS_PER_PROCESS"  # to which it may have bound this process
+CPUS_PER_PROCESS = "TOPR_CPUS_PER_PROCESS"  # number of CPUs to which it may have bound this process
 PEER_ERRORS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
 
 _rank = 0

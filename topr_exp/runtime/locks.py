@@ -106,8 +106,8 @@ class Lock(HeldLock):
         super()._give_back()
 
 
-class Reading(HeldLock):
-    """A lock on a file that stays; given back at the latest when nothing refers to it any more."""
+class FileLock(HeldLock):
+    """A shared or exclusive lock on a file that stays; given back at the latest when nothing refers to it any more."""
 
     def __del__(self) -> None:
         self.__exit__()
@@ -162,12 +162,12 @@ def living_owner(path: Path) -> Owner | None:
         _close(descriptor)
 
 
-def share(path: Path) -> Reading | None:
+def share(path: Path) -> FileLock | None:
     """Lock a file for reading; None while another process holds it exclusively, or replaced it. OSError."""
     return _lock_file(path, os.open(path, os.O_RDONLY | os.O_NOFOLLOW), fcntl.LOCK_SH)
 
 
-def exclude(path: Path) -> Reading | None:
+def exclude(path: Path) -> FileLock | None:
     """Lock a file exclusively; None while a process reads it. OSError."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)  # NFS asks for the right to write
@@ -176,14 +176,14 @@ def exclude(path: Path) -> Reading | None:
     return _lock_file(path, descriptor, fcntl.LOCK_EX)
 
 
-def _lock_file(path: Path, descriptor: int, operation: int) -> Reading | None:
+def _lock_file(path: Path, descriptor: int, operation: int) -> FileLock | None:
     """Lock an open file, or close it and return None; operation: LOCK_SH or LOCK_EX."""
     with ExitStack() as cleanup:
         cleanup.callback(_close, descriptor)
         if not _try_flock(descriptor, operation) or not _is_at(path, descriptor):
             return None
         cleanup.pop_all()
-    return Reading(descriptor)
+    return FileLock(descriptor)
 
 
 def _try_flock(descriptor: int, operation: int) -> bool:

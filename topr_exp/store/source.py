@@ -48,7 +48,7 @@ class Source:
     """The files that a table's rows are views of."""
 
     files: tuple[ShardFile, ...]
-    reading: locks.Reading | None = None  # keeps `prune` from them
+    reading: locks.FileLock | None = None  # keeps `prune` from them
 
     def parts(self) -> tuple[Source, ...]:
         """Return a source for each file."""

@@ -51,7 +51,15 @@ SELECTED_ROWS = re.compile(" without malformed ones| in groups of ")
 MAX_SHARDS = 1_000_000  # each is looked for
 PAUSE_SECONDS = 0.1  # between two attempts at another process's lock
 
-_verified: dict[Path, tuple[FileState, Contents]] = {}  # by shard file: its state when its digest was verified
+
+class VerifiedShard(NamedTuple):
+    """A shard's file whose digest this process verified."""
+
+    state: FileState  # at that time
+    contents: Contents
+
+
+_verified: dict[Path, VerifiedShard] = {}  # by shard file
 
 
 class Store:
@@ -129,7 +137,7 @@ class Table:
         self.files_read = files_read if files_read is not None else {}
         self.error = error
         self._stop = stop or StopFlag()
-        self._reading: locks.Reading | None = None  # once it is held
+        self._reading: locks.FileLock | None = None  # shared, once `hold` has it
 
     # ---- reading
 
@@ -169,17 +177,18 @@ class Table:
         with disk_errors(f"read {path}"):
             try:
                 state = file_state(path)
-                if always or path not in _verified or _verified[path][0] != state:
+                verified = _verified.get(path)
+                if always or verified is None or verified.state != state:
                     _verified.pop(path, None)
                     contents = examine(path)
                     if isinstance(contents, str):
                         return contents
-                    _verified[path] = state, contents
+                    _verified[path] = VerifiedShard(state, contents)
             except FileNotFoundError:
                 return MISSING
         if self.derivation is None:
             return None
-        _, contents = _verified[path]
+        contents = _verified[path].contents
         return self.derivation.mismatch(index, contents.rows, contents.source)
 
     def shard(self, index: int) -> pa.Table:
@@ -190,8 +199,8 @@ class Table:
             raise TOPRError(f"{path} (shard {index} of {self.shards}) was never made")
         if fault is not None:
             raise TOPRError(f"{path} is damaged ({fault}); the next run makes it again")
-        state, contents = _verified[path]
-        self.files_read[path] = ShardFile(path, state, contents.digest)
+        verified = _verified[path]
+        self.files_read[path] = ShardFile(path, verified.state, verified.contents.digest)
         with disk_errors(f"read {path}"):
             return read_shard(path)
 
@@ -259,9 +268,9 @@ class Table:
         return amount_made
 
     def _count_shard(self, index: int, attempt: ShardAttempt, amount: int, progress: Progress) -> None:
-        _, contents = _verified[self.shard_file(index)]
+        row_count = _verified[self.shard_file(index)].contents.rows
         note = "from the store" if attempt.rows_made is None else ""
-        progress.update(contents.rows, amount, note)
+        progress.update(row_count, amount, note)
 
     def _attempt_shard(self, index: int, make: Callable[[int], pa.Table]) -> ShardAttempt:
         """Make a shard unless it is intact, or another process makes it."""

@@ -183,13 +183,13 @@ def share_threads(process_count: int) -> None:
 
 def run_processes(config: Config, log: Path | None = None) -> None:
     """Do a run in this process, or in as many as its cluster settings ask for; raises the run's error."""
-    size = config.cluster.world_size
-    launched_size = distributed.launched_processes()
-    if launched_size > 1 and size != launched_size:
+    world_size = config.cluster.world_size
+    launched_count = distributed.launched_processes()
+    if launched_count > 1 and world_size != launched_count:
         raise ConfigError(
-            f"{config.cluster.processes_are} must be {launched_size}, as many as were started; got {size}"
+            f"{config.cluster.processes_are} must be {launched_count}, as many as were started; got {world_size}"
         )
-    if size == launched_size:
+    if world_size == launched_count:
         from topr_exp.pipeline import run
 
         run(config)
@@ -211,20 +211,21 @@ def run_processes(config: Config, log: Path | None = None) -> None:
 
 def run_ranks(config: Config, log: Path | None, stop: StopFlag, variables: dict[str, str]) -> list[BaseException]:
     """Run all ranks of a run to their end; returns the errors that ended them. variables: of their environment."""
-    size = config.cluster.world_size
+    world_size = config.cluster.world_size
     for name in ("CUDA_VISIBLE_DEVICES", distributed.RUNS_PER_GPU):
         if name in os.environ:  # the fork server has it as it was when that started
             variables[name] = os.environ[name]
     errors: list[BaseException] = []
 
     def start(rank: int, slot: int) -> Child:
-        return Child(f"process {rank} of {size}", log, run_rank, config, rank, variables)
+        return Child(f"process {rank} of {world_size}", log, run_rank, config, rank, variables)
 
     def collect_error(child: Child, error: BaseException | None) -> None:
         if error is not None:
             errors.append(error)
 
-    supervise([partial(start, rank) for rank in range(size)], stop, collect_error, slots=size, is_one_run=True)
+    starts = [partial(start, rank) for rank in range(world_size)]
+    supervise(starts, stop, collect_error, slots=world_size, is_one_run=True)
     return errors
 
 
@@ -241,9 +242,11 @@ def rendezvous() -> Iterator[dict[str, str]]:
 
 def run_rank(config: Config, rank: int, variables: dict[str, str]) -> None:
     """Be one process of a run."""
-    size = config.cluster.world_size
-    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
-    share_threads(size)
+    world_size = config.cluster.world_size
+    os.environ.update(
+        variables, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
+    )
+    share_threads(world_size)
     from topr_exp.pipeline import run
 
     run(config)
