@@ -14,7 +14,7 @@ from tests.conftest import config_of
 from tests.extending import LOSS, project
 from topr_exp.config.groups import OptimConfig
 from topr_exp.config.settings import Config
-from topr_exp.config.yamls import own_values
+from topr_exp.config.yamls import loss_of_own_yaml
 from topr_exp.schema import NOT_IDENTITY, Section, run_name
 
 LORA = "model.lora={rank:16,alpha:32,targets:all-linear}"
@@ -159,7 +159,7 @@ def test_a_name_shows_what_differs_from_the_losss_own_yaml(words, part):
 def test_a_name_shows_no_hyper_parameter_of_a_losss_own_yaml(name):
     config = config_of(f"algo={name}")
 
-    assert run_name(config, own_values(config.algo)) == run_name(config, config.algo)
+    assert run_name(config, loss_of_own_yaml(config.algo)) == run_name(config, config.algo)
 
 
 def test_a_name_shows_what_differs_from_a_yaml_of_ones_own(tmp_path):

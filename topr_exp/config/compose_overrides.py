@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
@@ -32,14 +32,14 @@ from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folde
 from topr_exp.schema import first_line, literal, show
 from topr_exp.types import ConfigError
 
-HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
+USED_HYDRA_KEY = re.compile(r"hydra\.(mode|help|searchpath)\b")  # Hydra's own settings that a command line may give
 PROGRAM = "python -m topr_exp"
 OTHER_MODEL = "model=FOLDER_OR_HUB_NAME"
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # that needs no quotes
-# First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
-ELEMENT = re.compile(
-    r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|\b(?:range|interval)\(.*)|"""
-    r"""((?:^|[,\[(])\s*)([+-]?(?:[\d._]+(?:e[+-]?[\d_]+)?|inf|nan)|true|false)(?:\s*$|(?=\s*[,\])]))""",
+# What is passed over (quoted texts, escapes, ranges), or an element that Hydra reads as a number, true or false.
+NUMBER_OR_FLAG = re.compile(
+    r"""(?P<passed_over>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|\b(?:range|interval)\(.*)|"""
+    r"""(?P<before>(?:^|[,\[(])\s*)(?P<element>[+-]?(?:[\d._]+(?:e[+-]?[\d_]+)?|inf|nan)|true|false)(?:\s*$|(?=\s*[,\])]))""",
     re.IGNORECASE,
 )
 
@@ -56,7 +56,7 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
 
 
 def refuse_dashes(unknown: Sequence[str], words: Sequence[str]) -> None:
-    """Raise ConfigError where an option that there is not is a setting: --KEY=VALUE, --KEY VALUE or a bare --KEY.
+    """Raise ConfigError where an unknown option is a setting with dashes: --KEY=VALUE, --KEY VALUE or a bare --KEY.
 
     unknown: the options that the parser does not have; words: the whole command line.
     """
@@ -64,7 +64,9 @@ def refuse_dashes(unknown: Sequence[str], words: Sequence[str]) -> None:
         return
     option = unknown[0]
     setting = option.lstrip("-").replace("-", "_")
-    following = [*words, ""][list(words).index(option) + 1] if option in words else ""
+    following = ""
+    if option in words[:-1]:
+        following = words[list(words).index(option) + 1]
     takes_value = bool(following) and "=" not in following and not following.startswith("-")
     if "=" in option:
         raise ConfigError(f"{option}: a setting has no dashes; write {option.lstrip('-')}")
@@ -95,6 +97,13 @@ def config_loader(config_dir: str | None) -> ConfigLoader:
         return GlobalHydra.instance().config_loader()
 
 
+class Composition(NamedTuple):
+    """What Hydra composes of choices of groups, without and with its own `hydra` node."""
+
+    settings: DictConfig
+    with_hydra: DictConfig
+
+
 class Composer:
     """Composes the runs of one command line."""
 
@@ -103,8 +112,9 @@ class Composer:
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.multirun = bool(args.multirun)
         self.groups = {*self.loader.list_groups("")}
-        self.compositions: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}  # by the choices of groups
-        self.elsewhere = any(text.startswith("hydra.searchpath=") for text in args.overrides)  # choices not seen here
+        self.compositions: dict[tuple[str, ...], Composition] = {}  # by the choices of groups
+        # Its folders have choices that the loader does not list.
+        self.has_searchpath = any(text.startswith("hydra.searchpath=") for text in args.overrides)
         self.overrides = [self.parse(quote_folder(text)) for text in args.overrides]
         self.refuse_repeated_keys()
 
@@ -120,12 +130,14 @@ class Composer:
         key = override.key_or_group
         if not key:
             raise ConfigError(f"{text}: expected KEY=VALUE")
-        if (key in self.groups or is_text(key)) and (quoted := quote_numbers(text)) != text:
-            return self.parse(quoted)
+        if key in self.groups or is_text(key):
+            quoted_text = quote_numbers(text)
+            if quoted_text != text:
+                return self.parse(quoted_text)
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
         if key.startswith(("hydra.", "hydra/")):
-            if not HYDRA_READ.match(key):
+            if not USED_HYDRA_KEY.match(key):
                 raise ConfigError(f"{text}: nothing reads {key}; output_dir, name and cluster say where runs are")
         elif key in self.groups:
             self.check_choice(text, override)
@@ -141,10 +153,12 @@ class Composer:
         choice = override.value()
         allowed = self.loader.get_group_options(group)
         is_other = group == "model" and is_other_model(choice, allowed)
-        if choice in allowed or is_other or self.elsewhere or (group, choice) == ("experiment", None):
+        if choice in allowed or is_other or self.has_searchpath or is_no_experiment(override):
             return
+        hint = f"allowed: {', '.join(allowed)}"
         near = difflib.get_close_matches(str(choice).lower(), allowed, n=1)
-        hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}"
+        if near:
+            hint = f"did you mean {near[0]}? {hint}"
         if group == "model":
             hint += f"; for another one {OTHER_MODEL}"
         raise ConfigError(f"{group}={show(choice)}: no such choice; {hint}")
@@ -165,7 +179,7 @@ class Composer:
         return self.compose(self.fixed(), with_hydra=True)
 
     def help(self) -> str:
-        """Answer --help; Hydra's own copies its whole registry a hundred times on the way."""
+        """The text of --help; Hydra's own command copies its whole registry a hundred times to make it."""
         groups = [
             f"{name}: {', '.join(self.loader.get_group_options(name))}" for name in sorted(self.groups - {"hydra"})
         ]
@@ -176,7 +190,7 @@ class Composer:
         """The overrides that are not swept."""
         return [override for override in self.overrides if not override.is_sweep_override()]
 
-    def sweeps(self, base: DictConfig) -> bool:
+    def is_sweep(self, base: DictConfig) -> bool:
         """True if the command line is a sweep, if only of one run."""
         return self.multirun or base.hydra.mode is RunMode.MULTIRUN
 
@@ -186,8 +200,8 @@ class Composer:
             yield [str(override.input_line) for override in overrides], self.compose(overrides)
 
     def expand(self, base: DictConfig) -> list[list[Override]]:
-        """The overrides of each run: every combination of the values that are swept, the last one's fastest."""
-        if not self.sweeps(base):
+        """The overrides of each run: every combination of the values that are swept; the last key changes fastest."""
+        if not self.is_sweep(base):
             for override in self.overrides:
                 if override.is_sweep_override():
                     raise ConfigError(f"{override.input_line}: several values are a sweep; add -m")
@@ -198,15 +212,20 @@ class Composer:
             if key not in user_keys:
                 overrides.append(self.parse(f"{key}={value}"))
         overrides += self.overrides
-        words = " ".join(str(override.input_line) for override in overrides if override.is_sweep_override())
+        swept_words = " ".join(str(override.input_line) for override in overrides if override.is_sweep_override())
         try:
+            # Hydra divides the runs into batches; None: all are one.
             (jobs,) = BasicSweeper.split_arguments(overrides, None)
         except (HydraException, TypeError, ValueError, ArithmeticError) as error:
-            raise ConfigError(f"{words}: no list of values ({first_line(error)})") from None
+            raise ConfigError(f"{swept_words}: no list of values ({first_line(error)})") from None
         if not jobs:
-            raise ConfigError(f"{words}: there is no such value")
-        parse = cache(self.parse)  # anew: Hydra's functions (choice, sort, range) lose the quotes
-        return [[parse(text) for text in job] for job in jobs]
+            raise ConfigError(f"{swept_words}: there is no such value")
+        # Parsed once more, since the values of choice, sort and range come without their quotes.
+        parse = cache(self.parse)
+        overrides_of_runs = []
+        for job in jobs:
+            overrides_of_runs.append([parse(text) for text in job])
+        return overrides_of_runs
 
     def compose(self, overrides: list[Override], with_hydra: bool = False) -> DictConfig:
         """One config: Hydra composes the choices of groups, then values take their places.
@@ -223,7 +242,9 @@ class Composer:
                 values.append(override)
             elif not is_no_experiment(override):
                 choices.append(str(override.input_line).lstrip("+"))
-        composed = copy.deepcopy(self.compose_choices(tuple(choices))[with_hydra])
+        composition = self.compose_choices(tuple(choices))
+        cached_settings = composition.with_hydra if with_hydra else composition.settings
+        composed = copy.deepcopy(cached_settings)
         for override in values:
             key = str(override.key_or_group)
             if key.startswith("learning_rates.") and OmegaConf.select(composed, key) is None:
@@ -237,13 +258,13 @@ class Composer:
                 self.call(partial(OmegaConf.update, composed, f"model.{key}", literal(value), force_add=True))
         return composed
 
-    def compose_choices(self, choices: tuple[str, ...]) -> tuple[DictConfig, DictConfig]:
-        """The composed settings of choices of groups, without and with the `hydra` node."""
+    def compose_choices(self, choices: tuple[str, ...]) -> Composition:
+        """Compose choices of groups, or return what was composed of them before."""
         if choices not in self.compositions:  # reading the YAMLs takes 0.1 s
             load = partial(self.loader.load_configuration, "config", overrides=[*choices], run_mode=RunMode.RUN)
             with_hydra = self.call(load)
-            without_hydra = OmegaConf.masked_copy(with_hydra, [key for key in with_hydra if key != "hydra"])
-            self.compositions[choices] = without_hydra, with_hydra
+            settings = OmegaConf.masked_copy(with_hydra, [key for key in with_hydra if key != "hydra"])
+            self.compositions[choices] = Composition(settings, with_hydra)
         return self.compositions[choices]
 
     def other_model(self, overrides: list[Override]) -> ModelChoice | None:
@@ -251,17 +272,19 @@ class Composer:
 
         ConfigError where a shipped model's settings are chosen for a larger one.
         """
-        words = {str(override.key_or_group): self.plain_value(override) for override in overrides}
+        value_by_key = {str(override.key_or_group): self.plain_value(override) for override in overrides}
         choices = self.loader.get_group_options("model")
-        choice = words.get("model")
-        path = words.get("model.path")
-        if "model" in words and not is_other_model(choice, choices):
+        choice = value_by_key.get("model")
+        path = value_by_key.get("model.path")
+        has_choice = "model" in value_by_key
+        if has_choice and not is_other_model(choice, choices):
             if isinstance(path, str):
                 refuse_toy_settings(str(choice), path, choices)
             return None
-        if "model" in words and path is not None:
+        if has_choice and path is not None:
             raise ConfigError(f"model={choice} model.path={path}: both name the model; give one")
-        key, model = ("model", choice) if "model" in words else ("model.path", path)
+        key = "model" if has_choice else "model.path"
+        model = value_by_key.get(key)
         if not isinstance(model, str) or not model:
             return None
         return choose_settings(key, model, choices)
@@ -309,11 +332,11 @@ def is_no_experiment(override: Override) -> bool:
     return override.key_or_group == "experiment" and not override.is_sweep_override() and override.value() is None
 
 
-def quote_folder(override: str) -> str:
-    """An override with quotes around the folder of a model where its name needs them."""
-    key, _, value = override.partition("=")
+def quote_folder(text: str) -> str:
+    """The text of an override with quotes around the folder of a model where its name needs them."""
+    key, _, value = text.partition("=")
     if key not in ("model", "model.path") or PLAIN_PATH.fullmatch(value) or not Path(value).expanduser().is_dir():
-        return override
+        return text
     return f"{key}={quoted(value)}"
 
 
@@ -323,7 +346,13 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def quote_numbers(override: str) -> str:
-    """An override with quotes around each element that Hydra reads as a number, true or false."""
-    key, equals, value = override.partition("=")
-    return key + equals + ELEMENT.sub(lambda match: match[1] or f"{match[2]}'{match[3]}'", value)
+def quote_numbers(text: str) -> str:
+    """The text of an override with quotes around each element that Hydra reads as a number, true or false."""
+    key, equals, value = text.partition("=")
+    quoted_value = NUMBER_OR_FLAG.sub(quote_match, value)
+    return f"{key}{equals}{quoted_value}"
+
+
+def quote_match(match: re.Match[str]) -> str:
+    """A match of NUMBER_OR_FLAG with quotes around its element."""
+    return match["passed_over"] or f"{match['before']}'{match['element']}'"

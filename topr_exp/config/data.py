@@ -19,8 +19,8 @@ SOURCES = {
     "reasoning_gym": "topr_exp.data.reasoning_gym.ReasoningGym",
 }
 
-# A backslash and an n where a line break was meant, which a shell and YAML keep in plain quotes; not LaTeX.
-MEANT = re.compile(r"\\n(?![a-z])")
+# A backslash and an n where a line break was meant, which a shell and YAML keep in plain quotes; not LaTeX (\neq).
+TYPED_LINE_BREAK = re.compile(r"\\n(?![a-z])")
 
 ENDINGS: dict[str, str] = {  # how an answer is stated, by its format
     "gsm8k": "The answer is {answer}.",
@@ -32,7 +32,7 @@ ENDINGS: dict[str, str] = {  # how an answer is stated, by its format
 # Graders that read more than the mark that the prompt asks for, and the format of that prompt.
 SAME_PROMPT = {"lenient": "gsm8k"}
 ANSWER_GRADERS = ("gsm8k", *SAME_PROMPT, "math", "final")
-# The package's own, which may run wherever their name comes from.
+# Values of data.grader that are the package's own, which may run whoever wrote the settings.
 GRADERS = (*ANSWER_GRADERS, "verdict", {"_target_": "topr_exp.grading.gym.grade"})
 # R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
 Reward = Literal["pm1", "zero_one", "graded", "given"]
@@ -65,17 +65,24 @@ class Grading:
     settings: str = "{}"  # of a user's class, as JSON
 
 
+def has_no_typed_break(texts: str | list[str]) -> bool:
+    """True for a text, or a list of them, without a backslash and an n in the place of a line break."""
+    if isinstance(texts, str):
+        texts = [texts]
+    return not any(map(TYPED_LINE_BREAK.search, texts))
+
+
 LINE_BREAKS = Range(
     "without a backslash and an n, which make no line break; in bash write one as in $'KEY=\"one\\ntwo\"', in a YAML "
     "file in double quotes",
-    lambda text: not any(map(MEANT.search, [text] if isinstance(text, str) else text)),
+    has_no_typed_break,
 )
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
 NO_EMPTY = Range("texts, none of them empty", all)
-OWN_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template, which are set here
+FIXED_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template; this package sets them
 CHAT_OPTIONS = Range(
-    f"null or {{NAME: VALUE}}, no NAME of {', '.join(OWN_OPTIONS)}",
-    lambda options: isinstance(options, Mapping) and not {*options} & {*OWN_OPTIONS},
+    f"null or {{NAME: VALUE}}, no NAME of {', '.join(FIXED_OPTIONS)}",
+    lambda options: isinstance(options, Mapping) and options.keys().isdisjoint(FIXED_OPTIONS),
 )
 
 
@@ -216,4 +223,4 @@ class DataConfig(Section, ABC):
                 raise ValueError(f"{name} must be a number: {self.source_name} problems have no end; got null")
             if getattr(self, name) is None and self.test_split == "validation":
                 raise ValueError(f"{name} must be a number where test_split is validation; got null")
-        assert self.grader_name  # refuses null where that stands for nothing
+        assert self.grader_name  # the property raises ValueError for no grader: null, or an unknown name

@@ -28,8 +28,8 @@ class TaskConfig(Section):
         if self.verifies:
             for field in ("solver", "solutions", "test_solutions", "chat"):
                 yield field, getattr(self, field) is not None, "set for task=verifier"
-            once = self.template is not None and all(self.template.count(place) == 1 for place in PLACES)
-            yield "template", once, f"a text with {' and '.join(PLACES)} once each"
+            has_places = self.template is not None and all(self.template.count(place) == 1 for place in PLACES)
+            yield "template", has_places, f"a text with {' and '.join(PLACES)} once each"
 
     @property
     def verifies(self) -> bool:
@@ -44,8 +44,10 @@ class TaskConfig(Section):
 
 
 def is_lag(lag: int | list[float]) -> bool:
-    shares = lag if isinstance(lag, list) else [float(lag >= 0)]
-    return math.isclose(sum(shares), 1) and min(shares) >= 0
+    """True for a number of updates, or for shares of the lags 0, 1, 2, ..."""
+    if isinstance(lag, list):
+        return math.isclose(sum(lag), 1) and min(lag) >= 0
+    return lag >= 0
 
 
 LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1", is_lag)
@@ -110,14 +112,17 @@ class ScheduleConfig(Section):
             return Keep()
         if self.when_stale == "wait":
             return Wait(self.max_lag)
-        return FreshestFirst(self.max_lag) if self.when_stale == "freshest" else Drop(self.max_lag)
+        if self.when_stale == "freshest":
+            return FreshestFirst(self.max_lag)
+        return Drop(self.max_lag)
 
     @property
     def lags(self) -> list[float]:
         """Shares of the lags 0, 1, 2, ..."""
         if isinstance(self.lag, list):
             return self.lag
-        return [*[0.0] * (self.lag or 0), 1.0]
+        zero_shares = [0.0] * (self.lag or 0)
+        return [*zero_shares, 1.0]
 
 
 EVALUATION_SEED = 0  # of the samples of every evaluation
@@ -172,7 +177,7 @@ class OptimConfig(Section):
     grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # maximum norm of the whole gradient
     batch_size: Count  # examples per update, over all devices
     micro_batch_size: Count  # examples per device and forward pass with gradients
-    # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
+    # Layers keep their inputs only and compute the rest again in the backward pass; None: once memory has run out.
     gradient_checkpointing: bool | None = None
     compile: bool = False  # torch.compile of the layers: the first updates take a minute longer, later ones less
     epochs: Count
@@ -211,7 +216,7 @@ class ComposeConfig(Section):
     n_examples: CountOrAll = None  # N: completions (pairs for DPO) of the set; null: all
     positive_share: Annotated[float | None, within("(0, 1)")] = None  # exact p, for proportion only
     drop_truncated: bool = False  # drop completions cut off at the token limit
-    # Problems of which such a share of all completions is correct.
+    # Smallest and largest share of correct completions of a problem that is trained on.
     pass_rate: Annotated[list[float] | None, LOW_HIGH] = None
     duplicates: Literal["keep", "drop"] = "keep"
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions; the rest is sampled
@@ -233,21 +238,22 @@ def unit_of(needs: frozenset[str]) -> Unit:
 
 
 def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
-    """The number of tokens divides once, and only where a completion is one example."""
-    tokens = reduction == "tokens"
+    """The number of tokens divides a loss once, and only where a completion is one example."""
+    by_tokens = reduction == "tokens"
     unit = unit_of(loss.needs)
-    pairs = f"sequences for algo={loss.name}, which trains on {unit}"
-    yield "optim.reduction", not tokens or unit != "pairs", pairs
-    twice = tokens and loss.divides_by_length
-    yield "algo.length_normalize", not twice, "false where optim.reduction is tokens, which divides by them too"
+    allowed = f"sequences for algo={loss.name}, which trains on {unit}"
+    yield "optim.reduction", not by_tokens or unit != "pairs", allowed
+    divides_twice = by_tokens and loss.divides_by_length
+    yield "algo.length_normalize", not divides_twice, "false where optim.reduction is tokens, which divides by them too"
 
 
 def mu_rules(loss: Any, mu: str) -> Iterator[Rule]:
     """A loss that compares two scores of μ's weights, or that reads μ at all, has what it reads."""
-    two = f"sampler for algo={loss.name}, which compares μ with the same weights in training"
-    yield "mu", mu == "sampler" or "old_logp" not in loss.needs, two
-    over_kept = f"sampler for algo={loss.name}, which renormalises over what could be drawn"
-    yield "mu", mu == "sampler" or "kept" not in loss.needs, over_kept
+    by_sampler = mu == "sampler"
+    allowed = f"sampler for algo={loss.name}, which compares μ with the same weights in training"
+    yield "mu", by_sampler or "old_logp" not in loss.needs, allowed
+    allowed = f"sampler for algo={loss.name}, which renormalises over what could be drawn"
+    yield "mu", by_sampler or "kept" not in loss.needs, allowed
     needs_mu = loss.needs_mu and unit_of(loss.needs) != "pairs"
     yield "mu", not needs_mu or mu != "none", f"scored or sampler for algo={loss.name}, which reads μ"
 

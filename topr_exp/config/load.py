@@ -47,9 +47,11 @@ def load(composed: DictConfig) -> Config:
     for key, value in sorted(resolved(composed).items(), key=lambda item: isinstance(item[1], dict)):
         if key not in hints:
             raise unknown_key(key)
-        if key not in SECTIONS:
-            convert(key, value, hints[key])
-        sections[key] = build_section(key, value) if key in SECTIONS else value
+        if key in SECTIONS:
+            sections[key] = build_section(key, value)
+        else:
+            convert(key, value, hints[key])  # raises for a wrong type, before a group repeats the value
+            sections[key] = value
     config: Config = build(Config, sections, "")
     return config
 
@@ -59,14 +61,17 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        inner: BaseException | None = error
-        while inner is not None and not isinstance(inner, ConfigError):
-            inner = inner.__context__
-        # A resolver has named the key itself.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ConfigError):
+            cause = cause.__context__
+        if cause is not None:
+            raise ConfigError(cause) from None  # one of our resolvers, which has named the key itself
         message = f"{error.full_key}: {first_line(error)}"
-        if error.full_key == "optim.lr" and (missing := re.search(r"'learning_rates\.(\S+)\.(\S+)'", message)):
-            message = f"optim.lr: no learning rate was chosen for {missing[2]} on {missing[1]}; set optim.lr"
-        raise ConfigError(inner or message) from None
+        missing = re.search(r"'learning_rates\.(?P<place>\S+)\.(?P<loss>\S+)'", message)
+        if error.full_key == "optim.lr" and missing:
+            fault = f"no learning rate was chosen for {missing['loss']} on {missing['place']}"
+            message = f"optim.lr: {fault}; set optim.lr"
+        raise ConfigError(message) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key not in ("hydra", "learning_rates")}
 
@@ -78,11 +83,12 @@ def build_section(group: str, values: Any) -> Any:
         target = values["_target_"]
         values = {key: value for key, value in values.items() if key != "_target_"}
     names = [field.name for field in dataclasses.fields(schema) if field.init]
-    for key in values if isinstance(values, dict) else ():
-        if key not in names:
-            raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
-    if group == "schedule" and isinstance(values, dict) and values.get("staleness") is not None:
-        values = values | {"staleness": build_policy(values["staleness"])}
+    if isinstance(values, dict):  # `build` refuses anything else
+        for key in values:
+            if key not in names:
+                raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
+        if group == "schedule" and values.get("staleness") is not None:
+            values = values | {"staleness": build_policy(values["staleness"])}
     section = build(schema, values, f"{group}.")
     if group == "algo" and (problem := broken_contract(section)):
         raise ConfigError(f"algo._target_={target}: {problem}")
@@ -96,7 +102,8 @@ def build_policy(settings: Any) -> StalenessPolicy:
         raise ConfigError(f"{key}={show(settings)}: expected null or {{_target_: package.module.Class}}")
     target = settings.get("_target_")
     schema = class_of(f"{key}._target_", target)
-    if not isinstance(schema, type) or not issubclass(schema, StalenessPolicy) or inspect.isabstract(schema):
+    is_policy = isinstance(schema, type) and issubclass(schema, StalenessPolicy) and not inspect.isabstract(schema)
+    if not is_policy:
         raise ConfigError(
             f"{key}._target_={target}: not a staleness policy (a dataclass below "
             "topr_exp.config.staleness.StalenessPolicy with `rank`)"
@@ -128,17 +135,19 @@ def schema_of(group: str, values: Any) -> Any:
         return schemas[name]
     if group not in TARGETS:
         return hints_of(Config).get(group)
-    schema = class_of(f"{group}._target_", target := settings.get("_target_"))
+    target = settings.get("_target_")
+    schema = class_of(f"{group}._target_", target)
     if group == "algo":
         base: type = Loss
         description = "a loss (a dataclass below topr_exp.algorithms.base.Loss with `__call__`)"
     else:
         base = DataConfig
         description = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
-    if not isinstance(schema, type) or not issubclass(schema, base) or inspect.isabstract(schema):
+    is_concrete = isinstance(schema, type) and issubclass(schema, base) and not inspect.isabstract(schema)
+    if not is_concrete:
         raise ConfigError(f"{group}._target_={target}: not {description}")
     if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
-        return PolicyGradient  # with a mask, a correction or PPO's rule, one of TOPR's family is of the grammar
+        return PolicyGradient  # which has the other settings too: masks, corrections, PPO's rule
     return schema
 
 
@@ -188,11 +197,17 @@ def is_text(key: str) -> bool:
     """True for a setting that is a text, or a list of them, so that no number is meant."""
     group, _, name = key.partition(".")
     hints = hints_of(Config)
-    if group in ("data", *CHOICES):
-        schemas: Iterable[Any] = [DataConfig] if name in hints_of(DataConfig) else choices(group).values()
+    schemas: list[Any] = []
+    if not name:
+        key_hints = [hints.get(group)]
     else:
-        schemas = [hints.get(group)] if group in SECTIONS - {"algo"} else []
-    key_hints = [hints_of(schema).get(name) for schema in schemas] if name else [hints.get(group)]
+        if group in ("data", *CHOICES) and name in hints_of(DataConfig):
+            schemas = [DataConfig]  # without the import of a class for each choice
+        elif group in ("data", *CHOICES):
+            schemas = [*choices(group).values()]
+        elif group in SECTIONS - {"algo"}:
+            schemas = [hints[group]]
+        key_hints = [hints_of(schema).get(name) for schema in schemas]
     return any({str, list[str]} & {*options_of(hint)} for hint in key_hints)
 
 
@@ -207,7 +222,7 @@ def choices(group: str) -> dict[str, Any]:
 
 
 def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
-    """The error for a key that nothing reads, with the nearest of all keys; siblings: the keys of its group."""
+    """The error for a key that nothing reads, with the key that is most like it; siblings: the keys of its group."""
     refuse_retired(key)
     readers = dict[str, str]()
     for group in ("data", *CHOICES):

@@ -68,7 +68,7 @@ OptionalShare = Annotated[float | None, within("(0, 1]")]
 class Mismatch(Section):
     """Changes to the policy that completions to train on are drawn from, as an engine that disagrees would have them.
 
-    Rounding to fewer bits than bfloat16 is of the blocks' matrices, one scale an output channel; bfloat16 is of all.
+    bfloat16 rounds all weights, the smaller types only the matrices of the blocks, with one scale an output channel.
     """
 
     weights: Literal["none", "bfloat16", "float8_e4m3", "int8", "int4"] = "none"
@@ -100,8 +100,8 @@ class SamplerConfig(Section):
 
     def distribution(self, vocabulary: int) -> dict[str, Any]:
         """Key of the distribution of a completion in the store; top_k at most the vocabulary."""
-        decides = identity(replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
-        return {key: value for key, value in decides.items() if key not in ("seed", "prompts_per_shard")}
+        settings = identity(replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
+        return {key: value for key, value in settings.items() if key not in ("seed", "prompts_per_shard")}
 
 
 @dataclass(frozen=True, kw_only=True)

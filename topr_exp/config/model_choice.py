@@ -17,8 +17,8 @@ from topr_exp.config.yamls import PACKAGE, yaml_folders
 from topr_exp.types import ConfigError
 
 SHIPPED = PACKAGE / "tiny"
-TOY = "tiny"  # whose settings a toy takes that no YAML is for
-GENERAL = "llama3_8b"  # whose settings any other model takes
+TOY = "tiny"  # the choice whose settings a toy takes where no YAML is for it
+GENERAL = "llama3_8b"  # the choice whose settings any other model takes
 LARGEST_FILE = 1 << 22  # bytes of a config.json
 
 
@@ -67,7 +67,7 @@ def choose_settings(key: str, word: str, choices: Sequence[str]) -> ModelChoice:
     if folder is None:
         return ModelChoice(GENERAL, "since no YAML of conf/model names it", path, name, None)
     if folder != Path(word).expanduser() and not is_shipped(word):
-        path = str(folder)
+        path = str(folder)  # `word` is a run, and its weights are in its model/
     shape = shape_of(folder)
     choice, reason = settings_of_folder(folder, shape, presets)
     return ModelChoice(choice, reason, path, name, folder)
@@ -75,19 +75,21 @@ def choose_settings(key: str, word: str, choices: Sequence[str]) -> ModelChoice:
 
 def settings_of_folder(folder: Path, shape: Shape | None, presets: Sequence[Preset]) -> tuple[str, str]:
     """The choice whose settings fit a folder of weights, and why."""
-    fitting = [preset for preset in presets if not preset.toy or is_toy(shape, presets)]
-    run = preset_of_run(folder)
-    parts = {part.lower() for part in folder.resolve().parts}
-    same_shape = [preset for preset in fitting if shape is not None and preset.shape == shape]
+    is_small = is_toy(shape, presets)
+    fitting = [preset for preset in presets if not preset.toy or is_small]
+    name_of_run = preset_of_run(folder)
+    folder_parts = {part.lower() for part in folder.resolve().parts}
     for preset in fitting:
-        if preset.name == run:
+        if preset.name == name_of_run:
             return preset.name, "of the run that wrote it"
     for preset in fitting:
-        if preset.shape in (shape, None) and parts & folder_names(preset.path):
+        has_other_shape = preset.shape is not None and preset.shape != shape
+        if not has_other_shape and folder_parts & folder_names(preset.path):
             return preset.name, "whose model its folder names"
-    if same_shape:
-        return same_shape[0].name, "whose model has its shape"
-    if is_toy(shape, presets):
+    for preset in fitting:
+        if shape is not None and preset.shape == shape:
+            return preset.name, "whose model has its shape"
+    if is_small:
         return TOY, "since it is as small as a shipped model"
     return GENERAL, "since no YAML of conf/model has its name or shape"
 
@@ -130,6 +132,7 @@ def find_weights(key: str, word: str) -> Path | None:
             return None
         shipped = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
         raise ConfigError(f"{key}={word}: no such folder; shipped models are {shipped}")
+    # A run's config.json holds its settings, the model's is in its model/.
     is_run = (folder / "state.json").exists() or "resolved" in read_config(folder)
     if is_run or (folder / "model").is_dir() or not (folder / "config.json").exists():
         folder = folder / "model"
@@ -142,7 +145,10 @@ def find_weights(key: str, word: str) -> Path | None:
 
 def name_of(word: str, folder: Path | None) -> str:
     """The name of a model: the last part of its path, and the run's for the model of a run."""
-    parts = list(Path(word).parts if folder is None or is_shipped(word) else folder.resolve().parts)
+    path = Path(word)
+    if folder is not None and not is_shipped(word):
+        path = folder.resolve()
+    parts = list(path.parts)
     while parts[-1] == "model" or parts[-1].startswith("iteration-"):
         parts.pop()
     return parts[-1]
@@ -179,7 +185,8 @@ def preset_of(choice: str, file: Path) -> list[Preset]:
         return []
     if is_shipped(path):
         return [Preset(choice, path, shape_of(SHIPPED / path), toy=True)]
-    return [Preset(choice, path, Shape(*shape) if shape else None, toy=False)]
+    stored_shape = Shape(*shape) if shape else None
+    return [Preset(choice, path, stored_shape, toy=False)]
 
 
 def shape_of(folder: Path) -> Shape | None:

@@ -57,6 +57,7 @@ def renew(stored: dict[str, Any]) -> dict[str, Any]:
     is_ours = str(data.get("_target_")).startswith("topr_exp.")
     if is_ours and "question" in data:
         data["fields"] = {name: data.get(name) for name in JSON_FIELDS}
+    # Null stands for a benchmark's own answer format, as before.
     if is_ours and data.get("grader") is None and data.get("answer_format") != data.get("name"):
         data["grader"] = data.get("answer_format")
     for key in RETIRED:

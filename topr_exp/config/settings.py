@@ -17,12 +17,13 @@ from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
 from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
-from topr_exp.config.yamls import own_values
+from topr_exp.config.yamls import loss_of_own_yaml
 from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity, run_name, show, within
 from topr_exp.types import TOPRError
 
 
 def is_name(name: str) -> bool:
+    """True for a name that a sweep's folder can have."""
     is_safe = name[:1].isalnum() and all(character.isalnum() or character in "._-" for character in name)
     return is_safe and len(name.encode()) <= 100 and name not in TAKEN
 
@@ -71,14 +72,14 @@ class Config(Section):
     def check(self) -> Iterator[Rule]:
         no_home = self.output_dir.startswith("~")
         yield "output_dir", not no_home, "a folder (`~` stands for a home folder that there is; else write ./~)"
-        for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
+        for rules in RULES:
             yield from rules(self)
         processes = self.cluster.world_size
-        size = self.optim.batch_size
-        if size % processes:
-            divisors = ", ".join(str(count) for count in range(1, size + 1) if size % count == 0)
-            batch = f"optim.batch_size={size}, of which every process takes an equal part ({divisors})"
-            raise ValueError(f"{self.cluster.processes_are} must divide {batch}; got {processes}")
+        batch_size = self.optim.batch_size
+        if batch_size % processes:
+            divisors = ", ".join(str(count) for count in range(1, batch_size + 1) if batch_size % count == 0)
+            dividend = f"optim.batch_size={batch_size}, of which every process takes an equal part ({divisors})"
+            raise ValueError(f"{self.cluster.processes_are} must divide {dividend}; got {processes}")
 
     @property
     def reward(self) -> Reward:
@@ -114,7 +115,7 @@ class Config(Section):
     @property
     def folder(self) -> Path:
         """The run's folder: the same for the same experiment, however it is started."""
-        return folder_of(Path(self.output_dir) / self.name, run_name(self, own_values(self.algo)))
+        return folder_of(Path(self.output_dir) / self.name, run_name(self, loss_of_own_yaml(self.algo)))
 
     @property
     def store(self) -> Path:
@@ -123,7 +124,7 @@ class Config(Section):
 
 
 HASH = re.compile(r"_[0-9a-f]{10}\Z")  # at the end of a run's name
-HASHED = 11  # its characters
+HASH_LENGTH = 11  # characters, the _ among them
 
 
 def folder_of(parent: Path, name: str) -> Path:
@@ -135,7 +136,7 @@ def folder_of(parent: Path, name: str) -> Path:
     try:
         if os.path.lexists(folder):
             return folder
-        return list_hashed_folders(parent, parent.stat().st_mtime_ns).get(name[-HASHED:], folder)
+        return list_hashed_folders(parent, parent.stat().st_mtime_ns).get(name[-HASH_LENGTH:], folder)
     except OSError as error:
         if error.errno in (errno.EIO, errno.ESTALE):  # a folder of the run may be there
             raise TOPRError(f"{parent} can't be read ({error.strerror})") from None
@@ -144,29 +145,36 @@ def folder_of(parent: Path, name: str) -> Path:
 
 @functools.lru_cache(maxsize=8)
 def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
-    """The folders of runs in `parent`, which was changed at `modified`, by the end of their names."""
+    """The folders of runs in `parent`, by the hash at the end of their names.
+
+    modified: time of its last change, in ns, so that a changed folder is listed anew.
+    """
     with os.scandir(parent) as entries:
         names = [entry.name for entry in entries if HASH.search(entry.name) and entry.is_dir()]
-    return {name[-HASHED:]: parent / name for name in names}
+    return {name[-HASH_LENGTH:]: parent / name for name in names}
 
 
-WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
-NUMBERS = ("graded", "given")
-KEEPS = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
-UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
+# Values by key that some runs need.
+WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # to train on a whole group or round
+# To know which tokens could be drawn.
+DRAWABLE = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
+UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}  # to sample from the policy itself
 ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0,
     "compose.pass_rate": None,
 }  # fmt: skip
 
 
-def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:
-    """Settings that have these values, and why."""
+NUMBERS = ("graded", "given")  # rewards that are any numbers
+
+
+def fixed_values(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:
+    """The rules that settings have these values by key; why: ends the line of an error."""
     for key, value in values.items():
         yield key, attrgetter(key)(config) == value, f"{show(value)} {why}"
 
 
-def rewards(config: Config) -> Iterator[Rule]:
+def reward_rules(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
     reward = config.reward
     has_log_alone = config.data.completions is not None and config.compose.mix is None
@@ -178,7 +186,7 @@ def rewards(config: Config) -> Iterator[Rule]:
     yield "data.reward", gives_numbers or reward != "graded", allowed
 
 
-def weighting(config: Config) -> Iterator[Rule]:
+def weighting_rules(config: Config) -> Iterator[Rule]:
     """`baseline` and `effective_positive` determine each other (Eq. 12); not every loss reads them."""
     baseline = config.baseline
     effective = config.effective_positive
@@ -188,47 +196,47 @@ def weighting(config: Config) -> Iterator[Rule]:
     allowed = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
     yield "effective_positive", None in (baseline, effective), allowed
     kind: Any = getattr(algo, "advantage", None)
-    by_group = kind in get_args(Advantage) and kind != "reward"
-    named = f"algo={algo.name}" + (f" with algo.advantage={kind}" if by_group else "")
-    why = f"null for {named}, where a constant baseline cancels or only scales the loss"
-    yield "baseline", baseline is None or algo.uses_baseline, why
+    loss_name = f"algo={algo.name}"
+    if kind in get_args(Advantage) and kind != "reward":
+        loss_name += f" with algo.advantage={kind}"
+    allowed = f"null for {loss_name}, where a constant baseline cancels or only scales the loss"
+    yield "baseline", baseline is None or algo.uses_baseline, allowed
     if effective is not None:
-        yield "effective_positive", algo.uses_baseline, why
-        positives = "null for compose=positives, whose share of positives is 1; set baseline instead"
-        yield "effective_positive", config.compose.name != "positives", positives
-        rewards = f"null for data.reward={config.reward}: Eq. 12 is of rewards 1 and -1; set baseline instead"
-        yield "effective_positive", config.reward == "pm1", rewards
-        anew = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
-        yield "effective_positive", not config.schedule.in_rounds, anew
+        yield "effective_positive", algo.uses_baseline, allowed
+        allowed = "null for compose=positives, whose share of positives is 1; set baseline instead"
+        yield "effective_positive", config.compose.name != "positives", allowed
+        allowed = f"null for data.reward={config.reward}: Eq. 12 is of rewards 1 and -1; set baseline instead"
+        yield "effective_positive", config.reward == "pm1", allowed
+        allowed = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
+        yield "effective_positive", not config.schedule.in_rounds, allowed
 
 
-def units(config: Config) -> Iterator[Rule]:
-    """Pairs and groups stay whole, and the number of tokens divides once, a single response."""
+def unit_rules(config: Config) -> Iterator[Rule]:
+    """Pairs and groups stay whole, and the number of tokens divides once, and only single completions."""
     algo = config.algo
     n = config.data.n
     unit = groups.unit_of(algo.needs)
-    why = f"for algo={algo.name}, which trains on {unit}"
+    why_unit = f"for algo={algo.name}, which trains on {unit}"
     needs_groups = unit == "groups"
     if unit != "examples":
-        yield from fixed(config, {"compose.name": "uniform", "compose.mix": None}, why)
+        yield from fixed_values(config, {"compose.name": "uniform", "compose.mix": None}, why_unit)
     if needs_groups:
-        yield from fixed(config, WHOLE, why)
+        yield from fixed_values(config, WHOLE, why_unit)
     compares = bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
-    by_user = config.optim.whole_groups
-    reason = "where optim.whole_groups is true" if by_user else why
+    whole_groups = config.optim.whole_groups
+    why_groups = "where optim.whole_groups is true" if whole_groups else why_unit
     divides = config.optim.batch_size % n == 0
-    yield "optim.batch_size", divides or not (needs_groups or by_user), f"a multiple of data.n={n} {reason}"
-    yield "optim.whole_groups", not by_user or unit != "pairs", f"false {why}"
-    if by_user and not needs_groups:
+    yield "optim.batch_size", divides or not (needs_groups or whole_groups), f"a multiple of data.n={n} {why_groups}"
+    yield "optim.whole_groups", not whole_groups or unit != "pairs", f"false {why_unit}"
+    if whole_groups and not needs_groups:
         all_completions = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
-        yield from fixed(config, all_completions, reason)
+        yield from fixed_values(config, all_completions, why_groups)
     yield from groups.reduction_rules(algo, config.optim.reduction)
 
 
-def imported(config: Config) -> Iterator[Rule]:
+def import_rules(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
-    here = "where data.completions is set"
     has_log = config.data.completions is not None
     in_rounds = config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
@@ -236,11 +244,12 @@ def imported(config: Config) -> Iterator[Rule]:
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
     yield "mu_model", config.mu_model is None or (has_log and config.mu == "scored"), unused
     if has_log:
-        yield from fixed(config, {"iterations": 1, "schedule.prompts": None}, here)
+        single_pass = {"iterations": 1, "schedule.prompts": None}
+        yield from fixed_values(config, single_pass, "where data.completions is set")
         yield "data.completions", not config.task.verifies, "null for task=verifier, which writes what it trains on"
 
 
-def rounds(config: Config) -> Iterator[Rule]:
+def round_rules(config: Config) -> Iterator[Rule]:
     """A round needs only what its few completions have, and trains on all of them."""
     schedule = config.schedule
     data = config.data
@@ -249,26 +258,28 @@ def rounds(config: Config) -> Iterator[Rule]:
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
-    few = data.train_problems is not None and schedule.prompts > data.train_problems
-    yield "schedule.prompts", not few, f"at most data.train_problems={data.train_problems}"
-    paired = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
-    yield "schedule.prompts", groups.unit_of(config.algo.needs) != "pairs", paired
+    has_too_few = data.train_problems is not None and schedule.prompts > data.train_problems
+    yield "schedule.prompts", not has_too_few, f"at most data.train_problems={data.train_problems}"
+    allowed = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
+    yield "schedule.prompts", groups.unit_of(config.algo.needs) != "pairs", allowed
     why = "where schedule.prompts is set: a round has few completions"
-    yield from fixed(config, {"compose.name": "uniform", **WHOLE}, why)
-    sampled = schedule.prompts * data.n
-    trained = min(sampled, compose.n_examples or sampled)
-    smallest = -(-trained // schedule.updates)
-    purpose = f"so that schedule.updates={schedule.updates} train on the {trained} completions of a round"
+    yield from fixed_values(config, {"compose.name": "uniform", **WHOLE}, why)
+    sampled_count = schedule.prompts * data.n
+    trained_count = min(sampled_count, compose.n_examples or sampled_count)
+    smallest = -(-trained_count // schedule.updates)  # rounded up
+    purpose = f"so that schedule.updates={schedule.updates} train on the {trained_count} completions of a round"
     yield "optim.batch_size", optim.batch_size >= smallest, f"{smallest} or more, {purpose}"
     if schedule.in_flight:
         why = "where schedule.in_flight is true: one process draws the rest of each completion"
-        yield from fixed(config, {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}, why)
+        single_process = {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}
+        yield from fixed_values(config, single_process, why)
 
 
-def sampling(config: Config) -> Iterator[Rule]:
+def sampling_rules(config: Config) -> Iterator[Rule]:
     """Only transformers can be changed on purpose, and say which tokens could be drawn."""
     if config.sampler.name != "hf":
-        yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
+        why = f"for sampler={config.sampler.name}: sampler=hf alone can be changed"
+        yield from fixed_values(config, UNCHANGED, why)
     if "head" in config.algo.needs:
         raise ValueError(
             f"algo={config.algo.name} needs the head of the sampler's distribution, which no run notes: it is for a "
@@ -276,42 +287,45 @@ def sampling(config: Config) -> Iterator[Rule]:
         )
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
-        yield from fixed(config, KEEPS, why)
+        yield from fixed_values(config, DRAWABLE, why)
         yield "sampler.top_k", config.sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
-def on_policy(config: Config) -> Iterator[Rule]:
+def on_policy_rules(config: Config) -> Iterator[Rule]:
     """Losses that are right on-policy only are trained so."""
     if "on_policy" in config.algo.needs:
         why = f"for algo={config.algo.name}, which is right on-policy only (schedule=on_policy)"
-        yield from fixed(config, ON_POLICY, why)
+        yield from fixed_values(config, ON_POLICY, why)
         yield "schedule.lag", config.schedule.lags == [1], f"null or 0 {why}"
         yield "schedule.concurrency", config.schedule.concurrency is None, f"null {why}"
+
+
+RULES = (
+    reward_rules, weighting_rules, unit_rules, import_rules, round_rules, sampling_rules, on_policy_rules
+)  # fmt: skip
 
 
 def unread(config: Config) -> list[str]:
     """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
     verifies = config.task.verifies
-    rounds = config.schedule.in_rounds
-    samples = config.data.completions is None or config.compose.mix is not None
-    reads = {
+    in_rounds = config.schedule.in_rounds
+    has_log = config.data.completions is not None
+    samples = not has_log or config.compose.mix is not None
+    is_read = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "data.fewshot_file": config.data.shots > 0,
-        "data.chat_options": config.data.chat or bool(config.task.chat) or config.data.completions is not None,
+        "data.chat_options": config.data.chat or bool(config.task.chat) or has_log,
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
-        **{
-            f"data.{key}": config.data.completions is not None
-            for key in ("columns", "skip_malformed", "completion_limit")
-        },
+        **{f"data.{key}": has_log for key in ("columns", "skip_malformed", "completion_limit")},
         "compose.positive_share": config.compose.name == "proportion",
-        "compose.mix": config.data.completions is not None,
+        "compose.mix": has_log,
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
-        "optim.epochs": not rounds,
+        "optim.epochs": not in_rounds,
         "tracking.project": config.tracking.name == "wandb",
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
-        **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
+        **{f"schedule.{key}": in_rounds for key in ("updates", "rounds", "replay")},
     }
-    usual = UNCHANGED | {"data.threshold": Grading.threshold, "optim.epochs": 1}
-    values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
-    return [key for key, value in values.items() if value not in (None, usual.get(key, False))]
+    defaults = UNCHANGED | {"data.threshold": Grading.threshold, "optim.epochs": 1}  # of the others null or false
+    unread_values = {key: attrgetter(key)(config) for key, key_is_read in is_read.items() if not key_is_read}
+    return [key for key, value in unread_values.items() if value not in (None, defaults.get(key, False))]

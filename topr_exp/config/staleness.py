@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from topr_exp.schema import Section, at_least
 
 MaxLag = Annotated[int, at_least(0)]
-Rank = float | tuple[float, ...]  # of one policy all are alike
+Rank = float | tuple[float, ...]  # compared among themselves: all ranks of a policy have one form
 
 
 @dataclass(frozen=True, slots=True)

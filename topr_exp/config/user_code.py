@@ -15,7 +15,9 @@ class UserCodeError(Exception):
         message = error.msg if isinstance(error, SyntaxError) else error
         reason = " ".join(f"{type(error).__name__}: {message}".split())
         self.line = failed_line(error)
-        super().__init__(reason if self.line is None else f"{self.line}, raised {reason}")
+        if self.line is not None:
+            reason = f"{self.line}, raised {reason}"
+        super().__init__(reason)
 
 
 def import_user_module(name: str, *, runs_here: bool = True) -> ModuleType:

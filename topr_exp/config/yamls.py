@@ -32,9 +32,13 @@ class OwnFolder:
 
 def use_own_folder(config_dir: str | None) -> None:
     """Look for YAMLs in this folder of the user's, too; ConfigError where there is none."""
-    if config_dir is not None and not Path(config_dir).is_dir():
+    if config_dir is None:
+        OwnFolder.use(None)
+        return
+    folder = Path(config_dir)
+    if not folder.is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    OwnFolder.use(Path(config_dir).resolve() if config_dir is not None else None)
+    OwnFolder.use(folder.resolve())
 
 
 @functools.cache
@@ -64,7 +68,7 @@ def loss_files() -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def own_values(loss: Any) -> Any | None:
+def loss_of_own_yaml(loss: Any) -> Any | None:
     """The loss as its own YAML has it; None where no YAML of its name makes one of its class."""
     for folder in yaml_folders():
         if (path := folder / "algo" / f"{loss.name}.yaml").is_file():
@@ -74,12 +78,14 @@ def own_values(loss: Any) -> Any | None:
 
 @functools.lru_cache(maxsize=256)
 def loss_of_file(path: Path, modified: int, kind: type) -> Any | None:
-    """The loss of class `kind` with the values of a YAML; None for values that are none of its."""
+    """The loss of class `kind` with the values of a YAML; None for values that are not of this class.
+
+    modified: the file's time of change, so that a changed file is read anew.
+    """
     try:
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(values, dict)
-        return build(
-            kind, {key: value for key, value in values.items() if key not in ("defaults", "_target_")}, "algo."
-        )
+        settings = {key: value for key, value in values.items() if key not in ("defaults", "_target_")}
+        return build(kind, settings, "algo.")
     except (ConfigError, OmegaConfBaseException, YAMLError, OSError):
         return None

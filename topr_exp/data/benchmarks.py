@@ -23,12 +23,12 @@ from topr_exp.types import Problem, TOPRError
 
 @dataclass(frozen=True)
 class Origin:
-    """One split: file patterns of a folder, of which the first that matches counts; a data set on the hub."""
+    """Where the problems of a split are: in files of a folder, or in a data set on the hub."""
 
-    files: tuple[str, ...]
-    path: str
+    files: tuple[str, ...]  # patterns, of which the first that matches counts
+    path: str  # of the data set
     revision: str
-    configs: tuple[str | None, ...] = (None,)
+    configs: tuple[str | None, ...] = (None,)  # parts of the data set; None: it has none
 
 
 GSM8K = partial(Origin, path="openai/gsm8k", revision="740312add88f781978c0658806c59bc2815b9866", configs=("main",))
@@ -149,7 +149,7 @@ class Benchmarks(DataConfig):
             origin = ORIGINS[self.name, split]
             index = 0
             for config in origin.configs:
-                for row in load(origin, config, split):
+                for row in load_hub_rows(origin, config, split):
                     yield f"{origin.path} row {index}", row
                     index += 1
         else:
@@ -158,8 +158,8 @@ class Benchmarks(DataConfig):
                     yield f"{path}:{number}", row
 
 
-def load(origin: Origin, config: str | None, split: str) -> Any:
-    """Load a data set of the hub; TOPRError, which says how to give a folder, when the hub can't be reached."""
+def load_hub_rows(origin: Origin, config: str | None, split: str) -> Any:
+    """Load a split of a data set; TOPRError, which says how to give a folder, when the hub can't be reached."""
     from datasets import load_dataset
 
     # The client announces each of its retries; the one line below says it all.
@@ -215,20 +215,21 @@ def math_gold(solution: str) -> str | None:
 
     MATH also writes a single character without braces, as in "\boxed 5".
     """
-    boxes = re.split(r"\\(?:boxed|fbox)\s*", solution)[1:]
-    if not boxes:
+    tails = re.split(r"\\(?:boxed|fbox)\s*", solution)[1:]
+    if not tails:
         return None
-    if not boxes[-1].startswith("{"):
-        words = boxes[-1].split("$")[0].split()
+    tail = tails[-1]  # what follows the last \boxed
+    if not tail.startswith("{"):
+        words = tail.split("$")[0].split()
         return words[0] if words else None
     depth = 0
-    for index, character in enumerate(boxes[-1]):
+    for index, character in enumerate(tail):
         if character == "{":
             depth += 1
         elif character == "}":
             depth -= 1
         if depth == 0:
-            return boxes[-1][1:index].strip() or None
+            return tail[1:index].strip() or None
     return None
 
 

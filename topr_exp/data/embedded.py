@@ -15,7 +15,7 @@ from topr_exp.types import Problem, TOPRError
 # Tenths of all questions. `pretrain` is what the tiny models were made from: runs neither train nor test on it.
 SPLITS = {"test": range(2), "train": range(2, 6), "pretrain": range(6, 10)}
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
-ERRORS = (-10, -2, -1, 1, 2, 10)  # that a wrong result is off by
+ERRORS = (-10, -2, -1, 1, 2, 10)  # added to a result that is to be wrong
 
 
 class Calc:
@@ -43,6 +43,7 @@ class Calc:
         result: int = OPERATIONS[op](a, b)
         if self.calls == self._wrong_at:
             assert self._rng is not None
+            # A wrong result is not negative where the right one is not.
             errors = [error for error in ERRORS if result < 0 or result + error >= 0]
             result += self._rng.choice(errors)
         self.calls += 1

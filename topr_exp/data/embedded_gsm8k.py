@@ -10,7 +10,7 @@ from topr_exp.data.embedded import Calc, Task
 SHE = ("Anna", "Bea", "Clara", "Dina", "Mia", "Nora")
 HE = ("Ben", "Carl", "Evan", "Leo", "Omar", "Tom")
 THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
-LARGEST = 99
+LARGEST = 99  # value of a story
 
 
 class Level(NamedTuple):
@@ -62,7 +62,7 @@ def draw(rng: random.Random) -> Task:
 
 
 class Step(NamedTuple):
-    """An operation on a story's value; operand None: the value before the last step, for "together"."""
+    """An operation on a story's value; operand None: the value before the previous step, for "together"."""
 
     op: str
     operand: int | None
@@ -72,7 +72,9 @@ def solve(start: int, steps: Sequence[Step], calc: Calc) -> str:
     """Work out a story's last value on the calc's paper."""
     value = previous_value = start
     for op, operand in steps:
-        result = calc(value, op, operand if operand is not None else previous_value)
+        if operand is None:
+            operand = previous_value
+        result = calc(value, op, operand)
         previous_value = value
         value = result
     return str(value)
@@ -93,7 +95,8 @@ class Story:
 
     def add_event(self, *, is_last: bool) -> None:
         """Add one step, with the story's question if it is the last one."""
-        self._rng.choice(self._possible_events(is_last))()
+        add = self._rng.choice(self._possible_events(is_last))
+        add()
         if is_last and not self.closing:
             self.closing = f"How many {self._thing} does {self._who} have now?"
 
@@ -103,7 +106,7 @@ class Story:
         self.sentences.insert(self._rng.randint(1, len(self.sentences)), sentence)
 
     def _possible_events(self, is_last: bool) -> list[Callable[[], None]]:
-        """The events that keep the value from 1 to LARGEST, likelier ones several times."""
+        """The methods that add an event and keep the value from 1 to LARGEST; likelier ones several times."""
         events: list[Callable[[], None]] = []
         if self._value + 2 <= LARGEST:
             events += [partial(self._change, "+"), partial(self._change, "+"), partial(self._compare, "+")]
@@ -135,7 +138,9 @@ class Story:
 
     def _add_step(self, op: str, operand: int | None) -> None:
         self.steps.append(Step(op, operand))
-        result = Calc().compute(self._value, op, operand if operand is not None else self._previous_value)
+        if operand is None:
+            operand = self._previous_value
+        result = Calc().compute(self._value, op, operand)
         self._previous_value = self._value
         self._value = result
         self._is_comparison = False

@@ -80,22 +80,22 @@ class JsonLines(DataConfig):
 
         TOPRError for a missing file, and unless exactly one of a test set and `test_share` is there.
         """
-        train, *test = self.paths()
-        has_test = bool(test) and test[0].exists()
+        train, *test_files = self.paths()
+        has_test = bool(test_files) and test_files[0].exists()
         if not train.exists():
-            fault = "no train.jsonl there" if test else "no such file or folder"
+            fault = "no train.jsonl there" if test_files else "no such file or folder"
             raise TOPRError(f"data.path={self.path}: {fault}")
         if has_test and self.test_share is not None:
             share = f"data.test_share={self.test_share:g}"
             raise TOPRError(f"{share}: {self.path} has a test.jsonl; leave data.test_share out")
         if not has_test and self.test_share is None:
-            fault = "no test.jsonl there" if test else "it is one file, with nothing to test on"
+            fault = "no test.jsonl there" if test_files else "it is one file, with nothing to test on"
             raise TOPRError(
                 f"data.path={self.path}: {fault}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
                 "train.jsonl and test.jsonl on those of the second"
             )
         if has_test and split != "train":
-            return test[0], False
+            return test_files[0], False
         return train, not has_test
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
@@ -111,7 +111,6 @@ class JsonLines(DataConfig):
 
     def read(self, line_id: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
         """The problem of a line; TOPRError for a line without a question, or with a gold that no answer can equal."""
-
         names = self.fields
 
         def read_text(setting: str) -> str:
@@ -126,15 +125,10 @@ class JsonLines(DataConfig):
         problem_id = read_text("id") if names.id is not None else line_id
         subject = row.get(names.subject) if names.subject is not None else None
         level = row.get(names.level) if names.level is not None else None
+        subject_text = as_text(subject) if subject is not None else None
         named_fields = {names.question, names.answer, names.id, names.level, names.subject}
-        return Problem(
-            problem_id,
-            question,
-            answer,
-            level_of(level),
-            subject=as_text(subject) if subject is not None else None,
-            fields={field: as_text(value) for field, value in row.items() if field not in named_fields},
-        )
+        fields = {field: as_text(value) for field, value in row.items() if field not in named_fields}
+        return Problem(problem_id, question, answer, level_of(level), subject=subject_text, fields=fields)
 
     def choose_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:
         """The problems of one split, in the file's order.

@@ -26,7 +26,6 @@ class Ledger(DataConfig):
     choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn: log of it in nats
 
     generated = True
-    place = "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
         draw_story = partial(draw, turns=self.turns, choices=self.choices)
@@ -50,7 +49,8 @@ class Event:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.name} {'adds' if self.op == '+' else 'takes'} {self.count}"
+        verb = "adds" if self.op == "+" else "takes"
+        return f"{self.name} {verb} {self.count}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,16 @@ def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTa
         totals = list(accumulate(islice(cycle(changes), turns), initial=start))
     place = rng.choice(PLACES)
     thing = rng.choice(THINGS)
-    people = []
+    person_events = []  # what each person does in every turn of theirs
     for name, change in zip(NAMES, changes, strict=False):
-        people.append(Event(name, "+" if change > 0 else "-", abs(change)))
-    turn_order = f"{', '.join(map(str, people[:-1]))} and {people[-1]}"
+        op = "+" if change > 0 else "-"
+        person_events.append(Event(name, op, abs(change)))
+    turn_order = f"{', '.join(map(str, person_events[:-1]))} and {person_events[-1]}"
     question = f"The {place} holds {start} {thing}. In turn {turn_order}. "
     question += f"How many {thing} does it hold after {turns} turns?"
     if choices:
         question += f" Use {choices} wordings."
-    events = tuple(islice(cycle(people), turns))
+    events = tuple(islice(cycle(person_events), turns))
     return LedgerTask(question, None, None, partial(careful, start, events), start, events, choices)
 
 

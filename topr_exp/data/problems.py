@@ -17,7 +17,7 @@ from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.types import Problem, TOPRError, has_half_pair
 
 LARGEST_UNPARSABLE_SHARE = 0.05
-DIGITS = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
+PLAIN_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]*")  # without an exponent
 BETWEEN_NUMBERS = re.compile(r"[\[\](){},;\s]+")
 
 
@@ -56,7 +56,7 @@ def load_problems(source: DataConfig) -> ProblemSets:
     train = choose_subset(disjoint_train, source.train_problems, source)
     if source.test_split == "validation":
         test = without_questions_of(train, disjoint_train, source)
-        test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
+        test_report = SplitReport(f"{train_report.origin}, what is not trained on", unparsable=0)
         refuse_few_validation_problems(len(test), source)
     return ProblemSets(train, choose_subset(test, source.test_problems, source), train_report, test_report)
 
@@ -115,7 +115,8 @@ def read_split(source: DataConfig, split: str) -> tuple[list[Problem], SplitRepo
     origin = source.origin(split)
     problems = []
     unparsable = []
-    for problem in islice(checked_problems(source, split), source.wanted(split) if source.generated else None):
+    limit = source.wanted(split) if source.generated else None
+    for problem in islice(checked_problems(source, split), limit):
         if isinstance(problem, NoAnswer):
             unparsable.append(problem)
         else:
@@ -169,9 +170,9 @@ def refuse_no_number(where: str, gold: str) -> None:
     Digits alone spell a finite number, however many there are.
     """
     for word in BETWEEN_NUMBERS.split(gold):
-        # infinity is an answer and Nan a name, but for JSON's spelling of numbers
+        # JSON spells two numbers in letters; "infinity" may be an answer and "Nan" a name.
         may_be_number = word.lstrip("-") in ("NaN", "Infinity") or any(map(str.isdigit, word))
-        if not may_be_number or DIGITS.fullmatch(word):
+        if not may_be_number or PLAIN_NUMBER.fullmatch(word):
             continue
         with contextlib.suppress(ValueError):
             if not math.isfinite(float(word)):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Written for this project in the form of the two benchmarks.
+# Worked examples, written for this project in the form of the two benchmarks.
 EXEMPLARS = Path(__file__).with_name("exemplars.jsonl")
-# The completion begins with a space after these.
+# By answer format; the completion begins with a space after these.
 TEMPLATES = {
     "gsm8k": "Question: {question}\nAnswer:",
     "math": "Problem: {question}\nSolution:",
@@ -51,8 +51,10 @@ class Prompter:
         """
         prompt = self._fill_template(question, fields or {})
         if not self.chat:
-            examples = [f"{self._fill_template(shot.question, shot.fields)} {shot.answer}\n\n" for shot in self.shots]
-            return "".join([*examples, prompt])
+            text = ""
+            for shot in self.shots:
+                text += f"{self._fill_template(shot.question, shot.fields)} {shot.answer}\n\n"
+            return text + prompt
         if getattr(tokenizer, "chat_template", None) is None:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
         messages = []
@@ -153,7 +155,7 @@ class TokenizedProblems:
     """Problems whose prompt leaves room for a whole completion in the model's context."""
 
     problems: list[Problem]
-    prompts: list[NDArray[np.int32]]
+    prompts: list[NDArray[np.int32]]  # token ids, an array a problem
     stop: tuple[str, ...]
     too_long: int  # problems left out: the prompt is longer than the context admits
 

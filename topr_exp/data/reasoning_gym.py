@@ -18,7 +18,7 @@ TASKS: list[str] = LISTED["offered"]
 EXCLUDED: dict[str, str] = {}  # task -> reason
 for _reason, _tasks in LISTED["left out"].items():
     EXCLUDED |= dict.fromkeys(_tasks, _reason)
-MOST_DRAWS = 10  # a question that is asked for; a task may have fewer different ones
+MOST_DRAWS = 10  # for each question that is asked for, since a task may draw one again
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,21 @@ class ReasoningGym(DataConfig):
         """Different questions, as many as are asked for or as there are; TOPRError where the task refuses `options`."""
         count = self.wanted(split)
         entries = self.open_task(split, MOST_DRAWS * count)
-        golds: dict[str, str] = {}  # question -> gold
+        gold_by_question: dict[str, str] = {}
         for index in range(MOST_DRAWS * count):
             entry = entries[index]
-            gold = {
+            gold_fields = {
                 "task": self.task,
                 "options": self.options or {},
                 "answer": entry["answer"],
                 "metadata": entry["metadata"],
             }
-            golds.setdefault(entry["question"].strip(), json.dumps(gold, ensure_ascii=False))
-            if len(golds) == count:
+            gold = json.dumps(gold_fields, ensure_ascii=False)
+            gold_by_question.setdefault(entry["question"].strip(), gold)
+            if len(gold_by_question) == count:
                 break
-        for index, (question, answer) in enumerate(golds.items()):
-            yield Problem(f"{self.name}/{self.task}/{split}{self.seed}/{index:06d}", question, answer)
+        for index, (question, gold) in enumerate(gold_by_question.items()):
+            yield Problem(f"{self.name}/{self.task}/{split}{self.seed}/{index:06d}", question, gold)
 
     def open_task(self, split: str, size: int) -> Any:
         """The task's `size` entries, drawn when they are read; TOPRError without the package or for bad options."""
@@ -98,6 +99,6 @@ class ReasoningGym(DataConfig):
 
 
 def seed_of(task: str, seed: int, split: str) -> int:
-    """Hash to the task's seed: a task draws problem k by seed + k, so neighbouring seeds would share most problems."""
+    """Hash a run's seed to the task's, which draws problem k by seed + k: near seeds would share most problems."""
     text = f"{task}/{split}/{seed}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")

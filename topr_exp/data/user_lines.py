@@ -8,8 +8,6 @@ from typing import Any
 
 from topr_exp.types import TOPRError, has_half_pair
 
-# ---- JSON: a line of the user's that is wrong is refused, damage of a run's files raises no error
-
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number the lines of a user's file with their objects; TOPRError names file and line where one holds none."""
@@ -22,7 +20,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if line.strip():
                     yield number, line
     except OSError as error:
@@ -39,7 +38,8 @@ def strict_object(where: str, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise TOPRError(f"{where}: not UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # a number of over 4300 digits, nested too deep
-        hint = f"; {OBJECT_A_LINE}" if line.strip() in (b"[", b"{", b"[{") else ""  # goes on in the next line
+        goes_on = line.strip() in (b"[", b"{", b"[{")  # in the next line
+        hint = f"; {OBJECT_A_LINE}" if goes_on else ""
         raise TOPRError(f"{where}: not valid JSON ({error}){hint}") from None
     if not isinstance(row, dict):
         hint = f"; {OBJECT_A_LINE}" if isinstance(row, list) else ""

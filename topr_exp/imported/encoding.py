@@ -23,7 +23,7 @@ from topr_exp.store import Ragged
 from topr_exp.types import Problem, TOPRError
 
 # Columns that say nothing of the prompt.
-OF_COMPLETION = {"text", "finish", "tokens", "sampler_logp", "row"}
+COMPLETION_COLUMNS = {"text", "finish", "tokens", "sampler_logp", "row"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def encode_log(
     """
     source = str(data.completions)
     row_numbers = pa.array(range(len(log.columns)), pa.int32())
-    columns = log.columns.append_column("row", row_numbers)  # of the log
+    columns = log.columns.append_column("row", row_numbers)  # in the log, whatever is left out below
     matched = match_problems(columns, problems, source, is_graded=data.reward != "given")
     questions = encode_prompts(matched, data, prompter, policy)
     columns = with_tokens(columns, policy, data.completion_limit)
@@ -86,6 +86,7 @@ def encode_log(
         name += f" in groups of {group_size}"
     if "sampler_logp" in columns.column_names:
         columns = columns.append_column("mu_logp", columns["sampler_logp"])
+    # Where each shard begins, and the end of the last one.
     bounds = [*range(0, len(columns), ROWS_PER_SHARD), len(columns)]
     sources = (log.source,) * (len(bounds) - 1)  # its rows may be in several of the files
     return Completions(questions.problems, questions.prompts, columns, StoredTables(name, bounds, sources))
@@ -100,10 +101,11 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
     is_graded: a gold is needed.
     """
     known_problems = {problem.id: problem for problem in problems}
+    # By (problem id, prompt, gold); by the id alone where the row brings no prompt.
     index_by_key: dict[tuple[Any, ...], int] = {}
     matched = MatchedRows([], np.zeros(len(columns), dtype=np.int32), {})
-    for number, row in enumerate(prompt_rows(columns), start=1):
-        where = f"data.completions={source}: completion {number}"
+    for row_index, row in enumerate(prompt_rows(columns)):
+        where = f"data.completions={source}: completion {row_index + 1}"
         kind = kind_of_prompt(where, row, problem_ids=known_problems, is_graded=is_graded)
         problem_id = row.get("problem_id") or ""
         known_problem = known_problems.get(problem_id)
@@ -115,7 +117,8 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
             value = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
             key = (problem_id, value, gold)
         if key not in index_by_key:
-            index = index_by_key[key] = len(matched.problems)
+            index = len(matched.problems)
+            index_by_key[key] = index
             if kind is None:
                 assert known_problem is not None
                 matched.problems.append(known_problem)
@@ -123,13 +126,13 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
                 matched.problems.append(logged_problem(row, index, gold=gold or "", known_problem=known_problem))
                 if kind != "question":
                     matched.prompts[index] = LoggedPrompt(kind, row[kind])
-        matched.problem_index[number - 1] = index_by_key[key]
+        matched.problem_index[row_index] = index_by_key[key]
     return matched
 
 
 def prompt_rows(columns: pa.Table) -> Iterator[dict[str, Any]]:
     """The columns that tell a row's prompt, row by row."""
-    names = sorted(set(columns.column_names) - OF_COMPLETION)
+    names = sorted(set(columns.column_names) - COMPLETION_COLUMNS)
     for batch in columns.select(names).to_batches():
         yield from batch.to_pylist()
 
@@ -149,7 +152,7 @@ def encode_prompts(matched: MatchedRows, data: DataConfig, prompter: Prompter, p
     encoded_prompts = {}
     for index, prompt in matched.prompts.items():
         encoded_prompts[index] = encode_prompt(prompt, policy, data.chat_options)
-    questions = tokenize_prompts(matched.problems, prompter, policy, 1, encoded_prompts)
+    questions = tokenize_prompts(matched.problems, prompter, policy, max_new_tokens=1, encoded_prompts=encoded_prompts)
     if questions.too_long:
         fault = f"{questions.too_long} prompts are longer than the model's context"
         raise TOPRError(f"data.completions={data.completions}: {fault}")
@@ -178,7 +181,10 @@ def encode_prompt(
 
 
 def with_tokens(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Table:
-    """Columns whose tokens, texts and (with a limit of tokens) finishes are filled in where the log has none."""
+    """Columns whose tokens, texts and finishes are filled in where the log has none.
+
+    limit: number of tokens at which completions were cut off; None: unknown, and finishes stay as they are.
+    """
     if "tokens" not in columns.column_names:
         columns = columns.append_column("tokens", tokenize_completions(columns, policy, limit))
     tokens = Ragged(columns["tokens"])
@@ -210,15 +216,15 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
     for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
         texts = batch["text"].to_pylist()
         finishes = batch["finish"].to_pylist()
-        rows = policy.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        for ids, finish in zip(rows, finishes, strict=True):
+        encoded_texts = policy.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        for ids, finish in zip(encoded_texts, finishes, strict=True):
             if finish is None:
                 has_ended = limit is None or len(ids) < limit
             else:
                 has_ended = finish == "stop"
             if has_ended and eos is not None and ids[-1:] != [eos]:
                 ids.append(eos)
-        chunks.append(pa.array(rows, pa.list_(pa.int32())))
+        chunks.append(pa.array(encoded_texts, pa.list_(pa.int32())))
     return pa.chunked_array(chunks, pa.list_(pa.int32()))
 
 
@@ -241,11 +247,11 @@ def token_faults(
     return faults
 
 
-def refuse_or_warn(faults: Mapping[int, str], rows: int, data: DataConfig) -> None:
+def refuse_or_warn(faults: Mapping[int, str], row_count: int, data: DataConfig) -> None:
     """Raise TOPRError for rows that can't be scored; warn where `data.skip_malformed` leaves them out."""
     row = min(faults)
     fault = f"data.completions={data.completions}: completion {row + 1} {faults[row]}"
-    if not data.skip_malformed or len(faults) == rows:
+    if not data.skip_malformed or len(faults) == row_count:
         raise TOPRError(fault)
     warn(f"{plural(len(faults), 'malformed completion')} left out: {fault}")
 

@@ -8,7 +8,7 @@ from topr_exp.store import Ragged
 from topr_exp.types import TOPRError
 
 MOST_ZERO = 0.99  # of the log-probabilities; a sampler that cuts the distribution (top_p=0.8) gives 0 for most tokens
-MOST_CERTAIN = 0.01  # of the completions: certain, and so is another one to the same prompt
+MOST_CONTRADICTIONS = 0.01  # of the completions: of probability 1, as is a different one to the same prompt
 FEW = 8  # tokens of a log that may all have one value by chance
 
 
@@ -29,7 +29,7 @@ def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], 
         fault = f"{100 * zero_share:.1f} % of the log-probabilities are exactly 0"
     else:
         contradictions = count_contradictions(logprobs, tokens, problem_index)
-        if contradictions > MOST_CERTAIN * len(tokens):
+        if contradictions > MOST_CONTRADICTIONS * len(tokens):
             fault = (
                 f"the log-probabilities of {contradictions:,} of {len(tokens):,} completions are all exactly 0, and so "
                 "are those of another completion to the same prompt"
@@ -42,10 +42,11 @@ def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], 
 
 
 def count_contradictions(logprobs: Ragged, tokens: Ragged, problem_index: NDArray[np.integer]) -> int:
-    """Count the completions with probability 1 to a prompt for which different ones have it."""
+    """Count the completions of probability 1 whose prompt has a different one of probability 1."""
     certain_completions: dict[int, list[bytes]] = {}
     for row, problem in enumerate(problem_index.tolist()):
-        if not np.any(logprobs[row]):
+        is_certain = not np.any(logprobs[row])
+        if is_certain:
             completion = np.asarray(tokens[row], np.int64).tobytes()
             certain_completions.setdefault(problem, []).append(completion)
     count = 0

@@ -19,7 +19,7 @@ from topr_exp.store.source import Derivation, Source
 from topr_exp.types import TOPRError
 
 ROWS_PER_SHARD = 10_000
-# Roles that the first version read; a table whose columns have these names has them not in its key.
+# Roles that the first version read: not in the key of a table whose columns are called the same.
 FIRST_ROLES = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}
 COLUMN_TYPES = {
     "tokens": pa.list_(pa.int32()),
@@ -55,11 +55,12 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
     else:
         raise TOPRError(f"data.completions={source}: {NO_LOG.format(store.root)}")
     table.hold()
-    columns, _, table_source = table.snapshot()
+    snapshot = table.snapshot()
+    columns = snapshot.columns
     if data.reward == "given" and "reward" not in columns.column_names:
         hint = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{hint} ({description})")
-    return ImportedLog(table.name, columns, description, table_source)
+    return ImportedLog(table.name, columns, description, snapshot.source)
 
 
 def describe_columns(reader: RolloutReader) -> str:
@@ -105,7 +106,7 @@ def read_shards(reader: RolloutReader) -> list[pa.Table]:
 
 
 def as_table(rows: Sequence[Row]) -> pa.Table:
-    """Checked rows as the columns that are stored."""
+    """Checked rows as the columns that are stored; all rows have the same optional roles."""
     optional_roles = [role for role in ("tokens", "logprobs", "prompt_tokens", "reward") if role in rows[0]]
     columns = {}
     for role in (*TEXTS, *optional_roles):

@@ -118,7 +118,9 @@ def describe_log(config: Config, log: ImportedLog, completions: Completions, pol
 def describe_counts(columns: pa.Table, problem_index: NDArray[np.integer], threshold: float) -> dict[str, str]:
     """Rows on the numbers of completions, prompts and rewards, and on the losses that can use them."""
     _, group_index, sizes = np.unique(problem_index, return_inverse=True, return_counts=True)
-    size_range = f"{sizes[0]}" if len(set(sizes.tolist())) == 1 else f"{sizes.min()} to {sizes.max()}"
+    size_range = f"{sizes.min()} to {sizes.max()}"
+    if sizes.min() == sizes.max():
+        size_range = f"{sizes[0]}"
     rows = {"log": f"{len(columns):,} completions of {len(sizes):,} prompts, {size_range} of each"}
     losses = ["of single completions"]
     if "reward" in columns.column_names:
@@ -176,9 +178,12 @@ def without_end(ids: NDArray[np.integer], policy: Policy) -> NDArray[np.integer]
 def describe_logprob_gap(completions: Completions, policy: Policy, batch_size: int) -> str:
     """Say how far the given log-probabilities are from the model's, on some of the completions."""
     log_mu = completions.lists("sampler_logp")
-    rows = np.unique(np.linspace(0, len(completions) - 1, COMPARED_ROWS).round().astype(int)).tolist()
-    scored = log_probabilities(policy, completions, rows, batch_size)["logp"].to_pylist()
-    gaps = [np.array(logp, np.float64) - log_mu[row] for row, logp in zip(rows, scored, strict=True)]
+    positions = np.linspace(0, len(completions) - 1, COMPARED_ROWS)
+    rows = np.unique(positions.round().astype(int)).tolist()
+    log_pi = log_probabilities(policy, completions, rows, batch_size)["logp"].to_pylist()
+    gaps = []  # log π − log μ of the tokens, an array a completion
+    for row, token_log_pi in zip(rows, log_pi, strict=True):
+        gaps.append(np.array(token_log_pi, np.float64) - log_mu[row])
     sequence_gaps = torch.tensor([gap.sum() for gap in gaps])
     ess = effective_sample_size(sequence_gaps)
     token_gap = np.abs(np.concatenate(gaps)).mean()

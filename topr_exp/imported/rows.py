@@ -23,7 +23,10 @@ Row = dict[str, Any]  # a value by role
 
 
 def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
-    """The completions of a row, which may hold a prompt's by lists of equal length; roles: columns, for messages."""
+    """The completions of a row: one, or several of a prompt, each role a list of as many values.
+
+    roles: the column of each role, for messages.
+    """
     first_list = values.get("completion", values.get("tokens"))
     entry_types = (str, list) if "completion" in values else (list,)
     if not isinstance(first_list, list) or not first_list:
@@ -208,7 +211,7 @@ def logprob_fault(row: Row, names: ColumnNames) -> str | None:
 
 
 def prompt_text(row: Mapping[str, Any]) -> str | None:
-    """The prompt that a row brings, after its kind; None: it names a problem of the run's."""
+    """The kind of prompt that a row brings and the prompt, as a text; None: it names a problem of the run's."""
     kind = first_kind(row)
     if kind == "question" and row.get("gold") is None and row.get("reward") is None:
         kind = None

@@ -28,8 +28,9 @@ def source_files(source: str) -> list[Path]:
     path = Path(source)
     if path.is_file():
         return [path]
+    patterns = ("**/*",) if is_saved(path) else PATTERNS
     files = []
-    for pattern in ("**/*",) if is_saved(path) else PATTERNS:
+    for pattern in patterns:
         files += [file for file in path.glob(pattern) if file.is_file()]
     return sorted(files, key=lambda file: (len(file.name), file.name, file.parts))  # 2.jsonl before 10.jsonl
 
@@ -70,14 +71,14 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with disk_errors(f"read {path}"):
             file = ParquetFile(path)
-            promised = 0
+            announced_bytes = 0
             for index in range(file.metadata.num_row_groups):
-                promised += file.metadata.row_group(index).total_byte_size
-            refuse_expansion(path, promised)
-            unpacked = 0
+                announced_bytes += file.metadata.row_group(index).total_byte_size
+            refuse_expansion(path, announced_bytes)
+            unpacked_bytes = 0
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                unpacked += batch.nbytes
-                refuse_expansion(path, unpacked)
+                unpacked_bytes += batch.nbytes
+                refuse_expansion(path, unpacked_bytes)
                 yield from batch.to_pylist()
     except MemoryError:
         raise TOPRError(f"{path}: it unpacks to more than there is memory") from None
@@ -85,12 +86,12 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
 
 
-def refuse_expansion(path: Path, unpacked: int) -> None:
+def refuse_expansion(path: Path, unpacked_bytes: int) -> None:
     """Raise TOPRError for a file that unpacks to so many bytes, and is far too small for them."""
     size = path.stat().st_size
-    if unpacked > max(MOST_UNPACKED, LARGEST_EXPANSION * size):
+    if unpacked_bytes > max(MOST_UNPACKED, LARGEST_EXPANSION * size):
         raise TOPRError(
-            f"{path}: its {size:,} bytes unpack to {unpacked / 1e9:.1f} GB or more; allowed are "
+            f"{path}: its {size:,} bytes unpack to {unpacked_bytes / 1e9:.1f} GB or more; allowed are "
             f"{LARGEST_EXPANSION} times as many as it has, or {MOST_UNPACKED / 1e9:.1f} GB"
         )
 

@@ -15,7 +15,8 @@ def trace_rows(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         traces = [row] if row.get("nodes") is not None else row["traces"]
         for trace in traces:
-            is_trainable = (trace.get("agent") or {}).get("trainable") is not False
+            agent = trace.get("agent") or {}
+            is_trainable = agent.get("trainable") is not False
             if is_trainable:
                 yield from sampled_leaves(trace)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -29,9 +30,11 @@ def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for index, parent in enumerate(parents):
         if parent is not None and not 0 <= parent < index:
             raise ValueError("a message's parent does not stand before it")
-    finishes = {call.get("node"): call.get("finish_reason") for call in trace.get("calls") or []}
+    finish_by_index = {call.get("node"): call.get("finish_reason") for call in trace.get("calls") or []}
     reward = total_reward(trace)
-    gold = ((trace.get("task") or {}).get("data") or {}).get("answer")
+    task = trace.get("task") or {}
+    task_data = task.get("data") or {}
+    gold = task_data.get("answer")
     for index, leaf in enumerate(nodes):
         mask = leaf.get("mask") or []
         is_sampled = leaf.get("sampled") or True in mask
@@ -52,7 +55,7 @@ def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             row["tokens"] = leaf_ids[start:]
             row["logprobs"] = leaf.get("logprobs")
         row["reward"] = reward
-        row["finish"] = finishes.get(index) or leaf.get("finish_reason")
+        row["finish"] = finish_by_index.get(index) or leaf.get("finish_reason")
         row["gold"] = gold if isinstance(gold, str) else None
         yield row
 

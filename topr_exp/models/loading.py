@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 LOGIT_SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-# Which transformers would save: of this machine, not of the model.
+# Of this machine, not of the model; transformers would save them with the tokenizer.
 MACHINE_SETTINGS = ("is_local", "local_files_only")
 
 
@@ -29,6 +29,8 @@ def load_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = fetch_model_folder(path_or_name)
+    # On a GPU each tensor goes there as it is read: eight processes of an 8B model would else hold 256 GB.
+    device_map = None if str(device) == "cpu" else {"": device}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -38,8 +40,7 @@ def load_model(
             attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
-            # On a GPU each tensor goes there as it is read: eight processes of an 8B model would else hold 256 GB.
-            device_map=None if str(device) == "cpu" else {"": device},
+            device_map=device_map,
         )
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
@@ -52,9 +53,11 @@ def load_model(
         raise TOPRError(f"model folder {folder}: its files lack {len(missing)} weights of the model, as {missing[0]}")
     for name in MACHINE_SETTINGS:
         tokenizer.init_kwargs.pop(name, None)
-    rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
-        raise TOPRError(f"model folder {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
+        raise TOPRError(
+            f"model folder {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {vocabulary}"
+        )
     return model.eval(), tokenizer
 
 

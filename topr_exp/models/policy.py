@@ -79,8 +79,10 @@ class Policy:
         ids = {self.tokenizer.eos_token_id}
         generation_config = self.model.generation_config
         if generation_config is not None:
-            configured = generation_config.eos_token_id
-            ids |= set(configured if isinstance(configured, list) else [configured])
+            configured_ids = generation_config.eos_token_id
+            if not isinstance(configured_ids, list):
+                configured_ids = [configured_ids]
+            ids |= set(configured_ids)
         return sorted(ids - {None})
 
     @property
@@ -91,7 +93,8 @@ class Policy:
             device = torch.cuda.get_device_name(self.device)
         else:
             threads = torch.get_num_threads()
-            device += f" with {threads} thread{'s' * (threads > 1)}"
+            unit = "threads" if threads > 1 else "thread"
+            device += f" with {threads} {unit}"
         processes = distributed.world_size()
         shared = f", {processes} processes" if processes > 1 else ""
         return f"{device}, {self.precision}{shared}"
@@ -192,7 +195,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
         attention=config.attention,
         trust_remote_code=config.trust_remote_code,
     )
-    return Policy(model, tokenizer, fingerprint, compute_dtype, source, config.float32_head)
+    return Policy(model, tokenizer, fingerprint, compute_dtype, folder=source, float32_head=config.float32_head)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -20,7 +20,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 
 def encode_chat(tokenizer: Any, text: str) -> list[int]:
     """Encode the output of a chat template, which holds all special tokens that it wants."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # of no length it warns
+    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]  # no warnings of length
     return ids
 
 

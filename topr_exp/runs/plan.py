@@ -41,7 +41,7 @@ def plan(args: Namespace) -> Plan:
     """Return the checked runs of a parsed command line; ConfigError with one line."""
     composer = Composer(args)
     base = composer.base()
-    is_sweep = composer.sweeps(base)
+    is_sweep = composer.is_sweep(base)
     refuse_plugins(base)
     jobs = []
     for overrides, composed in composer.jobs(base):
