@@ -15,7 +15,7 @@ from tests.training.broken_runs import break_off
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
-from topr_exp.training.asynchronous import AsyncRounds, Group, Usage, longest
+from topr_exp.training.asynchronous import AsyncRounds, Group, Usage, longest_length
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
 from topr_exp.types import CORRECT, INCORRECT
 
@@ -146,7 +146,7 @@ def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path, monkeypat
 
     mixed = 0
     for group, logps_by_version in scored_groups:
-        start = group.due - longest(group.table) / 4
+        start = group.due - longest_length(group.table) / 4
         for row, logp in enumerate(group.table["logp"].to_pylist()):
             positions = np.arange(len(logp))
             versions_of_tokens = np.searchsorted(times, start + positions / 4 + 1e-6, side="right") - 1

@@ -10,14 +10,14 @@ def effective_positive(positive_share: float, baseline: float) -> float:
 
     Raises TOPRError where the baseline takes the weight of every example (p = 0 with c = -1, p = 1 with c = 1).
     """
-    positive = positive_share * (1 - baseline)
-    negative = (1 - positive_share) * (1 + baseline)
-    if positive + negative == 0:
+    positive_weight = positive_share * (1 - baseline)
+    negative_weight = (1 - positive_share) * (1 + baseline)
+    if positive_weight + negative_weight == 0:
         kind = "incorrect" if baseline < 0 else "correct"
         raise TOPRError(
             f"baseline={baseline:g} gives every example the weight 0: all completions of the training set are {kind}"
         )
-    return positive / (positive + negative)
+    return positive_weight / (positive_weight + negative_weight)
 
 
 def baseline_for(positive_share: float, effective_positive: float) -> float:

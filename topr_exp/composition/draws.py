@@ -25,17 +25,17 @@ def sample_distinct(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw min(limit, size) distinct integers below each size; returns indices into `sizes` [N] and the integers [N].
 
-    Floyd's algorithm, one step for all sizes at once: in step i of m, draw from 0..size-m+i and take size-m+i itself
-    where the draw is taken already. Every subset comes out with the same probability.
+    Floyd's algorithm, one step for all sizes at once: in step i of m = min(limit, size), draw from 0..size-m+i and take
+    size-m+i itself where the draw is taken already. Every subset comes out with the same probability.
     """
     sizes = sizes.astype(np.int64)
     counts = np.minimum(sizes, limit)
-    codes = np.full((len(sizes), int(counts.max(initial=0))), -1, dtype=np.int64)
-    for step in range(codes.shape[1]):
-        active = np.flatnonzero(counts > step)
+    drawn = np.full((len(sizes), int(counts.max(initial=0))), -1, dtype=np.int64)  # −1: not drawn
+    for step in range(drawn.shape[1]):
+        active = np.flatnonzero(counts > step)  # the sizes with integers left to draw
         largest = sizes[active] - counts[active] + step
-        draw = rng.integers(0, largest + 1)
-        is_duplicate = (codes[active, :step] == draw[:, None]).any(axis=1)
-        codes[active, step] = np.where(is_duplicate, largest, draw)
-    owner = np.repeat(np.arange(len(sizes)), counts)
-    return owner, codes[codes >= 0]
+        candidates = rng.integers(0, largest + 1)
+        is_duplicate = (drawn[active, :step] == candidates[:, None]).any(axis=1)
+        drawn[active, step] = np.where(is_duplicate, largest, candidates)
+    size_indices = np.repeat(np.arange(len(sizes)), counts)
+    return size_indices, drawn[drawn >= 0]

@@ -22,13 +22,13 @@ class GroupStatistics:
 def group_statistics(problem_index: NDArray[np.integer], reward: NDArray[np.floating]) -> GroupStatistics:
     """Compute mean, standard deviation (n - 1) and number of the rewards of each completion's problem."""
     _, group, size = np.unique(problem_index, return_inverse=True, return_counts=True)
-    mean = np.bincount(group, weights=reward, minlength=len(size)) / size
+    mean = np.bincount(group, weights=reward, minlength=len(size)) / size  # [G], as size and std
     # About the mean, not E[r^2] - E[r]^2: equal rewards must give exactly 0.
     squares = np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=len(size))
     std = np.sqrt(squares / np.maximum(size - 1, 1))
     rewards = np.full((len(size), size.max(initial=0)), -np.inf, dtype=reward.dtype)
     rewards[group, index_in_group(group)] = reward
-    return GroupStatistics(mean[group], std[group], size[group], rewards, group)
+    return GroupStatistics(mean=mean[group], std=std[group], size=size[group], rewards=rewards, group=group)
 
 
 def is_solved_between(completions: Completions, low: float, high: float) -> NDArray[np.bool_]:

@@ -29,7 +29,7 @@ class Draw:
     """Rows of single completions before they are described."""
 
     rows: Rows
-    available: int  # size of the largest set
+    available: int  # size of the largest set that could be drawn
     note: str | None = None  # for the user
 
 
@@ -88,7 +88,8 @@ def draw_anna_karenina(
     _, first = np.unique(completions.problem_index[correct], return_index=True)
     firsts = correct[first]
     positives = sample_rows(rng, firsts, n)
-    negatives = sample_rows(rng, incorrect, None if n is None else n - len(positives))
+    n_negatives = None if n is None else n - len(positives)
+    negatives = sample_rows(rng, incorrect, n_negatives)
     note = None
     if n is not None and n <= len(firsts):
         note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
@@ -114,7 +115,7 @@ def draw_proportion(
     """Draw round(share n) rows of the first kind and the rest of the second; TOPRError where n is too large."""
     largest = largest_set_size(len(first), len(second), share)
     if n is None:
-        if not (len(first) and len(second)):
+        if not len(first) or not len(second):
             raise TOPRError(
                 f"{kinds.key}={share:g} needs {kinds.first} and {kinds.second} completions; "
                 f"{len(first)} {kinds.first} and {len(second)} {kinds.second} are available"
@@ -146,23 +147,24 @@ def select_groups(
 
     A problem with a single completion is left out: group baselines need two. Raises TOPRError when no problem fits.
     """
-    usable = completions.problem_index[usable_rows(completions, config)]
-    index, group, size = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
-    candidates = np.flatnonzero((size >= 2) & np.isin(index, usable))
+    usable_problems = completions.problem_index[usable_rows(completions, config)]
+    problems, group, size = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
+    candidates = np.flatnonzero((size >= 2) & np.isin(problems, usable_problems))
     if not len(candidates):
-        raise TOPRError(f"no problem has two or more completions ({len(index)} problems, {len(group)} completions)")
+        raise TOPRError(f"no problem has two or more completions ({len(problems)} problems, {len(group)} completions)")
     order = random_generator(seed, iteration, f"compose groups{suffix}").permutation(candidates)
-    total = np.cumsum(size[order])
-    limit = config.n_examples if config.n_examples is not None else int(total[-1])
+    cumulative_size = np.cumsum(size[order])
+    available = int(cumulative_size[-1])
+    limit = config.n_examples if config.n_examples is not None else available
     # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.
-    selected = order[: np.searchsorted(total, limit, side="right")]
+    selected = order[: np.searchsorted(cumulative_size, limit, side="right")]
     if not len(selected):
         raise TOPRError(
             f"compose.n_examples={limit} is less than the {size[order[0]]} completions of one problem, "
             "and this algorithm trains on whole groups"
         )
     rows = np.flatnonzero(np.isin(group, selected))
-    return describe(completions, rows[:, None], config, "groups", int(total[-1]))
+    return describe(completions, rows[:, None], config, "groups", available)
 
 
 def select_pairs(
@@ -174,26 +176,29 @@ def select_pairs(
     """
     rows = usable_rows(completions, config)
     is_correct = completions.is_correct[rows]
-    index, group = np.unique(completions.problem_index[rows], return_inverse=True)
-    # Rows by group, so that the j-th correct one of group g is correct[start[g] + j].
+    problems, group = np.unique(completions.problem_index[rows], return_inverse=True)
+    # Rows by group, so that the i-th correct one of group g is correct[first_correct[g] + i]; wrong ones alike.
     correct = rows[is_correct][np.argsort(group[is_correct], kind="stable")]
     wrong = rows[~is_correct][np.argsort(group[~is_correct], kind="stable")]
-    n_correct = np.bincount(group[is_correct], minlength=len(index))
-    n_wrong = np.bincount(group[~is_correct], minlength=len(index))
+    n_correct = np.bincount(group[is_correct], minlength=len(problems))
+    n_wrong = np.bincount(group[~is_correct], minlength=len(problems))
+    first_correct = np.cumsum(n_correct) - n_correct
+    first_wrong = np.cumsum(n_wrong) - n_wrong
     rng = random_generator(seed, iteration, f"compose pairs{suffix}")
-    owner, code = sample_distinct(rng, n_correct * n_wrong, PAIRS_PER_PROBLEM)
+    # Pair i n_wrong[g] + j of group g joins its i-th correct completion and its j-th wrong one.
+    owner, pair = sample_distinct(rng, n_correct * n_wrong, PAIRS_PER_PROBLEM)  # owner: the group of each pair
     available = len(owner)
     if not available:
         raise TOPRError(
-            f"no problem has both a correct and an incorrect completion ({len(index)} problems, {len(rows)} "
+            f"no problem has both a correct and an incorrect completion ({len(problems)} problems, {len(rows)} "
             f"completions, {int(is_correct.sum())} correct): there are no pairs to train on"
         )
     if config.n_examples is not None and config.n_examples < available:
         subset = np.sort(rng.choice(available, size=config.n_examples, replace=False, shuffle=False))
         owner = owner[subset]
-        code = code[subset]
-    chosen = correct[(np.cumsum(n_correct) - n_correct)[owner] + code // n_wrong[owner]]
-    rejected = wrong[(np.cumsum(n_wrong) - n_wrong)[owner] + code % n_wrong[owner]]
+        pair = pair[subset]
+    chosen = correct[first_correct[owner] + pair // n_wrong[owner]]
+    rejected = wrong[first_wrong[owner] + pair % n_wrong[owner]]
     return describe(completions, np.stack([chosen, rejected], axis=1), config, "pairs", available)
 
 
@@ -213,7 +218,7 @@ def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
         if not is_usable.any():
             raise TOPRError(f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often")
     if config.duplicates == "drop":
-        is_usable &= ~is_repetition(completions)  # the first completion of each problem is none
+        is_usable &= ~is_repetition(completions)  # keeps the earliest of equal completions
     return np.flatnonzero(is_usable)
 
 
@@ -261,10 +266,10 @@ def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
     """A line that counts what `pass_rate` and `duplicates=drop` exclude, else None."""
     counts = []
     if config.pass_rate is not None:
-        is_solved = is_solved_between(completions, *config.pass_rate)
-        solved = len(np.unique(completions.problem_index[is_solved]))
+        is_kept = is_solved_between(completions, *config.pass_rate)
+        kept = len(np.unique(completions.problem_index[is_kept]))
         total = len(np.unique(completions.problem_index))
-        counts.append(f"compose.pass_rate={config.pass_rate} keeps {solved} of {total} problems")
+        counts.append(f"compose.pass_rate={config.pass_rate} keeps {kept} of {total} problems")
     if config.duplicates == "drop":
         repetitions = int(is_repetition(completions).sum())
         counts.append(f"{repetitions} of {len(completions)} completions are repetitions")
@@ -272,7 +277,7 @@ def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
 
 
 def no_positives(positives: float, n: int) -> str | None:
-    """A line when nothing in the set is correct, else None."""
+    """A line when nothing in a set of n completions is correct, else None; positives: their number or share."""
     if positives:
         return None
     return f"0 % of the {n} completions of the training set are correct: it has negatives alone"

@@ -14,12 +14,12 @@ from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.sampling.completions import Completions
 
-INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}
+INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}  # None: each completion has its own
 SELECT = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}
 
 Examples = NDArray[np.int64]  # [B] indices into `TrainingSet.examples`
 Rows = NDArray[np.int64]  # indices into `TrainingSet.completions`
-Sequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
+TokenSequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
 
 
 class Signs(NamedTuple):
@@ -57,14 +57,15 @@ class TrainingSet:
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
         if self.description["unit"] != "groups" and not whole_groups:
             return rng.permutation(len(self.examples))
-        index, group = np.unique(self.problem_of(np.arange(len(self))), return_inverse=True)
-        return np.argsort(rng.permutation(len(index))[group], kind="stable")
+        problems, group = np.unique(self.problem_of(np.arange(len(self))), return_inverse=True)
+        place_of_group = rng.permutation(len(problems))
+        return np.argsort(place_of_group[group], kind="stable")
 
     def rows(self, examples: Examples) -> Rows:
         """The completions of some examples: [B], or for pairs [2B], the correct ones first."""
         return self.examples[examples].T.reshape(-1)
 
-    def sequences(self, rows: Rows) -> list[Sequence]:
+    def sequences(self, rows: Rows) -> list[TokenSequence]:
         completions = self.completions
         return [(completions.prompt_of(row), completions.tokens[row]) for row in rows.tolist()]
 
@@ -90,10 +91,13 @@ class TrainingSet:
         sign = np.sign(self.reward[rows] - self.baseline)
         is_correct = self.completions.is_correct[rows]
         shares = {}
-        for kind, values in (("correct", sign[is_correct]), ("wrong", sign[~is_correct])):
-            if len(values):
-                above, zero, below = (float(np.mean(values == number)) for number in (1, 0, -1))
-                shares[kind] = Signs(above, zero, below)
+        for kind, signs in (("correct", sign[is_correct]), ("wrong", sign[~is_correct])):
+            if len(signs):
+                shares[kind] = Signs(
+                    above=float(np.mean(signs == 1)),
+                    zero=float(np.mean(signs == 0)),
+                    below=float(np.mean(signs == -1)),
+                )
         return shares
 
     def reward_values(self) -> tuple[float, float] | None:
@@ -111,24 +115,27 @@ class TrainingSet:
 
         None where rewards take other values than two, where c is not between these, and where no example has a weight.
         """
-        values = self.reward_values()
         p = self.description["positive_share"]
         if p in (0, 1):
             return float(p)
-        if values is None or not values[1] <= self.baseline <= values[0]:
+        values = self.reward_values()
+        if values is None:
             return None
         correct_reward, wrong_reward = values
-        positive = p * (correct_reward - self.baseline)
-        negative = (1 - p) * (self.baseline - wrong_reward)
-        return positive / (positive + negative)
+        if not wrong_reward <= self.baseline <= correct_reward:
+            return None
+        positive_weight = p * (correct_reward - self.baseline)
+        negative_weight = (1 - p) * (self.baseline - wrong_reward)
+        return positive_weight / (positive_weight + negative_weight)
 
     def baseline_of(self, effective: float) -> float:
         """The c that gives correct examples this share of the weight: `baseline_for` of the set's two rewards."""
         values = self.reward_values()
         assert values is not None, "weight_of_positives is None for other rewards"
-        middle = (values[0] + values[1]) / 2
-        half = (values[0] - values[1]) / 2
-        return middle + half * baseline_for(self.description["positive_share"], effective)
+        correct_reward, wrong_reward = values
+        middle = (correct_reward + wrong_reward) / 2
+        half_distance = (correct_reward - wrong_reward) / 2  # `baseline_for` is about rewards of 1 and −1
+        return middle + half_distance * baseline_for(self.description["positive_share"], effective)
 
     def summary(self) -> dict[str, Any]:
         """Summarize the set and its completions, JSON-ready; with mean reward and imported share where there are."""
@@ -161,17 +168,19 @@ def build_training_set(
     suffix = "" if round_number is None else f" of round {round_number}"
     selection = SELECT[unit](completions, config, seed, iteration, suffix)
     p = selection.description["positive_share"]
-    c = baseline_for(p, effective) if effective is not None else baseline or 0.0
+    c = baseline or 0.0
+    if effective is not None:
+        c = baseline_for(p, effective)
     reward = reward_of(completions, rewards)
-    is_eq_12 = unit == "examples" and rewards == "pm1" and round_number is None
+    has_effective_positive = unit == "examples" and rewards == "pm1" and round_number is None
     return TrainingSet(
         completions,
-        selection.examples,
-        reward,
-        group_statistics(completions.problem_index, reward),
-        selection.description,
-        c,
-        effective_positive(p, c) if is_eq_12 else None,
+        examples=selection.examples,
+        reward=reward,
+        groups=group_statistics(completions.problem_index, reward),
+        description=selection.description,
+        baseline=c,
+        effective_positive=effective_positive(p, c) if has_effective_positive else None,
     )
 
 

@@ -33,7 +33,7 @@ ROUNDING = 1e-6  # of the clock, in tokens
 MAX_DROPS = 1000  # batches that a policy may drop before one that it trains on
 
 
-def longest(table: pa.Table) -> int:
+def longest_length(table: pa.Table) -> int:
     """Count the tokens of the longest completion."""
     return int(Ragged(table["tokens"]).lengths().max())
 
@@ -49,7 +49,7 @@ class Group:
 
 def waiting_group(group: Group, position: int, number: int) -> WaitingGroup:
     """A group as a policy sees it; position: in the queue; number: of the update."""
-    return WaitingGroup(position, number - group.born, group.due, group.table)
+    return WaitingGroup(position=position, age=number - group.born, complete_at=group.due, table=group.table)
 
 
 @dataclass
@@ -93,7 +93,8 @@ class AsyncRounds(Rounds):
             self.count_usage(batch, is_dropped=False)
             for kind, usage in sorted(self.usage.items()):
                 metrics[f"dropped_share{kind}"] = usage.dropped / usage.total
-        return RoundBatch([group.table for group in batch], bool(ages.any()), ages, metrics)
+        tables = [group.table for group in batch]
+        return RoundBatch(tables, is_stale=bool(ages.any()), ages=ages, metrics=metrics)
 
     # ---- a given lag
 
@@ -101,19 +102,21 @@ class AsyncRounds(Rounds):
         """Draw all groups that start with the current weights, for this update and later ones; returns the due ones."""
         assert self.schedule.prompts is not None
         assert self.schedule.rounds is not None
-        shards = self.schedule.prompts * MAX_DRAWS  # of one draw at most
-        shares = self.schedule.lags
-        for due in range(number, min(number + len(shares), self.schedule.rounds)):
+        max_shards = self.schedule.prompts * MAX_DRAWS  # of one call of `sample_groups`: no two share a seed
+        lag_shares = self.schedule.lags
+        for due in range(number, min(number + len(lag_shares), self.schedule.rounds)):
             rng = random_generator(self.seed, self.iteration, f"lags {due}")
-            lags = rng.choice(len(shares), size=self.schedule.prompts, p=shares)
+            lags = rng.choice(len(lag_shares), size=self.schedule.prompts, p=lag_shares)
             is_started_now = np.maximum(due - lags, 0) == number
             if is_started_now.any():
                 indices, _ = self.choose_prompts(due)
-                first_shard, other_indices = 0, None  # as on-policy, where all begin at once
-                if not is_started_now.all():  # groups that begin at another time draw other problems
+                first_shard = 0  # as on-policy, where all begin at once
+                other_indices = None
+                if not is_started_now.all():  # groups that begin at another time take other seeds and problems
                     other_problems = np.setdiff1d(np.arange(len(self.collector.questions.prompts)), indices)
-                    first_shard = (due - number) * shards
-                    other_indices = other_problems[due - number :: len(shares)]
+                    lag = due - number
+                    first_shard = lag * max_shards
+                    other_indices = other_problems[lag :: len(lag_shares)]
                 tables = self.sample_groups(indices[is_started_now], due, first_shard, other_indices=other_indices)
                 self.queue += [Group(table, number, due) for table in tables]
         batch = [group for group in self.queue if group.due == number]
@@ -143,18 +146,20 @@ class AsyncRounds(Rounds):
             batch = self.next_batch(number)
             if batch:
                 break
-            self.pass_time(self.next_end(), number, room, "trainer_idle")
+            self.pass_time(self.next_end(), number, room=room, idle_name="trainer_idle")
         self.queue = [group for group in self.queue if group not in batch]
         end = self.now + 1
         if number + 1 < schedule.rounds:
-            room -= schedule.prompts if self.policy.waits else 0
+            if self.policy.waits:
+                room -= schedule.prompts  # the batch keeps its places until the update is computed
             self.begin(number, room)
             while self.next_end() <= end:
-                self.pass_time(self.next_end(), number, room)
-            self.pass_time(end, number, 0)
+                self.pass_time(self.next_end(), number, room=room)
+            self.pass_time(end, number, room=0)
         self.now = end
         if schedule.in_flight:
-            self.drawn = [group.table for group in batch]  # the rest of each other group may be drawn again
+            # Only the batch is summarized as sampled: the rest of every other group may be drawn again.
+            self.drawn = [group.table for group in batch]
         return batch, dropped
 
     def next_batch(self, number: int) -> list[Group]:
@@ -180,19 +185,22 @@ class AsyncRounds(Rounds):
         return dropped
 
     def next_end(self) -> float:
-        """The time at which the next group is complete."""
+        """The time at which the next group is complete; infinite when none is under way."""
         return min((group.due for group in self.queue if group.due > self.now), default=math.inf)
 
     def under_way(self) -> int:
         return sum(group.due > self.now for group in self.queue)
 
-    def pass_time(self, end: float, number: int, room: int, idle: str | None = None) -> None:
-        """Move the clock, and begin new groups in place of complete ones."""
+    def pass_time(self, end: float, number: int, *, room: int, idle_name: str | None = None) -> None:
+        """Move the clock to `end`, and begin new groups in place of complete ones.
+
+        idle_name: counts the time as idle under this name, too.
+        """
         assert self.schedule.concurrency is not None
         free_share = 1 - self.under_way() / self.schedule.concurrency
         self.idle["sampler_idle"] += free_share * (end - self.now)
-        if idle is not None:
-            self.idle[idle] += end - self.now
+        if idle_name is not None:
+            self.idle[idle_name] += end - self.now
         self.now = end
         self.begin(number, room)
 
@@ -202,7 +210,8 @@ class AsyncRounds(Rounds):
         assert self.schedule.tokens_per_update is not None
         while self.under_way() < self.schedule.concurrency and len(self.queue) < room:
             table = self.next_group()
-            self.queue.append(Group(table, number, self.now + longest(table) / self.schedule.tokens_per_update))
+            due = self.now + longest_length(table) / self.schedule.tokens_per_update
+            self.queue.append(Group(table, number, due))
 
     def next_group(self) -> pa.Table:
         """The completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
@@ -223,46 +232,48 @@ class AsyncRounds(Rounds):
         rate = self.schedule.tokens_per_update
         assert rate is not None
         tokens_left = [math.floor((group.due - self.now) * rate + ROUNDING) for group in self.queue]
-        positions = [position for position, tokens in enumerate(tokens_left) if tokens > 0]
+        positions = [position for position, left in enumerate(tokens_left) if left > 0]
         shard_size = self.collector.sampler.config.prompts_per_shard
         for start in range(0, len(positions), shard_size):
             shard = positions[start : start + shard_size]
-            lengths = [longest(self.queue[position].table) for position in shard]
+            lengths = [longest_length(self.queue[position].table) for position in shard]
             kept_tokens = [length - tokens_left[position] for position, length in zip(shard, lengths, strict=True)]
-            drawn_tables = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
+            earlier = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
             seed = (self.iteration, number, start, IN_FLIGHT)
-            table = self.draw_rest(drawn_tables, np.repeat(kept_tokens, self.n), seed)
-            for position, part, length, tokens in zip(
-                shard, self.split_groups(table), lengths, kept_tokens, strict=True
-            ):
+            table = self.draw_rest(earlier, np.repeat(kept_tokens, self.n), seed)
+            new_tables = self.split_groups(table)
+            for position, new_table, length, kept in zip(shard, new_tables, lengths, kept_tokens, strict=True):
                 group = self.queue[position]
-                extra_time = (longest(part) - length) / rate
-                self.queue[position] = Group(part, group.born if tokens else number, group.due + extra_time)
+                born = group.born if kept else number
+                extra_time = (longest_length(new_table) - length) / rate
+                self.queue[position] = Group(new_table, born, group.due + extra_time)
 
     def draw_rest(self, completions: pa.Table, kept_tokens: np.ndarray, seed: tuple[int, ...]) -> pa.Table:
         """Draw completions again from a token on; log μ of a token is by the weights that drew it.
 
-        kept_tokens: [rows] tokens of each completion that stay.
+        kept_tokens: [rows] number of tokens of each completion that stay.
         """
         collector = self.collector
         assert isinstance(collector.sampler, HFSampler)
         problem_index = completions["problem"].to_numpy()
-        rows = zip(*(completions[name].to_pylist() for name in ("tokens", "sampler_logp", "finish")), strict=True)
         samples = []
-        growing = []
+        growing = []  # those of `samples` to continue
         prompts = []
-        for row, ((tokens, logp, finish), keep) in enumerate(zip(rows, kept_tokens, strict=True)):
-            is_growing = len(tokens) > keep
-            samples.append(Sample(tokens[:keep], logp[:keep], "length" if is_growing else finish))
+        rows = completions.select(["tokens", "sampler_logp", "finish"]).to_pylist()
+        for row, problem, keep in zip(rows, problem_index, kept_tokens, strict=True):
+            is_growing = len(row["tokens"]) > keep
+            finish = "length" if is_growing else row["finish"]
+            sample = Sample(row["tokens"][:keep], row["sampler_logp"][:keep], finish)
+            samples.append(sample)
             if is_growing:
-                growing.append(samples[row])
-                prompts.append(collector.questions.prompts[problem_index[row]].tolist())
+                growing.append(sample)
+                prompts.append(collector.questions.prompts[problem].tolist())
         groups = [samples[start : start + self.n] for start in range(0, len(samples), self.n)]
         stop = collector.questions.stop
         with collector.present_policy() as policy:
             with collector.stage_timer("sampling"):
                 sampler_seed = (collector.sampler.config.seed, *seed)
-                collector.sampler.sample(policy, prompts, 1, sampler_seed, stop, growing)
+                collector.sampler.sample(policy, prompts, 1, sampler_seed, stop, growing)  # extends them in place
             table = table_of_samples(policy, groups, stop)
             table = collector.grade_and_score(table, policy, problem_index[:: self.n])
         logprobs = []
@@ -282,13 +293,16 @@ class AsyncRounds(Rounds):
             kinds = [""] * self.n
             kinds += [f"_{VERDICTS[code]}" for code in group.table["verdict"].to_pylist()]
             for length in Ragged(group.table["tokens"]).lengths():
-                kinds.append(f"_length{1 << int(length).bit_length() - 1}")
+                power_of_two = 1 << (int(length).bit_length() - 1)  # the largest that is no larger
+                kinds.append(f"_length{power_of_two}")
             level = self.collector.questions.problems[group.table["problem"][0].as_py()].level
             if level is not None:
                 kinds += [f"_level{level}"] * self.n
             for kind, count in Counter(kinds).items():
                 usage = self.usage.setdefault(kind, Usage())
-                self.usage[kind] = Usage(usage.dropped + is_dropped * count, usage.total + count)
+                usage.total += count
+                if is_dropped:
+                    usage.dropped += count
 
     def serialized(self) -> dict[str, bytes]:
         """The queue and the clock; a checkpoint is written when the batch of its update is gone."""

@@ -55,6 +55,7 @@ def save(
     path = folder / f"step-{step:08d}"
     is_main = distributed.is_main_process()
     with atomic_folder(path) if is_main else disk_errors(f"write {path}") as target:
+        # target: the temporary folder on process 0, which tells it to the others, and None on these.
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
             for name, content in {**extra, "state.json": json.dumps(state).encode()}.items():
@@ -88,8 +89,8 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
             continue
         with disk_errors(f"read {path}"):
             read_rows(path, model, optimizer)
-        with disk_errors(f"read {path}"):
-            return json.loads((path / "state.json").read_text(encoding="utf-8")), path
+            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        return state, path
     return None
 
 
@@ -104,11 +105,11 @@ def checkpoints(folder: Path) -> list[Path]:
 def row_share(weight: Tensor) -> RowShare:
     """The part of a weight's rows that this process holds."""
     if not isinstance(weight, DTensor):
-        return RowShare(0, 1, distributed.is_main_process())
+        return RowShare(0, 1, is_written_here=distributed.is_main_process())
     mesh = weight.device_mesh
-    dimension = sharding_dimension(weight)
-    copy_indices = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != dimension]
-    return RowShare(mesh.get_local_rank(dimension), mesh.size(dimension), not any(copy_indices))
+    sharded = sharding_dimension(weight)
+    copy_indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim) if dimension != sharded]
+    return RowShare(mesh.get_local_rank(sharded), mesh.size(sharded), is_written_here=not any(copy_indices))
 
 
 def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -156,8 +157,8 @@ def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> Non
 def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Tensor:
     """This process's rows of a tensor: processes and files have as many rows each, the last ones fewer or none."""
     tensor_name = f"{key}/{name}"
-    dimensions = len(files[0].get_slice(tensor_name).get_shape())
-    if not follows_rows(key, dimensions, weight):
+    dimension_count = len(files[0].get_slice(tensor_name).get_shape())
+    if not follows_rows(key, dimension_count, weight):
         return files[0].get_tensor(tensor_name)
     rows = weight.shape[0]
     share = row_share(weight)
@@ -180,6 +181,7 @@ def optimizer_state(values: Mapping[str, Tensor], weight: Tensor, optimizer: tor
 
 
 def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
+    """One entry: a whole number, a float tensor without dimensions, or this process's rows on the weight's device."""
     if value.ndim == 0 and not value.is_floating_point():
         return int(value)
     if value.ndim == 0:

@@ -59,10 +59,10 @@ class Collector:
     def collect(self, indices: Indices, number: int, first_shard: int) -> pa.Table:
         """Completions of some problems of a round, in shards as large as the store's, shared among the processes.
 
-        first_shard: the number of the first shard in the round, which decides the seeds.
+        number: of the round; first_shard: the number of the first shard in the round. Both decide the seeds.
         """
-        size = self.sampler.config.prompts_per_shard
-        shards = [indices[start : start + size] for start in range(0, len(indices), size)]
+        shard_size = self.sampler.config.prompts_per_shard
+        shards = [indices[start : start + shard_size] for start in range(0, len(indices), shard_size)]
         tables = {}
         with self.present_policy() as policy:
             for shard in range(distributed.rank(), len(shards), distributed.world_size()):

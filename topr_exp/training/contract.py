@@ -17,9 +17,14 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     must_return = f"algo={loss.name} must return"
     if not isinstance(output, LossOutput):
         raise TOPRError(f"{must_return} a topr_exp.types.LossOutput(loss, metrics); got {described(output)}")
-    unit, side = ("pair", batch.chosen) if isinstance(batch, PairBatch) else ("completion", batch)
-    count = len(side.logp)
-    device = side.logp.device
+    if isinstance(batch, PairBatch):
+        unit = "pair"
+        logp = batch.chosen.logp
+    else:
+        unit = "completion"
+        logp = batch.logp
+    count = len(logp)
+    device = logp.device
     losses = output.loss
     if not has_shape(losses, count):
         raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {described(losses)}")

@@ -33,14 +33,14 @@ class Inputs:
         return np.array([len(completion) for _, completion in self.sequences], dtype=np.int64)
 
     @property
-    def prompt_tokens(self) -> int:
+    def prompt_token_count(self) -> int:
         """Tokens of the prompts of all sequences."""
         return sum(len(prompt) for prompt, _ in self.sequences)
 
     @property
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Tokens of all sequences."""
-        return self.prompt_tokens + int(self.lengths.sum())
+        return self.prompt_token_count + int(self.lengths.sum())
 
     @cached_property
     def mask(self) -> Tensor:
@@ -64,11 +64,11 @@ class Inputs:
             return logits
         ids, counts = self.drawable_columns
         end = start + len(logits)
-        first_id = counts[:start].sum()
-        last_id = counts[:end].sum()
+        ids_start = counts[:start].sum()
+        ids_end = counts[:end].sum()
         rows = np.repeat(np.arange(len(logits)), counts[start:end])
-        mask = torch.full_like(logits, -torch.inf)
-        mask[torch.from_numpy(rows), torch.from_numpy(ids[first_id:last_id])] = 0
+        mask = torch.full_like(logits, -torch.inf)  # added: 0 where a token could be drawn
+        mask[torch.from_numpy(rows), torch.from_numpy(ids[ids_start:ids_end])] = 0
         return logits + mask
 
     def tensor(self, array: NDArray[Any]) -> Tensor:

@@ -57,7 +57,7 @@ def score_tokens(
     if reference is not None:
         reference_logp = distribution_of(reference, inputs, float32_head)
     score = ScoreFunction(inputs, reference_logp, entropy)
-    columns = []
+    columns = []  # log π, with `reference` KL, with `entropy` entropy: see `ScoreFunction`
     for values in OutputLayer(model, float32=float32_head).scores(hidden, score):
         columns.append(values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values))
     return TokenScores(
@@ -123,8 +123,8 @@ def score_completions(
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
     stored = completions.stored
-    table = completions.derived_table(store, "logprobs", key)
     assert stored is not None
+    table = completions.derived_table(store, "logprobs", key)
 
     def score_shard(shard: int) -> pa.Table:
         return log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
@@ -147,10 +147,10 @@ def log_probabilities(
     """
     lengths = np.array([len(completions.tokens[row]) for row in rows])
     # Completions that can share their prompt's computation together; else completions of similar length.
-    prompt_order = (
-        completions.problem_index[np.asarray(rows)] if use_tree_attention(policy.model) else np.zeros_like(lengths)
-    )
-    order = np.lexsort((lengths, prompt_order))
+    if use_tree_attention(policy.model):
+        order = np.lexsort((lengths, completions.problem_index[np.asarray(rows)]))
+    else:
+        order = np.argsort(lengths, kind="stable")
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
     for start in range(0, len(rows), batch_size):
         batch = order[start : start + batch_size]

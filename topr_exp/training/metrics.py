@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from topr_exp.runtime import distributed
 from topr_exp.training.logprobs import TokenScores
@@ -22,10 +22,11 @@ SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no long
 class MetricAccumulator:
     """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
 
-    delta: list[Tensor] = field(default_factory=list)  # Δ of responses
-    positive: list[Tensor] = field(default_factory=list)
+    # One tensor [B] a micro-batch, or a side of it.
+    delta: list[Tensor] = field(default_factory=list)  # Δ = log π/μ of responses
+    positive: list[Tensor] = field(default_factory=list)  # bool
     ref_delta: list[Tensor] = field(default_factory=list)  # log π/π_ref of responses
-    group: list[Tensor] = field(default_factory=list)
+    group: list[Tensor] = field(default_factory=list)  # index of each response's problem
     values: dict[str, list[Tensor]] = field(default_factory=dict)  # the loss's metrics
     tokens: int = 0  # of completions
     prompt_tokens: int = 0  # each completion's prompt
@@ -60,14 +61,14 @@ class MetricAccumulator:
         """Gather metrics of all processes of the run, by rank."""
         if distributed.world_size() == 1:
             return self
-        on_cpu = tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, vars(self))
+        on_cpu = tree_map_only(Tensor, Tensor.cpu, vars(self))
         merged = MetricAccumulator()
         for metrics in distributed.all_gather(on_cpu):
             merged = merged.merged_with(MetricAccumulator(**metrics))
         return merged
 
     def merged_with(self, metrics: "MetricAccumulator") -> "MetricAccumulator":
-        names = [*self.values, *(name for name in metrics.values if name not in self.values)]
+        names = dict.fromkeys([*self.values, *metrics.values])  # each once, in order
         return MetricAccumulator(
             delta=self.delta + metrics.delta,
             positive=self.positive + metrics.positive,
@@ -80,10 +81,10 @@ class MetricAccumulator:
             entropy=self.entropy + metrics.entropy,
         )
 
-    def record(self, divisor: int, ages: NDArray[np.int64] | None = None, *, of_mu: bool = True) -> dict[str, float]:
+    def record(self, divisor: int, ages: NDArray[np.int64] | None = None, *, has_mu: bool = True) -> dict[str, float]:
         """The record of an update; the sum of the losses is divided by `divisor`.
 
-        ages: updates, by group. of_mu: with metrics that compare with μ.
+        ages: in updates, by group. has_mu: False leaves out the metrics that compare with μ.
         """
         delta = torch.cat(self.delta).double()
         positive = torch.cat(self.positive)
@@ -106,13 +107,14 @@ class MetricAccumulator:
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
         for name, parts in self.values.items():
             record |= means_by_sign(name, torch.cat(parts).double(), positive)
-        if of_mu:
+        if has_mu:
             return record
         return {name: value for name, value in record.items() if not name.startswith(METRICS_OF_MU)}
 
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
         """The effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
-        age_bounds = 2 ** np.floor(np.log2(np.maximum(ages, 1))) * (ages > 0)
+        powers_of_two = 2 ** np.floor(np.log2(np.maximum(ages, 1)))
+        age_bounds = np.where(ages > 0, powers_of_two, 0)  # by group: the youngest age of its range
         bound_of_row = torch.from_numpy(age_bounds)[torch.cat(self.group).cpu()].to(delta.device)
         record = {}
         for bound in np.unique(age_bounds):

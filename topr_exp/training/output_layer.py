@@ -139,7 +139,8 @@ class ScoresByChunk(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), scoring.chunk_size):
                 rows = slice(start, start + scoring.chunk_size)
-                gradient = scoring.logits_gradient(hidden[rows], start, [column[rows] for column in score_gradients])
+                gradients_of_rows = [column[rows] for column in score_gradients]
+                gradient = scoring.logits_gradient(hidden[rows], start, gradients_of_rows)
                 if wants_hidden:
                     hidden_gradients.append(layer.hidden_gradient(gradient))
                 if weight_gradient is not None:

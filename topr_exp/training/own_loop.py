@@ -94,7 +94,9 @@ class ConfiguredLoss:
         count = len(batch.chosen.logp) if isinstance(batch, PairBatch) else len(batch.logp)
         if list(losses.shape) != [count]:
             raise TOPRError(f"losses of algo={self.name} must have shape [{count}]; got {list(losses.shape)}")
-        return losses.sum() / (self.divisor(batch) if divisor is None else divisor)
+        if divisor is None:
+            divisor = self.divisor(batch)
+        return losses.sum() / divisor
 
 
 def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tensor) -> Tensor:
@@ -109,14 +111,15 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
     for name, shape in (("logits", logits.shape[:2]), ("completion_mask", completion_mask.shape)):
         if list(shape) != expected:
             raise TOPRError(f"{name} must be of the input_ids, shape {expected}; got {list(shape)}")
-    sampled = completion_mask.bool()
-    if bool(sampled[:, 0].any()) or not bool(sampled.any(1).all()):
+    is_sampled = completion_mask.bool()
+    if bool(is_sampled[:, 0].any()) or not bool(is_sampled.any(1).all()):
         raise TOPRError("completion_mask must be False at the first token and True at one or more of each row")
-    sampled = sampled[:, 1:]  # the logits at a token predict the next one
-    predictions = logits[:, :-1][sampled]
+    is_sampled = is_sampled[:, 1:]  # the logits at a token predict the next one
+    predictions = logits[:, :-1][is_sampled]
+    targets = input_ids[:, 1:][is_sampled]
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    logp = -torch.nn.functional.cross_entropy(predictions.to(dtype), input_ids[:, 1:][sampled], reduction="none")
-    counts = sampled.sum(1)
+    logp = -torch.nn.functional.cross_entropy(predictions.to(dtype), targets, reduction="none")
+    counts = is_sampled.sum(1)
     mask = torch.arange(int(counts.max()), device=logp.device) < counts[:, None]
     return logp.new_zeros(mask.shape).masked_scatter(mask, logp)
 
@@ -155,12 +158,16 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
             raise TOPRError(f"{name} must be [B], shape [{len(logp)}]; got {list(values.shape)}")
     counts = completion_mask.bool()[:, 1:].sum(1)
     mask = torch.arange(logp.shape[1], device=logp.device) < counts[:, None]
+    if mu_logp is None:
+        mu_logp = logp
+    if positive is None:
+        positive = reward > 0
     batch = Batch(
         logp=logp,
-        mu_logp=logp.detach() if mu_logp is None else mu_logp.detach(),
+        mu_logp=mu_logp.detach(),
         mask=mask,
         reward=reward.to(logp),
-        positive=reward > 0 if positive is None else positive.bool(),
+        positive=positive.bool(),
         baseline=baseline,
         old_logp=None if old_logp is None else old_logp.detach(),
         ref_logp=None if ref_logp is None else ref_logp.detach(),
@@ -183,12 +190,12 @@ def head_fields(
         raise TOPRError(f"head_size must be 1 to {logits.shape[-1]}, the vocabulary; got {head_size}")
     import torch
 
-    sampled = completion_mask.bool()[:, 1:]
+    is_sampled = completion_mask.bool()[:, 1:]
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    sampler_logp, head = sampler_logits.detach()[:, :-1][sampled].to(dtype).log_softmax(-1).topk(size)
-    logp = logits[:, :-1][sampled].to(dtype).log_softmax(-1).gather(-1, head)
+    head_mu_logp, head_ids = sampler_logits.detach()[:, :-1][is_sampled].to(dtype).log_softmax(-1).topk(size)
+    head_logp = logits[:, :-1][is_sampled].to(dtype).log_softmax(-1).gather(-1, head_ids)
     fields = {}
-    for name, values in {"head_logp": logp, "head_mu_logp": sampler_logp}.items():
+    for name, values in {"head_logp": head_logp, "head_mu_logp": head_mu_logp}.items():
         fields[name] = values.new_zeros((*mask.shape, size)).masked_scatter(mask[..., None], values)
     return fields
 
@@ -197,7 +204,8 @@ def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
     """The fields of a batch that compare the completions of a prompt, in the dtype of `reward` [B]."""
     import torch
 
-    group_ids = np.unique(group.cpu().numpy(), return_inverse=True)[1].astype(np.int32)
+    _, group_indices = np.unique(group.cpu().numpy(), return_inverse=True)
+    group_ids = group_indices.astype(np.int32)
     statistics = group_statistics(group_ids, reward.detach().cpu().numpy())
     whole_numbers = {"group": group_ids, "sample": index_in_group(group_ids)}
     of_rewards = {

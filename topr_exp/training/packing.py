@@ -113,7 +113,9 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
             assert root is not None, "a prompt is empty"
             prompt_ends.append(TokenPlace(root, prefix_length - 1))
     return Tree(
-        [level for level in levels if level], row_indices(levels, prompt_ends), row_indices(levels, completion_starts)
+        levels=[level for level in levels if level],
+        prompt_ends=row_indices(levels, prompt_ends),
+        completion_starts=row_indices(levels, completion_starts),
     )
 
 
@@ -137,7 +139,7 @@ def common_prefix_length(rows: Sequence[Ids]) -> int:
     return length
 
 
-# ---- costs in operations of one layer, by its number of weights and (attention) its query heads times their size
+# ---- costs in operations of one layer; weights: its number; attention_size: its query heads times their size
 
 
 FLOPS_OF_A_COPY = 16  # operations that take as long as moving one number, roughly
@@ -151,32 +153,33 @@ class Layout(NamedTuple):
     tree: Tree | None  # None: sequences are padded
 
 
-def tree_cost(tree: Tree, weights: int, attention: int) -> float:
+def tree_cost(tree: Tree, weights: int, attention_size: int) -> float:
     """Estimate the operations of a forward pass over a tree."""
     total = 2.0 * weights * len(tree.ids)
     width_above = 0
     for level in tree.levels:
         width = int(lengths_of(level).max())
-        pairs = len(level) * width * (width_above + width if width_above else width / 2)
+        keys_of_a_query = width_above + width if width_above else width / 2  # the first level is plainly causal
+        pairs = len(level) * width * keys_of_a_query
         copied = len(level) * (2 * width_above + 4 * width)
-        total += 4 * attention * pairs + FLOPS_OF_A_COPY * attention * copied + FLOPS_OF_A_LEVEL
+        total += 4 * attention_size * pairs + FLOPS_OF_A_COPY * attention_size * copied + FLOPS_OF_A_LEVEL
         width_above += width
     return total
 
 
-def padded_cost(sequences: Sequences, weights: int, attention: int) -> float:
+def padded_cost(sequences: Sequences, weights: int, attention_size: int) -> float:
     """Estimate the operations of a forward pass over sequences padded to the longest."""
     width = max(len(prompt) + len(completion) for prompt, completion in sequences)
-    return (2.0 * weights + 4 * attention * width / 2) * width * len(sequences)
+    return (2.0 * weights + 4 * attention_size * width / 2) * width * len(sequences)
 
 
-def cheapest_layout(sequences: Sequences, weights: int, attention: int) -> Layout:
+def cheapest_layout(sequences: Sequences, weights: int, attention_size: int) -> Layout:
     """Choose the cheapest layout, a function of the sequences and the model's shape alone."""
-    cheapest = Layout(padded_cost(sequences, weights, attention), None)
+    cheapest = Layout(padded_cost(sequences, weights, attention_size), None)
     for share_prefix in (True, False):
         for share_prompts in (True, False):
             tree = build_tree(sequences, share_prefix=share_prefix, share_prompts=share_prompts)
-            layout = Layout(tree_cost(tree, weights, attention), tree)
+            layout = Layout(tree_cost(tree, weights, attention_size), tree)
             if layout.cost < cheapest.cost:
                 cheapest = layout
     return cheapest

@@ -108,7 +108,7 @@ class FSDP(SingleProcess):
     def gathered_weights(self) -> Iterator[None]:
         """Replace the policy's model by an unsharded one in float32, since FSDP would gather blocks as they compute."""
         self.root.reshard()  # after a pass without gradients it may still be gathered
-        gathered = {}  # a weight with two names once
+        gathered = {}  # by sharded weight: one with two names is gathered once
         for weight in self.model.parameters():
             # As the weight: autocast keeps what it casts only of weights that are trained.
             gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=weight.requires_grad)

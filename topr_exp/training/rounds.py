@@ -104,8 +104,9 @@ class Rounds:
             collector.report_scored_tokens_to(partial(progress.count, "scored"))
             while trainer.step < steps:
                 number, first_update = divmod(trainer.step, schedule.updates)
-                # Within a round of the checkpoint, no remaining update is the first.
-                is_stale = self.start_round(number) if first_update == 0 else False
+                is_stale = False  # read at a round's first update alone, which a checkpoint within the round is past
+                if first_update == 0:
+                    is_stale = self.start_round(number)
                 training_set = self.training_set(number)
                 for position in range(first_update, schedule.updates):
                     examples = self.choose_examples(training_set, number, position)
@@ -155,8 +156,10 @@ class Rounds:
         """Raise TOPRError where `compose.pass_rate` keeps no problem of a round."""
         if batch.groups:
             return
-        problems = self.problems_drawn()
-        source = f"{problems} problems that round {number} drew" if problems else f"what was drawn for round {number}"
+        problem_count = self.problems_drawn()
+        source = f"what was drawn for round {number}"
+        if problem_count:
+            source = f"{problem_count} problems that round {number} drew"
         raise TOPRError(
             f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
         )
@@ -225,18 +228,18 @@ class Rounds:
         return [group for group, keep in zip(groups, is_kept, strict=True) if keep]
 
     def choose_prompts(self, number: int) -> tuple[Indices, list[int]]:
-        """The problems that a round samples, and the buffer's groups that take the place of the others."""
+        """The problems that a round samples, and the places in the buffer of the groups that stand for the others."""
         count = self.schedule.prompts
         total = len(self.collector.questions.prompts)
         assert count is not None
         rng = random_generator(self.seed, self.iteration, f"round {number}")
-        replayed = int((rng.random(count) < self.schedule.replay).sum()) if self.buffer else 0
-        slots = rng.choice(len(self.buffer), size=replayed, replace=replayed > len(self.buffer)).tolist()
+        n_replayed = int((rng.random(count) < self.schedule.replay).sum()) if self.buffer else 0
+        slots = rng.choice(len(self.buffer), size=n_replayed, replace=n_replayed > len(self.buffer)).tolist()
         epoch, first = divmod(number * count, total)
         orders = []
         for order_number in (epoch, epoch + 1):
             orders.append(random_generator(self.seed, self.iteration, f"prompts {order_number}").permutation(total))
-        return np.concatenate(orders)[first : first + count - replayed], slots
+        return np.concatenate(orders)[first : first + count - n_replayed], slots
 
     # ---- records
 

@@ -32,7 +32,7 @@ from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimize
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError
 
-# `sampled`: completion tokens of the rounds so far; `moved`: 1 where any update had a gradient.
+# Attributes of the trainer that a checkpoint keeps.
 COUNTERS = ("step", "samples", "skipped", "sampled", "moved")
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
@@ -68,7 +68,11 @@ class Trainer:
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
         state, restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
         self.restored: Path | None = restored  # the checkpoint that this run goes on from
-        self.step, self.samples, self.skipped, self.sampled, self.moved = (state.get(name, 0) for name in COUNTERS)
+        self.step = state.get("step", 0)
+        self.samples = state.get("samples", 0)  # examples of the updates so far
+        self.skipped = state.get("skipped", 0)  # updates whose loss or gradient was not finite
+        self.sampled = state.get("sampled", 0)  # completion tokens of the rounds so far
+        self.moved = state.get("moved", 0)  # 1 where any update had a gradient
         self.recompute = config.gradient_checkpointing
         if self.recompute is None:
             # One GPU tries without. Several processes could not agree on which ran out of memory.
@@ -105,7 +109,7 @@ class Trainer:
     def checkpoint(
         self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
     ) -> None:
-        """Save when it is time; save and stop when a signal asked for that."""
+        """Save when it is time; save and stop when a signal asked for that; extra: makes files to keep with it."""
         stop = self.stop.share()
         start_time = time.monotonic()
         if stop or distributed.broadcast(self.step < steps and self.should_save(start_time, every)):
@@ -121,7 +125,9 @@ class Trainer:
 
         Unless `every` is 0, saving that takes long is done less often: it takes at most a twentieth of the run.
         """
-        return time_now - self.saved >= (every and max(every, 20 * self.saving))
+        if every:
+            every = max(every, 20 * self.saving)
+        return time_now - self.saved >= every
 
     def update(
         self, training_set: TrainingSet, examples: Examples, updates: int, *, expect_unit_ratio: bool
@@ -154,7 +160,7 @@ class Trainer:
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(divisor, training_set.ages, of_mu=has_mu),
+            **metrics.record(divisor, training_set.ages, has_mu=has_mu),
             **training_set.mean_reward(examples),
             "grad_norm": float(norm),
             "lr": rate,
@@ -219,10 +225,10 @@ class Trainer:
             mean_loss = output.loss.sum() / divisor
             if is_counted:
                 metrics.add(batch, output, scores)
-                metrics.count_prompt_tokens(inputs.prompt_tokens)
+                metrics.count_prompt_tokens(inputs.prompt_token_count)
                 mean_loss.backward()
-                self.report(inputs.tokens)
-            else:
+                self.report(inputs.token_count)
+            else:  # the other processes wait for this one's part of a sum
                 (0 * mean_loss).backward()
         self.layout.sum_gradients()
         return metrics

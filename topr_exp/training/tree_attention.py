@@ -68,19 +68,22 @@ def padded_levels(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[
     for depth, segments in enumerate(tree.levels):
         if depth:
             parents = np.array([segment.parent_index for segment in segments], dtype=np.int64)
-            ancestors = [*(rows[parents] for rows in ancestors), parents]
+            ancestors = [*(rows[parents] for rows in ancestors), parents]  # those of the parents, then the parents
         lengths = lengths_of(segments)
         start = end
         end = end + int(lengths.sum())
         width = row_width(int(lengths.max()), device)
         is_token = np.arange(width) < lengths[:, None]
+        mask = None
+        if depth:
+            mask = tensor(visibility_mask(is_token_by_level, ancestors, width)).to(dtype)
         level = PaddedLevel(
             start=start,
             end=end,
             shape=(len(segments), width),
             padded_index=None if is_token.all() else tensor(np.flatnonzero(is_token)),
             ancestors=[tensor(rows) for rows in ancestors],
-            mask=tensor(visibility_mask(is_token_by_level, ancestors, width)).to(dtype) if depth else None,
+            mask=mask,
         )
         levels.append(level)
         is_token_by_level.append(is_token)
@@ -95,12 +98,12 @@ def visibility_mask(
     A token sees the tokens of its row that are not later, and all tokens of the segments above.
     """
     visible_by_level = [is_token[rows] for is_token, rows in zip(is_token_by_level, ancestors, strict=True)]
-    is_above = np.concatenate(visible_by_level, axis=1)  # [R, K above]
-    if is_above.all():
-        is_above = is_above[:1]
-    row_count, key_count = is_above.shape
+    is_key_visible = np.concatenate(visible_by_level, axis=1)  # [R, K above]
+    if is_key_visible.all():
+        is_key_visible = is_key_visible[:1]
+    row_count, key_count = is_key_visible.shape
     causal = np.broadcast_to(np.tri(width, dtype=bool), (row_count, width, width))
-    above = np.broadcast_to(is_above[:, None], (row_count, width, key_count))
+    above = np.broadcast_to(is_key_visible[:, None], (row_count, width, key_count))
     is_visible = np.concatenate([above, causal], axis=2)[:, None]
     return np.where(is_visible, np.float32(0), np.float32(-np.inf))
 
@@ -123,7 +126,8 @@ def attention(
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
     # Under autocast rotation leaves query and key in float32, which attention would round only after they were moved.
-    query, key, value = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
+    dtype = value.dtype
+    query, key, value = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
     keys: list[Tensor] = []
     values: list[Tensor] = []
     outputs = []
@@ -143,15 +147,16 @@ def attention(
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Call torch's attention, plainly causal without a mask; all are [R, heads, tokens, size]."""
-    has_groups = query.shape[1] != key.shape[1]
+    has_grouped_heads = query.shape[1] != key.shape[1]
     lacks_masked_kernel = mask is not None and query.is_cuda and not takes_grouped_heads(query.device)
-    if has_groups and query.is_cuda and (lacks_masked_kernel or query.dtype is torch.float32):
+    if has_grouped_heads and query.is_cuda and (lacks_masked_kernel or query.dtype is torch.float32):
+        # No fused kernel takes grouped heads here: give each query head its own copy of the key head.
         group_size = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(group_size, 1)
         value = value.repeat_interleave(group_size, 1)
-        has_groups = False
+        has_grouped_heads = False
     return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=has_groups
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=has_grouped_heads
     )
 
 
@@ -169,7 +174,7 @@ def with_ancestors(states: list[Tensor], level: PaddedLevel) -> Tensor:
     if not level.ancestors:
         return states[-1]
     columns = []
-    for states_above, rows in zip(states, level.ancestors, strict=False):
+    for states_above, rows in zip(states[:-1], level.ancestors, strict=True):
         if len(states_above) == 1:
             columns.append(states_above.expand(len(rows), -1, -1, -1))
         else:
