@@ -30,12 +30,12 @@ def sample_distinct(
     """
     sizes = sizes.astype(np.int64)
     counts = np.minimum(sizes, limit)
-    drawn = np.full((len(sizes), int(counts.max(initial=0))), -1, dtype=np.int64)  # −1: not drawn
-    for step in range(drawn.shape[1]):
+    integers = np.full((len(sizes), int(counts.max(initial=0))), -1, dtype=np.int64)  # −1: not drawn
+    for step in range(integers.shape[1]):
         active = np.flatnonzero(counts > step)  # the sizes with integers left to draw
         largest = sizes[active] - counts[active] + step
         candidates = rng.integers(0, largest + 1)
-        is_duplicate = (drawn[active, :step] == candidates[:, None]).any(axis=1)
-        drawn[active, step] = np.where(is_duplicate, largest, candidates)
+        is_duplicate = (integers[active, :step] == candidates[:, None]).any(axis=1)
+        integers[active, step] = np.where(is_duplicate, largest, candidates)
     size_indices = np.repeat(np.arange(len(sizes)), counts)
-    return size_indices, drawn[drawn >= 0]
+    return size_indices, integers[drawn >= 0]

@@ -267,9 +267,9 @@ def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
     counts = []
     if config.pass_rate is not None:
         is_kept = is_solved_between(completions, *config.pass_rate)
-        kept = len(np.unique(completions.problem_index[is_kept]))
+        n_kept = len(np.unique(completions.problem_index[is_kept]))
         total = len(np.unique(completions.problem_index))
-        counts.append(f"compose.pass_rate={config.pass_rate} keeps {kept} of {total} problems")
+        counts.append(f"compose.pass_rate={config.pass_rate} keeps {n_kept} of {total} problems")
     if config.duplicates == "drop":
         repetitions = int(is_repetition(completions).sum())
         counts.append(f"{repetitions} of {len(completions)} completions are repetitions")

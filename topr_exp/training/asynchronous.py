@@ -232,19 +232,19 @@ class AsyncRounds(Rounds):
         rate = self.schedule.tokens_per_update
         assert rate is not None
         tokens_left = [math.floor((group.due - self.now) * rate + ROUNDING) for group in self.queue]
-        positions = [position for position, left in enumerate(tokens_left) if left > 0]
+        positions = [position for position, count in enumerate(tokens_left) if count > 0]
         shard_size = self.collector.sampler.config.prompts_per_shard
         for start in range(0, len(positions), shard_size):
             shard = positions[start : start + shard_size]
             lengths = [longest_length(self.queue[position].table) for position in shard]
             kept_tokens = [length - tokens_left[position] for position, length in zip(shard, lengths, strict=True)]
-            earlier = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
+            previous_table = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
             seed = (self.iteration, number, start, IN_FLIGHT)
-            table = self.draw_rest(earlier, np.repeat(kept_tokens, self.n), seed)
+            table = self.draw_rest(previous_table, np.repeat(kept_tokens, self.n), seed)
             new_tables = self.split_groups(table)
-            for position, new_table, length, kept in zip(shard, new_tables, lengths, kept_tokens, strict=True):
+            for position, new_table, length, kept_length in zip(shard, new_tables, lengths, kept_tokens, strict=True):
                 group = self.queue[position]
-                born = group.born if kept else number
+                born = group.born if kept_length else number
                 extra_time = (longest_length(new_table) - length) / rate
                 self.queue[position] = Group(new_table, born, group.due + extra_time)
 

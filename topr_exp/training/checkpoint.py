@@ -107,9 +107,10 @@ def row_share(weight: Tensor) -> RowShare:
     if not isinstance(weight, DTensor):
         return RowShare(0, 1, is_written_here=distributed.is_main_process())
     mesh = weight.device_mesh
-    sharded = sharding_dimension(weight)
-    copy_indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim) if dimension != sharded]
-    return RowShare(mesh.get_local_rank(sharded), mesh.size(sharded), is_written_here=not any(copy_indices))
+    row_dimension = sharding_dimension(weight)
+    copy_indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim) if dimension != row_dimension]
+    is_first_copy = not any(copy_indices)
+    return RowShare(mesh.get_local_rank(row_dimension), mesh.size(row_dimension), is_written_here=is_first_copy)
 
 
 def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:

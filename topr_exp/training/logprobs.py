@@ -57,7 +57,7 @@ def score_tokens(
     if reference is not None:
         reference_logp = distribution_of(reference, inputs, float32_head)
     score = ScoreFunction(inputs, reference_logp, entropy)
-    columns = []  # log π, with `reference` KL, with `entropy` entropy: see `ScoreFunction`
+    columns = []  # log π, the KL if there is a reference, entropy if asked for
     for values in OutputLayer(model, float32=float32_head).scores(hidden, score):
         columns.append(values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values))
     return TokenScores(
