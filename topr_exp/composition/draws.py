@@ -38,4 +38,4 @@ def sample_distinct(
         is_duplicate = (integers[active, :step] == candidates[:, None]).any(axis=1)
         integers[active, step] = np.where(is_duplicate, largest, candidates)
     size_indices = np.repeat(np.arange(len(sizes)), counts)
-    return size_indices, integers[drawn >= 0]
+    return size_indices, integers[integers >= 0]
