@@ -299,10 +299,9 @@ class AsyncRounds(Rounds):
             if level is not None:
                 kinds += [f"_level{level}"] * self.n
             for kind, count in Counter(kinds).items():
-                usage = self.usage.setdefault(kind, Usage())
-                usage.total += count
-                if is_dropped:
-                    usage.dropped += count
+                usage = self.usage.get(kind, Usage())
+                dropped_count = count if is_dropped else 0
+                self.usage[kind] = Usage(usage.dropped + dropped_count, usage.total + count)
 
     def serialized(self) -> dict[str, bytes]:
         """The queue and the clock; a checkpoint is written when the batch of its update is gone."""
