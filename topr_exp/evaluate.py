@@ -20,7 +20,7 @@ from topr_exp.config.load import choices, load
 from topr_exp.config.retired import renew
 from topr_exp.config.settings import Config
 from topr_exp.runs.preflight import check_files, check_machine
-from topr_exp.runs.provenance import environment
+from topr_exp.runs.provenance import describe_environment
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.runtime.files import disk_errors
@@ -213,7 +213,7 @@ def evaluate_model(config: Config) -> None:
         show_completions(folder, "test", 0, answers)
         store.check_unchanged()
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
-        write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
+        write_json(folder / "environment.json", describe_environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**question, "weights": weights, "figures": figures})
     text = evaluation_table(figures["verifier"]) if "verifier" in figures else table(figures)
     say(f"\n{text}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")

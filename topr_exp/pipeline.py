@@ -23,7 +23,7 @@ from topr_exp.evaluation.summary import summarise_evaluation
 from topr_exp.grading.verdicts import grade_by_log, grade_completions, open_grader
 from topr_exp.imported.log_report import describe_logprob_gap, load_log
 from topr_exp.models.policy import Policy
-from topr_exp.runs.console import header, results
+from topr_exp.runs.console import format_header, format_results
 from topr_exp.runs.first_prompt import write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.forecast import Forecast, Sizes, planned_steps
@@ -31,7 +31,7 @@ from topr_exp.runs.inputs import note_model_of_the_hub
 from topr_exp.runs.model_card import write_card
 from topr_exp.runs.policies import Policies
 from topr_exp.runs.run_summary import summarize_run
-from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, load_task, trained_on
+from topr_exp.runs.tasks import Task, TrainedOn, VerificationTask, count_trained_on, load_task
 from topr_exp.runs.training_data import save_rounds, save_training_set
 from topr_exp.runs.training_report import TrainingReport
 from topr_exp.runtime.terminal import say
@@ -66,20 +66,24 @@ def run_stages(session: Session) -> dict[str, Any]:
     data = load_data(session, task, policies)
     report = open_report(session.config, data)
 
-    base = final = evaluate(session, task, policies, data, iteration=0)
+    base_figures = evaluate(session, task, policies, data, iteration=0)
+    final_figures = base_figures
     for iteration in folder.unfinished_iterations():
-        if not folder.model_of(iteration).exists():
+        if not folder.model_of(iteration).exists():  # else an earlier attempt trained it
             train_iteration(session, task, policies, data, report, iteration)
         folder.remove_leftovers(iteration)
         policies.reload(folder.model_of(iteration))
-        final = evaluate(session, task, policies, data, iteration=iteration)
-    return summarize(session, data, base, final)
+        final_figures = evaluate(session, task, policies, data, iteration=iteration)
+    return summarize(session, data, base_figures, final_figures)
 
 
 def train_iteration(
     session: Session, task: Task, policies: Policies, data: "RunData", report: TrainingReport, iteration: int
 ) -> None:
-    """Train the policy and save it; what holds its weights ends here, since there may be no memory for two models."""
+    """Train the policy and save it.
+
+    The trainer and π_ref are freed on return, before the saved policy is loaded: there may be no memory for two.
+    """
     config = session.config
     policies.add_adapter(iteration)
     compose = partial(compose_training_set, config, report, iteration)
@@ -103,7 +107,7 @@ class RunData:
     train: TokenizedProblems
     test: TokenizedProblems
     imported: Completions | None
-    samples: bool  # False: imported completions alone are trained on
+    needs_sampling: bool  # False: imported completions alone are trained on
     trained_on: TrainedOn
     header: str  # for the user: the settings that decide the result
 
@@ -157,28 +161,40 @@ def load_data(session: Session, task: Task, policies: Policies) -> RunData:
     if config.data.completions is not None:
         with folder.stage("sampling"):
             imported, log_report = load_log(config, task.sets.train, task.prompter, policy, session.shared_store)
-    samples = imported is None or config.compose.mix is not None
-    if not samples:  # no prompt is too long to sample for
+    needs_sampling = imported is None or config.compose.mix is not None
+    if not needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
-    problems = trained_on(config, task.sets.train, train.problems, imported)
-    text = header(config, policy, task.sets, train, test, problems, log_report)
-    say(text + "\n")
-    data = RunData(train, test, imported, samples, problems, text)
-    folder.start_forecast(forecast(config, data, len(folder.unfinished_iterations())))
+    trained_on = count_trained_on(config, task.sets.train, train.problems, imported)
+    header = format_header(config, policy, task.sets, train, test, trained_on, log_report)
+    say(header + "\n")
+    data = RunData(
+        train=train,
+        test=test,
+        imported=imported,
+        needs_sampling=needs_sampling,
+        trained_on=trained_on,
+        header=header,
+    )
+    iterations_left = len(folder.unfinished_iterations())
+    folder.start_forecast(plan_forecast(config, data, iterations_left))
     return data
 
 
-def forecast(config: Config, data: RunData, iterations: int) -> Forecast:
+def plan_forecast(config: Config, data: RunData, iterations: int) -> Forecast:
     """Plan the work of this attempt, for the time left."""
-    problems = config.schedule.prompts or len(data.train.problems)
+    sampled_completions = 0
+    if data.needs_sampling:
+        problem_count = config.schedule.prompts or len(data.train.problems)
+        sampled_completions = problem_count * config.data.n
+    trains_on_pairs = unit_of(config.algo.needs) == "pairs"
     sizes = Sizes(
-        sampled=problems * config.data.n if data.samples else 0,
-        imported=len(data.imported) if data.imported is not None else 0,
+        sampled_completions=sampled_completions,
+        imported_completions=len(data.imported) if data.imported is not None else 0,
         examples=config.compose.n_examples,
-        completions_per_example=2 if unit_of(config.algo.needs) == "pairs" else 1,
-        scored=config.mu == "scored",
-        test=len(data.test.problems),
-        tested=config.data.eval_n,
+        completions_per_example=2 if trains_on_pairs else 1,
+        scores_mu=config.mu == "scored",
+        test_problems=len(data.test.problems),
+        completions_per_test=config.data.eval_n,
     )
     return Forecast(planned_steps(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
@@ -189,7 +205,7 @@ def open_report(config: Config, data: RunData) -> TrainingReport:
         config.algo,
         in_rounds=in_rounds,
         can_solve_for_baseline=config.reward == "pm1" and not in_rounds,
-        token_limit=config.sampler.max_new_tokens if data.samples else None,
+        token_limit=config.sampler.max_new_tokens if data.needs_sampling else None,
         drops_truncated=config.compose.drop_truncated,
     )
 
@@ -202,7 +218,7 @@ def sample(session: Session, policies: Policies, data: RunData, store: Store, it
     config = session.config
     sources = list[Completions]()
     with session.folder.stage("sampling"):
-        if data.samples:
+        if data.needs_sampling:
             seed = config.sampler.seed
             if iteration > 1:  # the policy was trained on completions of the earlier seeds
                 seed = seed_of(seed, iteration)
@@ -234,18 +250,21 @@ def score(
     with session.folder.stage("scoring"):
         mu_is_start = policies.mu_is_start(sources)
         scored, reference = policies.score(sources, store)
-        is_changed = data.samples and not config.sampler.unchanged
+        first_source = scored[0]  # what was sampled, if anything was
+        is_mismatched = data.needs_sampling and not config.sampler.unchanged
+        is_mu_by_training = config.mu == "scored" and data.imported is None
         mismatch = None
-        if is_changed or (config.mu == "scored" and data.imported is None):
-            if config.mu == "scored" and data.imported is None:
-                logp = scored[0].table["mu_logp"]
+        if is_mismatched or is_mu_by_training:
+            if is_mu_by_training:
+                logp = first_source.table["mu_logp"]
             else:
-                logp = policies.scored(policies.trained, scored[0], store, "scoring π_old")
-            sampler_config = config.sampler if is_changed else None
-            mismatch = measure_mismatch(Ragged(logp), scored[0].lists("sampler_logp"), sampler_config)
+                logp = policies.logp_under(policies.trained, first_source, store, "scoring π_old")
+            mismatched_sampler = config.sampler if is_mismatched else None
+            mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
             say(describe_mismatch(mismatch))
-        if config.mu == "sampler" and data.samples:  # of a log the header says it
-            say(f"{'log μ':<11} {describe_logprob_gap(scored[0], policies.trained, config.optim.score_batch_size)}")
+        if config.mu == "sampler" and data.needs_sampling:  # the header has the gap of imported completions
+            gap = describe_logprob_gap(first_source, policies.trained, config.optim.score_batch_size)
+            say(f"{'log μ':<11} {gap}")
     return ScoredSources(scored, reference, mismatch, mu_is_start)
 
 
@@ -303,8 +322,15 @@ def train(
     with folder.stage("training"):
         trainer = open_trainer(session, policies, scored.reference, iteration)
         journal = open_journal(session, task, trainer, data, iteration)
-        seconds = config.checkpoint.every_seconds
-        train_offline(trainer, training_set, journal, config.seed, iteration, seconds, scored.mu_is_start)
+        train_offline(
+            trainer,
+            training_set,
+            journal,
+            seed=config.seed,
+            iteration=iteration,
+            save_every=config.checkpoint.every_seconds,
+            mu_is_start=scored.mu_is_start,
+        )
         show_completions(folder.path, "train", iteration, training_set.completions, training_set.examples)
     return trainer
 
@@ -323,11 +349,11 @@ def train_in_rounds(
     """Train on completions that the policy in training samples every few updates."""
     config = session.config
     folder = session.folder
-    session.sampler.close()  # the next engine takes what is free beside a reference and what training keeps
+    session.sampler.close()  # the next engine has to fit into the memory that a reference and training leave free
     with folder.stage("training"), open_grader(config.grading) as grader:
         reference = policies.reference()
-        whole_reference = reference if "vocab_kl" in config.algo.needs else None
-        trainer = open_trainer(session, policies, whole_reference, iteration)
+        kl_reference = reference if "vocab_kl" in config.algo.needs else None  # others need its log π_ref alone
+        trainer = open_trainer(session, policies, kl_reference, iteration)
         collector = Collector(
             trainer,
             data.train,
@@ -338,16 +364,17 @@ def train_in_rounds(
             iteration=iteration,
             stage_timer=folder.nested_stage,
         )
-        kind = AsyncRounds if config.schedule.asynchronous else Rounds
+        rounds_class = AsyncRounds if config.schedule.asynchronous else Rounds
         mu_is_samplers = config.mu == "sampler"
-        rounds = kind(
+        rounds = rounds_class(
             collector, compose, config.schedule, config.compose, seed=config.seed, mu_is_samplers=mu_is_samplers
         )
-        rounds.run(open_journal(session, task, trainer, data, iteration), config.checkpoint.every_seconds)
+        journal = open_journal(session, task, trainer, data, iteration)
+        rounds.run(journal, config.checkpoint.every_seconds)
     save_rounds(
         folder.iteration_folder(iteration),
         folder.metrics.of_iteration(iteration),
-        trained=trainer.samples,
+        n_train=trainer.samples,
         tokens_sampled=trainer.sampled,
         baseline=config.baseline or 0.0,
         mismatch=plain(config.sampler.mismatch),
@@ -365,7 +392,7 @@ def open_trainer(session: Session, policies: Policies, reference: Policy | None,
     policy = policies.trained
     policy.rename_weights(f"{folder.path.name}, iteration {iteration}, in training")
     checkpoints = folder.path / "checkpoints" / str(iteration)
-    with session.stop.immediate():
+    with session.stop.immediate():  # in training a stop signal waits for the loop, which has not begun
         layout = parallelize(policy, config.cluster.parallel)
         trainer = Trainer(policy, config.algo, reference, config.optim, checkpoints, layout, session.stop)
     folder.metrics.rewind(iteration, trainer.step)
@@ -401,9 +428,9 @@ def evaluate(session: Session, task: Task, policies: Policies, data: RunData, *,
 
 
 def evaluate_update(
-    session: Session, task: Task, trainer: Trainer, data: RunData, iteration: int, step: int, samples: int
+    session: Session, task: Task, trainer: Trainer, data: RunData, iteration: int, step: int, samples_seen: int
 ) -> None:
-    """Evaluate the policy in training on the first test problems: a point of the run's curve."""
+    """Evaluate the policy in training on the first `evaluation.problems` (null: all): a point of the run's curve."""
     folder = session.folder
     trainer.zero_grad()  # the sampler needs the memory of the gradients
     count = session.config.evaluation.problems
@@ -415,7 +442,7 @@ def evaluate_update(
         session.free_sampler()
         figures = summarise_evaluation(answers)
         session.check_sources()
-        point = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
+        point = {"iteration": iteration, "step": step, "samples_seen": samples_seen, "subset": True}
         folder.evaluations.add({**point, **figures})
 
 
@@ -428,19 +455,21 @@ def answer_tests(
     return answers
 
 
-def summarize(session: Session, data: RunData, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
+def summarize(
+    session: Session, data: RunData, base_figures: dict[str, Any], final_figures: dict[str, Any]
+) -> dict[str, Any]:
     """Write the model's card and the summary, then the mark that the run is finished."""
     config = session.config
     folder = session.folder
-    problems = {
+    problem_figures = {
         "problems": {"train": data.trained_on.count, "test": len(data.test.problems)},
         "trained_on": data.trained_on.text,
         "too_long": {"train": data.train.too_long, "test": data.test.too_long},
     }
-    summary = summarize_run(folder, config, base, final, problems)
+    summary = summarize_run(folder, config, base_figures, final_figures, problem_figures)
     if config.checkpoint.save_model:
         environment = folder.read("environment.json")
         write_card(folder.model_of(config.iterations), config, summary, environment, data.trained_on, data.header)
     folder.finish(summary)
-    say("\n" + results(summary, folder.path))
+    say("\n" + format_results(summary, folder.path))
     return summary

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from topr_exp.config.settings import Config
-from topr_exp.runs.console import results
+from topr_exp.runs.console import format_results
 from topr_exp.runs.finished import NOT_SAVED, keeps_no_model
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of, keep_threads, refuse_damaged_model
@@ -66,15 +66,15 @@ def open_session(config: Config) -> Iterator[Session | RunFolder]:
         RunFolder(config, stop) as folder,
         Tracker(config.tracking, folder),
     ):
-        compare_inputs(folder, inputs_of(config), note=not folder.done)
+        compare_inputs(folder, inputs_of(config), adds_kinds=not folder.done)
         if folder.done:
             yield folder
             return
         keep_threads(folder, config)
         opening = open_sampler(
             config.sampler,
-            folder.path / "sampler",
-            config.model.trust_remote_code,
+            scratch=folder.path / "sampler",
+            trust_remote_code=config.model.trust_remote_code,
             beside_training=config.schedule.in_rounds,
             keeps_drawable="kept" in config.algo.needs,
         )
@@ -92,8 +92,8 @@ def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:
     else:
         refuse_damaged_model(folder.path / "model")
     folder.remove_leftovers(config.iterations)
-    summary = folder.finished()
-    say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+    summary = folder.read_results()
+    say(f"finished before, nothing to do: {folder.path}\n\n{format_results(summary, folder.path)}")
     if keeps_no_model(folder.path) and config.checkpoint.save_model:
         warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
     return summary

@@ -20,7 +20,7 @@ from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
-from topr_exp.runs.tasks import trained_on
+from topr_exp.runs.tasks import count_trained_on
 from topr_exp.types import ConfigError, Problem
 
 needs_real = pytest.mark.skipif(
@@ -252,7 +252,7 @@ def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path):
     sets = load(folder, template)
     assert [int(problem.answer) for problem in sets.train] == [*range(3, 20)]
     config = config_of("data=jsonl", f"data.path={folder}", template)
-    assert trained_on(config, sets.train, sets.train, None).count == 17
+    assert count_trained_on(config, sets.train, sets.train, None).count == 17
     with refused("no problem is left; every training question is also a test question"):
         load(folder)
 

@@ -13,7 +13,7 @@ from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
-from topr_exp.runs.console import header
+from topr_exp.runs.console import format_header
 from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.runs.reward_signs import advise_sign, format_signs, report_reward_signs
 from topr_exp.runs.tasks import TrainedOn
@@ -37,7 +37,7 @@ def header_rows(*words, device="cpu", precision="float32"):
     train = SimpleNamespace(problems=[None] * 5, too_long=1)
     test = SimpleNamespace(problems=[None] * 3, too_long=0)
     config = config_of("output_dir=out", "name=n", *words)
-    text = header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {})
+    text = format_header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {})
     return {line[:12].rstrip(): line[12:] for line in text.splitlines()}
 
 

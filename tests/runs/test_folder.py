@@ -54,7 +54,7 @@ def write_training_set(folder: RunFolder, model: Any) -> None:
 
 
 def write_rounds(folder: RunFolder, model: Any) -> None:
-    save_rounds(folder.iteration_folder(1), [UPDATE], trained=3, tokens_sampled=50, baseline=0.0, mismatch=None)
+    save_rounds(folder.iteration_folder(1), [UPDATE], n_train=3, tokens_sampled=50, baseline=0.0, mismatch=None)
 
 
 def write_checkpoint(folder: RunFolder, model: Any) -> None:
@@ -71,7 +71,7 @@ RUN_WRITES: dict[str, Write] = {
     "update": lambda folder, _: folder.log(UPDATE),
     "evaluation": lambda folder, _: folder.evaluations.add({"iteration": 0}),
     "progress": lambda folder, _: folder.before_checkpoint(1, 2),
-    "inputs": lambda folder, _: compare_inputs(folder, {"files": {"data.source": "ab"}}, note=True),
+    "inputs": lambda folder, _: compare_inputs(folder, {"files": {"data.source": "ab"}}, adds_kinds=True),
     "training set": write_training_set,
     "rounds": write_rounds,
     "summary": lambda folder, _: folder.finish({"final": {}}),
@@ -174,7 +174,7 @@ def test_seconds_and_counts_continue_those_of_earlier_attempts(tmp_path):
 
 def test_a_run_does_not_go_on_without_a_file_that_it_began_with(tmp_path: Path) -> None:
     with open_folder(tmp_path) as folder:
-        compare_inputs(folder, {"files": {"data.path (a)": "1", "data.path (b)": "2"}}, note=True)
+        compare_inputs(folder, {"files": {"data.path (a)": "1", "data.path (b)": "2"}}, adds_kinds=True)
         with pytest.raises(TOPRError, match=r"^data\.path \(b\) has changed since"):
             compare_inputs(folder, {"files": {"data.path (a)": "1"}})
 

@@ -67,7 +67,15 @@ def test_grading_has_a_time_of_its_own_and_is_no_measure_for_other_work(forecast
     assert forecast.seconds_left([work("grading", 100, 50, seconds=5)]) == pytest.approx(5 + 20)
 
 
-SIZES = Sizes(sampled=400, imported=0, examples=None, completions_per_example=1, scored=True, test=10, tested=2)
+SIZES = Sizes(
+    sampled_completions=400,
+    imported_completions=0,
+    examples=None,
+    completions_per_example=1,
+    scores_mu=True,
+    test_problems=10,
+    completions_per_test=2,
+)
 ROUNDS = "schedule=on_policy schedule.prompts=4 schedule.rounds=6 schedule.updates=2"
 
 
@@ -82,10 +90,10 @@ def plan_steps(words, sizes):
     [
         ("", {}, [20, 400, 400, 50, 20]),
         ("optim.epochs=2", {"examples": 80}, [20, 400, 400, 20, 20]),
-        ("", {"scored": False}, [20, 400, 0, 50, 20]),
+        ("", {"scores_mu": False}, [20, 400, 0, 50, 20]),
         ("iterations=2", {}, [20, 400, 400, 50, 20, 400, 400, 50, 20]),
         (ROUNDS, {}, [20, 12, 20]),
-        ("", {"sampled": 0, "imported": 64}, [20, 0, 64, 8, 20]),
+        ("", {"sampled_completions": 0, "imported_completions": 64}, [20, 0, 64, 8, 20]),
     ],
 )
 def test_the_planned_work_is_that_of_the_settings(words, sizes, units):

@@ -169,7 +169,7 @@ def test_damaged_models(file, content, message, own_model):
 def begin(config):
     """Note its inputs, as a run does before anything else."""
     with RunFolder(config) as folder:
-        compare_inputs(folder, inputs_of(config), note=True)
+        compare_inputs(folder, inputs_of(config), adds_kinds=True)
 
 
 @pytest.mark.extended

@@ -30,7 +30,7 @@ def test_lost_updates_are_named(tmp_path, capsys):
     metrics.rewind(2, 3)
 
     assert "metrics.jsonl lacks updates 1/2, 2/2, 2/3\n" in capsys.readouterr().err
-    assert metrics.missing() == "update 1/2", "as the summary notes; the last ones may follow"
+    assert metrics.describe_missing() == "update 1/2", "as the summary notes; the last ones may follow"
 
 
 def test_a_repeated_evaluation_replaces_the_earlier_one_and_damaged_lines_are_dropped(tmp_path, capsys):
@@ -98,7 +98,7 @@ def test_rounds_are_summarized_by_their_samples(shares, mean, has_note, tmp_path
     for step, samples, share in zip((1, 2), (6, 8), shares, strict=True):
         records.append({"step": step, "samples": samples, "positive_share": share, **shared_figures})
 
-    save_rounds(tmp_path, records, trained=8, tokens_sampled=50, baseline=-0.3, mismatch=None)
+    save_rounds(tmp_path, records, n_train=8, tokens_sampled=50, baseline=-0.3, mismatch=None)
 
     summary = json.loads((tmp_path / "training_set.json").read_text())
     assert (summary.pop("note") is not None) == has_note

@@ -36,8 +36,9 @@ def remove_partial_files(folder: Path) -> None:
 
 def keep_log(folder: Path) -> None:
     """Also append output to the run's log.txt from now on, unless standard output is that file."""
-    stream = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if not isinstance(stream, LastingStream):
+    buffer = getattr(sys.stdout, "buffer", None)
+    stream = getattr(buffer, "raw", None)
+    if not isinstance(stream, LastingStream):  # a caller in Python, who has the output
         return
     try:
         log = io.FileIO(folder / LOG, "a", opener=open_own_file)
@@ -62,9 +63,9 @@ def describe_attempt(number: int) -> dict[str, str | int | None]:
 def record_error(folder: Path, error: BaseException) -> None:
     """Write the error that ends an attempt, its message first and then the traceback."""
     trace = "".join(traceback.format_exception(error))
-    process = f"{timestamp()}, process {os.getpid()} on {socket.gethostname()}"
+    origin = f"{timestamp()}, process {os.getpid()} on {socket.gethostname()}"
     with suppress(TOPRError):  # on a full disk; the user must see the error itself
-        write_text(folder / ERROR, f"{error_line(error)}\n\n{process}\n{trace}")
+        write_text(folder / ERROR, f"{error_line(error)}\n\n{origin}\n{trace}")
 
 
 def last_error(folder: Path) -> str:
@@ -79,7 +80,7 @@ def error_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, TOPRError):
         return text
-    return f"{type(error).__name__}: {text}".rstrip(": ")
+    return f"{type(error).__name__}: {text}".rstrip(": ")  # the class alone, for an error without a text
 
 
 def timestamp() -> str:

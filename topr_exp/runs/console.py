@@ -28,7 +28,7 @@ MU_WORDS = {"sampler": "what the sampler drew with", "none": "none"}
 # ---- header
 
 
-def header(
+def format_header(
     config: Config,
     policy: Policy,
     sets: ProblemSets,
@@ -37,30 +37,38 @@ def header(
     trained_on: TrainedOn,
     log_report: Mapping[str, str],
 ) -> str:
-    """Format the settings that decide the result, a row per group; log_report: rows on imported completions."""
+    """Format the settings that decide the result, a row per group, without the rows that have no text.
+
+    log_report: rows on imported completions.
+    """
     data = config.data
     model = config.model
     schedule = config.schedule
+    task = describe_group(config.task, "task.") if config.task.verifies else ""
+    shipped_model = f"of {model.settings_of}" if model.settings_of is not None else ""
+    sampling = f"{describe_group(config.sampler, 'sampler.')}{slow_sampler(config)}"
+    rounds = list_settings(schedule) if schedule.in_rounds else ""
+    iterations = str(config.iterations) if config.iterations > 1 else ""
+    gpus = idle_gpus(config.cluster.world_size) if policy.device.type == "cuda" else ""
     rows = {
         "algorithm": describe_algorithm(config),
-        "task": describe_group(config.task, "task.") if config.task.verifies else "",
+        "task": task,
         "trained on": trained_on.text + count_left_out(sets.train_report, train),
         "tested on": describe_test(config, test) + count_left_out(sets.test_report, test),
         "model": describe_model(config, policy),
-        "settings": f"of {model.settings_of}" if model.settings_of is not None else "",
+        "settings": shipped_model,
         "precision": slow_precision(policy.device.type, policy.precision),
-        "sampling": f"{describe_group(config.sampler, 'sampler.')}{slow_sampler(config)}; "
-        f"n={data.n} to train, eval_n={data.eval_n} to evaluate",
+        "sampling": f"{sampling}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": describe_group(config.compose, "compose."),
         "completions": data.completions or "",
         "log μ": MU_WORDS.get(config.mu, ""),
         **log_report,
         "training": describe_group(config.optim, "optim."),
-        "rounds": list_settings(schedule) if schedule.in_rounds else "",
-        "iterations": str(config.iterations) if config.iterations > 1 else "",
+        "rounds": rounds,
+        "iterations": iterations,
         "seed": str(config.seed),
         "folder": str(config.folder),
-        "GPUs": idle_gpus(config.cluster.world_size) if policy.device.type == "cuda" else "",
+        "GPUs": gpus,
     }
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
 
@@ -123,6 +131,7 @@ def describe_group(group: Any, prefix: str) -> str:
 
 
 def list_settings(group: Any, prefix: str = "") -> str:
+    """List the settings of a group that decide a result, but for constants that were settings once (`former`)."""
     hidden_keys = ("name", "_target_", *getattr(group, "former", ()))
     settings = identity(group, prefix)
     return ", ".join(f"{key}={value}" for key, value in settings.items() if key not in hidden_keys)
@@ -141,23 +150,24 @@ def count_left_out(report: SplitReport, questions: TokenizedProblems) -> str:
 # ---- results
 
 
-def results(summary: dict[str, Any], folder: Path) -> str:
+def format_results(summary: dict[str, Any], folder: Path) -> str:
     """Format the end of a run: base against trained, seconds per stage, files, and what to do next."""
     stage_seconds = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in summary["seconds"].items())
+    total_seconds = sum(summary["seconds"].values())
     run = shlex.quote(str(folder))
     sweep = shlex.quote(str(folder.parent))
     if summary.get("model_saved") is False:
         model = "no model: checkpoint.save_model=false"
-        evaluate = ""
+        evaluate_line = ""
     else:
         model = "model/"
-        evaluate = f"\n      python -m topr_exp.evaluate model={run} data.eval_n=64"
+        evaluate_line = f"\n      python -m topr_exp.evaluate model={run} data.eval_n=64"
     return (
         f"{results_table(summary)}\n"
-        f"seconds: {stage_seconds} (total {sum(summary['seconds'].values()):.1f})\n"
+        f"seconds: {stage_seconds} (total {total_seconds:.1f})\n"
         f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, {model})\n"
         f"next: python -m topr_exp.report {run}\n"
-        f"      python -m topr_exp.compare {sweep}{evaluate}"
+        f"      python -m topr_exp.compare {sweep}{evaluate_line}"
     )
 
 
@@ -177,7 +187,8 @@ def results_table(summary: dict[str, Any]) -> str:
         lines.append(f"[ ]: 95 % over {base['problems']} problems; {training_set}")
     if summary.get("note"):
         lines.append(f"note: {summary['note']}")
-    timeouts = sum(figures.get("grader_timeouts", 0) for figures in (base, summary, final))
+    figures_of_stages = (base, summary, final)  # the summary counts those of training
+    timeouts = sum(figures.get("grader_timeouts", 0) for figures in figures_of_stages)
     if timeouts:
         lines.append(f"note: the grader was cut off twice on {timeouts} completions, which count as incorrect")
     return "\n".join(lines)
@@ -192,7 +203,8 @@ def describe_training_set(summary: dict[str, Any]) -> str:
 
 def pass_table(base: dict[str, Any], final: dict[str, Any], *, with_truncated: bool) -> list[str]:
     """Format the table of a model that answers the problems."""
-    # There is one majority, or none where the grader does not say what incorrect completions answer.
+    # There is one majority besides the curve maj@k, or none where the grader does not say what incorrect completions
+    # answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     share_columns = (*majorities, *VERDICTS)
     titles = [*share_columns]

@@ -32,14 +32,14 @@ def write_prompt(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> 
 def preview_prompt(config: Config) -> str:
     """Return the prompt of the first training problem, for which the tokenizer alone is loaded."""
     sets = problems_at_hand(config.data)
-    problem = Problem("", "{question}", "")  # in place of one that would have to be fetched
+    problem = Problem(id="", question="{question}", answer="")  # in place of one that would have to be fetched
     if sets is not None:
         problem = sets.train[0]
     question = problem.question
     prompter = build_prompter(config.data)
     if config.task.verifies:
         assert config.task.template is not None
-        question = config.task.template.replace("{question}", question)  # the solution is sampled
+        question = config.task.template.replace("{question}", question)  # {solution} stays: it is not sampled yet
         prompter = replace(prompter, template="{question}", shots=(), chat=bool(config.task.chat), stop=())
     tokenizer = load_tokenizer(config)
     if tokenizer is None:

@@ -57,7 +57,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         with contextlib.ExitStack() as cleanup:
             self._open(cleanup)
-            self._was_finished, self._attempt = distributed.broadcast((self.done, self._attempt))
+            self._was_finished, self._attempt = distributed.broadcast((self.done, self._attempt))  # of the main process
             cleanup.enter_context(one_line_for_bus_errors(self._record_bus_error))
             self._cleanup = cleanup.pop_all()
         return self
@@ -66,7 +66,8 @@ class RunFolder:
     def _open(self, cleanup: contextlib.ExitStack) -> None:
         """Lock the folder and begin an attempt, unless the run is finished."""
         if self.done:
-            if "final" in read_run_file(self.path / "summary.json")[0]:
+            summary, _ = read_run_file(self.path / "summary.json")
+            if "final" in summary:
                 return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
             self._warn_of_changes()
@@ -86,21 +87,26 @@ class RunFolder:
         """Write environment and settings if missing or damaged; config.json is last, as a sign of the others."""
         config = self._config
         if not self.read("environment.json"):
-            write_json(self.path / "environment.json", provenance.environment(config.seed, config.sampler.seed))
+            environment = provenance.describe_environment(config.seed, config.sampler.seed)
+            write_json(self.path / "environment.json", environment)
         if not self.read("config.json"):
-            write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(literal(plain(config)))))
-            write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
+            settings = plain(config)
+            composed = OmegaConf.create(literal(settings))
+            write_text(self.path / "config.yaml", OmegaConf.to_yaml(composed))
+            write_json(self.path / "config.json", {"identity": config.identity, "resolved": settings})
 
     def _read_state(self) -> None:
         """Continue the seconds, counts and number of earlier attempts."""
         state = self.read("state.json")
         self.timer.add_earlier_attempts(state.get("seconds", {}))
         self.counts |= state.get("counts", {})
-        self._attempt = attempt.describe_attempt(state.get("attempt", {}).get("number", 0) + 1)
+        last_number = state.get("attempt", {}).get("number", 0)
+        self._attempt = attempt.describe_attempt(last_number + 1)
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError if a later attempt has begun, as it does when this process seemed to be dead."""
-        newest = read_run_file(self.path / "state.json")[0].get("attempt", {})
+        state, _ = read_run_file(self.path / "state.json")
+        newest = state.get("attempt", {})
         if self._attempt and newest and newest != self._attempt:
             raise TOPRError(
                 f"{self.path} was taken over by process {newest.get('host')}:{newest.get('pid')} (attempt "
@@ -131,7 +137,8 @@ class RunFolder:
         """Record why the attempt ended, on any process: the others may only know that one is gone."""
         was_stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         cause = distributed.root_cause(error)
-        if not was_stopped and not (isinstance(cause, distributed.PeerGoneError) and self._others_record_error()):
+        is_of_peer = isinstance(cause, distributed.PeerGoneError)
+        if not was_stopped and not (is_of_peer and self._leaves_error_to_peer()):
             attempt.record_error(self.path, cause)
         status = "failed"
         if was_stopped:
@@ -139,8 +146,8 @@ class RunFolder:
         with contextlib.suppress(TOPRError):  # of a full disk; the user must see the error itself
             self.save_state(status)
 
-    def _others_record_error(self) -> bool:
-        """True on other processes than the main one, and where an error is recorded already."""
+    def _leaves_error_to_peer(self) -> bool:
+        """True on other processes than the main one, and where the error of a process is recorded already."""
         if not distributed.is_main_process():
             return True
         with contextlib.suppress(OSError):
@@ -161,9 +168,9 @@ class RunFolder:
             warn(f"{path} is damaged: it {fault}")
         return stored
 
-    def lost(self) -> Iterator[str]:
+    def lost_records(self) -> Iterator[str]:
         """Describe the records that damage has taken."""
-        lost_updates = self.metrics.missing()
+        lost_updates = self.metrics.describe_missing()
         if lost_updates:
             yield f"metrics.jsonl lacks {lost_updates}"
         every = self._config.evaluation.every
@@ -176,6 +183,7 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
+        """True once the run is finished."""
         return (self.path / MARK).exists()
 
     @distributed.main_process_only
@@ -187,9 +195,9 @@ class RunFolder:
         mark_finished(self.path)
         self.remove_unwanted_models()
 
-    def finished(self) -> dict[str, Any]:
+    def read_results(self) -> dict[str, Any]:
         """Return the summary of a run that finished before; warn of lost and changed results."""
-        for line in self.lost():
+        for line in self.lost_records():
             warn(f"{self.path}: {line}")
         self._warn_of_changes()
         return self.read("summary.json")
@@ -212,7 +220,10 @@ class RunFolder:
         return self.iteration_folder(iteration) / "model"
 
     def unfinished_iterations(self) -> range:
-        """Return the iterations from the last one with a model: weights of those before it may be gone."""
+        """Return the iterations that are left, from the last one with a model, whose evaluation may be missing.
+
+        Weights of those before it may be gone.
+        """
         first = 1
         last = self._config.iterations
         for iteration in range(1, last + 1):
@@ -221,18 +232,18 @@ class RunFolder:
         return range(first, last + 1)
 
     @distributed.main_process_only
-    def remove_leftovers(self, iteration: int) -> None:
+    def remove_leftovers(self, finished_iteration: int) -> None:
         """Remove the checkpoints up to a finished iteration, and the weights before it unless they are kept."""
         self.refuse_if_taken_over()
-        for number in range(1, iteration + 1):  # a later iteration may resume from its checkpoints
-            shutil.rmtree(self.path / "checkpoints" / str(number), ignore_errors=True)
+        for iteration in range(1, finished_iteration + 1):  # a later iteration may resume from its checkpoints
+            shutil.rmtree(self.path / "checkpoints" / str(iteration), ignore_errors=True)
         checkpoint = self._config.checkpoint
         kept_iterations = checkpoint.keep_iterations if checkpoint.save_model else []
         if kept_iterations is None:  # all
             return
-        for number in range(1, iteration):
-            if number not in kept_iterations:
-                shutil.rmtree(self.model_of(number), ignore_errors=True)
+        for iteration in range(1, finished_iteration):
+            if iteration not in kept_iterations:
+                shutil.rmtree(self.model_of(iteration), ignore_errors=True)
 
     @distributed.main_process_only
     def remove_unwanted_models(self) -> None:
@@ -252,11 +263,12 @@ class RunFolder:
         if self._forecast is not None:
             self._forecast.enter(name)
         self.save_state()
+        signal_handling = contextlib.nullcontext() if name == "training" else self.stop_flag.immediate()
         try:
-            with contextlib.nullcontext() if name == "training" else self.stop_flag.immediate():
+            with signal_handling:
                 yield
         finally:
-            self.timer.count()
+            self.timer.add_elapsed()
         self.save_state()
 
     @contextlib.contextmanager
@@ -292,11 +304,11 @@ class RunFolder:
 
     def note_progress(self, progress: Progress) -> None:
         """Write how far a stage is."""
-        noted: dict[str, Any] = {"done": progress.done, "total": progress.total, "unit": progress.unit}
+        entry: dict[str, Any] = {"done": progress.done, "total": progress.total, "unit": progress.unit}
         seconds_left = progress.seconds_left()
         if seconds_left is not None:
-            noted["seconds_left"] = round(seconds_left, 1)
-        self._save_progress(noted)
+            entry["seconds_left"] = round(seconds_left, 1)
+        self._save_progress(entry)
 
     def end_progress(self, progress: Progress) -> None:
         """Pass the pace of complete work to the forecast."""
@@ -316,5 +328,5 @@ class RunFolder:
     def before_checkpoint(self, step: int, steps: int) -> None:
         """Flush all records, which the checkpoint counts on, and write how far training is."""
         self.metrics.make_durable()
-        self.timer.count()
+        self.timer.add_elapsed()
         self._save_progress({**(self._progress or {}), "done": step, "total": steps, "unit": "updates"})

@@ -63,14 +63,15 @@ class Forecast:
         paces = dict(self.paces)
         for progress in under_way:
             paces[progress.kind] = paces.get(progress.kind, Pace()).plus(progress)
-        cost = seconds = 0.0
+        cost = 0.0
+        seconds = 0.0
         for kind, pace in paces.items():
             if kind in self.costs:
                 cost += pace.units * self.costs[kind]
                 seconds += pace.seconds
         if not cost:
             return None
-        seconds_per_cost = seconds / cost
+        seconds_per_cost = seconds / cost  # of a sampled completion, or work that costs as much
 
         total = 0.0
         for step in self.steps:
@@ -96,53 +97,55 @@ def seconds_per_unit(pace: Pace | None, default: float) -> float:
 class Sizes:
     """Numbers that decide how much work a run is."""
 
-    sampled: int  # completions of an iteration; of a round, with rounds
-    imported: int
+    sampled_completions: int  # of an iteration; of a round, with rounds
+    imported_completions: int
     examples: int | None  # of a training set; None: all completions
     completions_per_example: int
-    scored: bool  # by the model that is taken for μ
-    test: int  # problems
-    tested: int  # completions per test problem
+    scores_mu: bool  # log μ of all completions is computed
+    test_problems: int
+    completions_per_test: int  # of each test problem
 
 
 def planned_steps(
     sizes: Sizes, schedule: ScheduleConfig, optim: OptimConfig, evaluation: EvaluationConfig, iterations: int
 ) -> list[Step]:
     """Return the foreseeable work of a run: an evaluation of the base model, then each iteration."""
-    evaluation_step = Step("evaluation", "sampling", sizes.test * sizes.tested)
-    evaluated = evaluated_per_update(sizes, evaluation)
+    evaluation_step = Step("evaluation", "sampling", sizes.test_problems * sizes.completions_per_test)
+    evaluation_cost = evaluation_cost_per_update(sizes, evaluation)
     if schedule.in_rounds:
-        training_steps = [step_of_rounds(sizes, schedule, optim.batch_size, evaluated)]
+        training_steps = [step_of_rounds(sizes, schedule, optim.batch_size, evaluation_cost)]
     else:
-        training_steps = offline_steps(sizes, optim, evaluated)
-    return [evaluation_step, *[*training_steps, evaluation_step] * iterations]
+        training_steps = offline_steps(sizes, optim, evaluation_cost)
+    steps_of_iteration = [*training_steps, evaluation_step]
+    return [evaluation_step, *steps_of_iteration * iterations]
 
 
-def offline_steps(sizes: Sizes, optim: OptimConfig, evaluated: float) -> list[Step]:
-    """Return the work of an iteration on a fixed set; evaluated: completions that evaluations add per update."""
-    candidates = sizes.sampled + sizes.imported
+def offline_steps(sizes: Sizes, optim: OptimConfig, evaluation_cost: float) -> list[Step]:
+    """Return the work of an iteration on a fixed set; evaluation_cost: of evaluations during training, per update."""
+    candidates = sizes.sampled_completions + sizes.imported_completions
     examples = min(sizes.examples or candidates, candidates)
     updates = math.ceil(examples / optim.batch_size) * optim.epochs
-    cost = TRAINED * sizes.completions_per_example * min(optim.batch_size, examples) + evaluated
+    scored_completions = candidates if sizes.scores_mu else 0
+    cost = TRAINED * sizes.completions_per_example * min(optim.batch_size, examples) + evaluation_cost
     return [
-        Step("sampling", "sampling", sizes.sampled),
-        Step("scoring", "scoring", candidates if sizes.scored else 0, SCORED),
+        Step("sampling", "sampling", sizes.sampled_completions),
+        Step("scoring", "scoring", scored_completions, SCORED),
         Step("training", "training", updates, cost),
     ]
 
 
-def step_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, evaluated: float) -> Step:
+def step_of_rounds(sizes: Sizes, schedule: ScheduleConfig, batch_size: int, evaluation_cost: float) -> Step:
     """Return the work of an iteration that samples, scores and trains in turns."""
     assert schedule.rounds is not None
     assert schedule.updates is not None
-    sampled_per_update = sizes.sampled / schedule.updates
-    cost = (1 + SCORED) * sampled_per_update + TRAINED * batch_size + evaluated
+    sampled_per_update = sizes.sampled_completions / schedule.updates
+    cost = (1 + SCORED) * sampled_per_update + TRAINED * batch_size + evaluation_cost
     return Step("training", "training", schedule.rounds * schedule.updates, cost)
 
 
-def evaluated_per_update(sizes: Sizes, evaluation: EvaluationConfig) -> float:
-    """Return the completions that evaluations during training sample, per update."""
+def evaluation_cost_per_update(sizes: Sizes, evaluation: EvaluationConfig) -> float:
+    """Return the cost of evaluations during training, per update: the completions that they sample."""
     if evaluation.every is None:
         return 0.0
-    problems = min(evaluation.problems or sizes.test, sizes.test)
-    return problems * sizes.tested / evaluation.every
+    problem_count = min(evaluation.problems or sizes.test_problems, sizes.test_problems)
+    return problem_count * sizes.completions_per_test / evaluation.every

@@ -31,8 +31,8 @@ Hashes = Mapping[str, str]  # by setting
 
 
 @main_process_only
-def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], note: bool = False) -> None:
-    """Raise TOPRError if inputs, by kind, differ from those that the run began with; note: write down new kinds."""
+def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], *, adds_kinds: bool = False) -> None:
+    """Raise TOPRError if inputs, by kind, differ from those that the run began with; adds_kinds: note new kinds."""
     noted_inputs = run.read(INPUTS)
     for kind, hashes in inputs.items():
         noted_hashes = noted_inputs.get(kind)
@@ -45,7 +45,7 @@ def compare_inputs(run: RunFolder, inputs: Mapping[str, Hashes], note: bool = Fa
                 "goes to replaced/ beside it), name=OTHER keeps both"
             )
     merged_inputs = {**noted_inputs, **inputs}
-    if note and merged_inputs != noted_inputs:
+    if adds_kinds and merged_inputs != noted_inputs:
         write_json(run.path / INPUTS, merged_inputs)
 
 
@@ -60,7 +60,7 @@ def changed_setting(noted_hashes: Hashes, hashes: Hashes) -> str | None:
 def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> None:
     """Note a hub model once it is loaded, since the hub may have another one later."""
     if "model.path" not in model_folders(config):
-        compare_inputs(run, {"hub": {"model.path": fingerprint}}, note=True)
+        compare_inputs(run, {"hub": {"model.path": fingerprint}}, adds_kinds=True)
 
 
 def keep_threads(run: RunFolder, config: Config) -> None:
@@ -93,7 +93,7 @@ def inputs_of(config: Config) -> dict[str, Hashes]:
     file_hashes = {}
     for key, path in named_files(config):
         name = f"{key} ({path.name})"
-        if name in file_hashes:
+        if name in file_hashes:  # two files of one name, such as train/a.jsonl and test/a.jsonl
             name = f"{key} ({path.parent.name}/{path.name})"
         with disk_errors(f"read {path}"):
             file_hashes[name] = cached_digest(path)

@@ -65,14 +65,16 @@ def write_card(
 ) -> None:
     """Write the card into a trained model's folder."""
     commit = environment.get("git_commit")
+    commit_words = f", commit {commit}" if commit else ""
+    adapter_words = ADAPTER if config.model.lora is not None else ""
     text = CARD.format(
         metadata=card_data(config, summary, trained_on).to_yaml(),
         name=config.folder.name,
-        adapter=ADAPTER if config.model.lora is not None else "",
+        adapter=adapter_words,
         header=header,
         results=results_table(summary),
         version=environment.get("versions", {}).get("topr-exp"),
-        commit=f", commit {commit}" if commit else "",
+        commit=commit_words,
         command=command_of(config.folder, environment),
     )
     write_text(model_folder / CARD_FILE, text)
@@ -87,9 +89,9 @@ def card_data(config: Config, summary: dict[str, Any], trained_on: TrainedOn) ->
         tags.append("lora")
     train_sets = []
     train_set = config.data.hub_name("train")
-    if train_set is not None and trained_on.of_data:
+    if train_set is not None and trained_on.data_set_count:
         train_sets.append(train_set)
-    base_model = None
+    base_model = None  # of a folder, whose path names nothing elsewhere
     if "model.path" not in model_folders(config):
         base_model = config.model.path
     test_set = config.data.hub_name("test")

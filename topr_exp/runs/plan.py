@@ -12,7 +12,7 @@ from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
-from topr_exp.runs.preflight import asks_too_much, check_files
+from topr_exp.runs.preflight import check_files, describe_unsolvable_problems
 from topr_exp.runtime.terminal import warn
 from topr_exp.types import ConfigError
 
@@ -59,7 +59,8 @@ def warn_of_settings(configs: Sequence[Config]) -> None:
     for key in unread(configs[0]):
         if all(key in unread(config) for config in configs):
             warn(f"set and not read: {key}")
-    for line in dict.fromkeys(map(asks_too_much, configs)):
+    lines = map(describe_unsolvable_problems, configs)
+    for line in dict.fromkeys(lines):  # each once
         if line:
             warn(line)
 
@@ -108,7 +109,7 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     args = parse_arguments(arguments)
     overrides_by_key = {}
     for override in args.overrides:
-        if belongs_to_cluster(override):
+        if belongs_to_cluster(override):  # a new cluster=NAME replaces the cluster settings of the launch
             is_kept = not (changes_cluster and override.startswith("cluster"))
         else:
             is_kept = override.lstrip("+").startswith(RECOMPOSED_OVERRIDES)

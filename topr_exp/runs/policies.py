@@ -48,9 +48,9 @@ class Policies:
         if iteration > 1:
             self.reload()
         trained_folder = self.folder.model_of(iteration - 1) if iteration > 1 else None
-        base = find_folder(model.path)
-        name = str(base.resolve()) if base is not None else model.path
-        self.trained.add_adapter(model.lora, self.config.seed, base_path=name, trained_folder=trained_folder)
+        base_folder = find_folder(model.path)
+        base_path = str(base_folder.resolve()) if base_folder is not None else model.path
+        self.trained.add_adapter(model.lora, self.config.seed, base_path=base_path, trained_folder=trained_folder)
 
     def reference(self) -> Policy | None:
         """π_ref, where the loss has one."""
@@ -63,24 +63,30 @@ class Policies:
     def score(self, sources: Sequence[Completions], store: Store) -> tuple[list[Completions], Policy | None]:
         """Add the log-probabilities that the loss compares: log μ, log π_old and log π_ref, by columns.
 
-        Scores in the store are read from there. Returns π_ref too where the loss needs its whole distribution.
+        Scores in the store are read from there. Returns π_ref too; None unless the loss needs its whole distribution.
         """
         scored = []
         for source in sources:
-            mu_logp = self.mu_logp(source, store, is_last=source is sources[-1])
+            is_last = source is sources[-1]
+            mu_logp = self.mu_logp(source, store, is_last=is_last)
             scored.append(source.with_columns({"mu_logp": mu_logp}))
         if "old_logp" in self.needs:
             scored = self.add_column("old_logp", scored, self.trained, store, "scoring π_old")
         reference = self.reference()
         if reference is not None:
             scored = self.add_column("ref_logp", scored, reference, store, "scoring ref")
-        return scored, reference if "vocab_kl" in self.needs else None
+        kl_reference = reference if "vocab_kl" in self.needs else None
+        return scored, kl_reference
 
     def add_column(
         self, name: str, sources: Sequence[Completions], policy: Policy, store: Store, label: str
     ) -> list[Completions]:
         """Add the log-probabilities under a policy to each source, as the column `name`."""
-        return [source.with_columns({name: self.scored(policy, source, store, label)}) for source in sources]
+        extended_sources = []
+        for source in sources:
+            logp = self.logp_under(policy, source, store, label)
+            extended_sources.append(source.with_columns({name: logp}))
+        return extended_sources
 
     def mu_is_start(self, sources: Sequence[Completions]) -> bool:
         """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
@@ -100,13 +106,14 @@ class Policies:
             return completions.table["sampler_logp"]
         if config.mu_model is not None and is_last:
             mu_config = replace(config.model, path=config.mu_model, revision=None, lora=None)
-            return self.scored(self.load(mu_config), completions, store, "scoring μ")
+            return self.logp_under(self.load(mu_config), completions, store, "scoring μ")
         if config.mu == "scored" and completions.has("mu_logp"):
             return completions.table["mu_logp"]
-        return self.scored(self.trained, completions, store, "scoring μ")
+        return self.logp_under(self.trained, completions, store, "scoring μ")
 
-    def scored(self, policy: Policy, completions: Completions, store: Store, label: str) -> Any:
+    def logp_under(self, policy: Policy, completions: Completions, store: Store, label: str) -> Any:
         """The column of log-probabilities of all completions under a policy."""
-        logp, count = score_completions(policy, completions, store, self.config.optim.score_batch_size, label)
-        self.folder.add_across_ranks("tokens_scored", count)
+        batch_size = self.config.optim.score_batch_size
+        logp, tokens_scored = score_completions(policy, completions, store, batch_size, label)
+        self.folder.add_across_ranks("tokens_scored", tokens_scored)
         return logp

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from topr_exp.config.data import DataConfig
+from topr_exp.config.data import Columns, DataConfig
 from topr_exp.config.groups import PAIRS_PER_PROBLEM, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -135,7 +135,7 @@ def check_model(key: str, folder: Path, config: Config) -> None:
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 
 
-def asks_too_much(config: Config) -> str | None:
+def describe_unsolvable_problems(config: Config) -> str | None:
     """Return the warning for real problems to a shipped model; None for others."""
     path = config.model.path
     source = getattr(config.data, "source", "embedded")
@@ -163,24 +163,38 @@ def check_problems(config: Config) -> None:
     check_warm_up(config, problem_count)
     source = config.data.completions
     if source is not None and Path(source).exists():
-        problem_ids = frozenset(problem.id for problem in sets.train) if sets is not None else None
+        problem_ids = None
+        if sets is not None:
+            problem_ids = frozenset(problem.id for problem in sets.train)
         versions = tuple(map(file_version, source_files(source)))
-        reader = source, config.data.columns, config.data.skip_malformed
-        check_completions(reader, versions, problem_ids, graded=config.data.reward != "given")
+        check_completions(
+            source,
+            versions,
+            config.data.columns,
+            problem_ids,
+            skip_malformed=config.data.skip_malformed,
+            is_graded=config.data.reward != "given",
+        )
 
 
 @functools.lru_cache(maxsize=4)
 def check_completions(
-    reader: tuple[Any, ...], versions: tuple[FileVersion, ...], problem_ids: frozenset[str] | None, *, graded: bool
+    source: str,
+    versions: tuple[FileVersion, ...],
+    columns: Columns | None,
+    problem_ids: frozenset[str] | None,
+    *,
+    skip_malformed: bool,
+    is_graded: bool,
 ) -> None:
-    """Read every completion of a file once per version, to refuse malformed ones.
+    """Read every completion of a file, to refuse malformed ones; the cache does so once for each of its versions.
 
-    reader: arguments of RolloutReader. problem_ids: of the training problems; None if unknown.
+    problem_ids: of the training problems; None if unknown. is_graded: by the grader, and not by the file's rewards.
     """
-    source = reader[0]
-    for number, row in enumerate(RolloutReader(*reader), start=1):
+    reader = RolloutReader(source, columns, skip_malformed)
+    for number, row in enumerate(reader, start=1):
         where = f"data.completions={source}: completion {number}"
-        kind_of_prompt(where, row, problem_ids=problem_ids, is_graded=graded)
+        kind_of_prompt(where, row, problem_ids=problem_ids, is_graded=is_graded)
 
 
 def check_warm_up(config: Config, problem_count: int | None) -> None:
@@ -206,12 +220,16 @@ def possible_updates(config: Config, problem_count: int | None) -> list[int]:
     if compose.n_examples:
         example_limits.append(compose.n_examples)
     if problem_count and data.completions is None:
-        trains_on_pairs = unit_of(config.algo.needs) == "pairs"
         examples_per_problem = data.n
-        if trains_on_pairs:
+        if unit_of(config.algo.needs) == "pairs":
             examples_per_problem = PAIRS_PER_PROBLEM
-        example_limits.append(problem_count * examples_per_problem * (config.task.solutions or 1))
-    return [optim.epochs * -(-examples // optim.batch_size) for examples in example_limits]
+        solutions_per_problem = config.task.solutions or 1  # a verifier's problem is a solution
+        example_limits.append(problem_count * solutions_per_problem * examples_per_problem)
+    update_limits = []
+    for example_limit in example_limits:
+        updates_per_epoch = -(-example_limit // optim.batch_size)  # rounded up
+        update_limits.append(optim.epochs * updates_per_epoch)
+    return update_limits
 
 
 def problems_at_hand(data: DataConfig) -> ProblemSets | None:
@@ -243,8 +261,9 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
     refused = [index for index, outcome in enumerate(outcomes) if outcome.verdict != "correct"]
     if not refused:
         return sets
-    problem = problems[refused[0]]
-    solution = solutions[refused[0]]
+    first_index = refused[0]
+    problem = problems[first_index]
+    solution = solutions[first_index]
     line = (
         f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refused)} of {len(problems)} "
         f"problems; the first is {problem.id}, gold {problem.answer!r:.80}, tried as {solution!r:.120}"

@@ -21,7 +21,7 @@ PROGRAMS = ("topr_exp/__main__.py", "topr-exp")
 CONFIG_DIR_OPTIONS = ("-cd", "--config-dir")
 
 
-def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
+def describe_environment(seed: int, sampler_seed: int) -> dict[str, Any]:
     """Return versions, commit, hardware and seeds, so that a result can be traced."""
     import torch
 
@@ -54,13 +54,14 @@ def user_overrides(folder: Path) -> list[str]:
 
 def command_of(folder: Path, environment: dict[str, Any]) -> str:
     """Return a command that makes this run alone."""
-    program, *words = map(str, environment.get("command") or [""])
+    command = environment.get("command") or [""]
+    program, *words = map(str, command)
     if not (folder / LAUNCH).exists() and not program.endswith(PROGRAMS):
         return "topr_exp.run(...)  # from Python; the run's config.yaml has its settings"
     config_dir: list[str] = []
     for index, word in enumerate(words):
         if word in CONFIG_DIR_OPTIONS:
-            config_dir = words[index : index + 2]
+            config_dir = words[index : index + 2]  # the option and its value
             break
     return shlex.join(["python", "-m", "topr_exp", *config_dir, *user_overrides(folder)])
 

@@ -27,6 +27,14 @@ class UpdateKey(NamedTuple):
     step: int
 
 
+class EvaluationKey(NamedTuple):
+    """Weights and problems of an evaluation."""
+
+    iteration: int | None  # None: of a damaged record
+    step: int | None  # None: the end of the iteration
+    is_subset: bool  # a part of the test problems
+
+
 class Position(NamedTuple):
     """Progress of training: updates and samples."""
 
@@ -59,7 +67,9 @@ class Metrics:
     def append(self, record: dict[str, float]) -> None:
         """Add the record of an update; numbers that are not finite, which JSON lacks, become null."""
         check_guards(self.path)
-        line = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        line: Record = {}
+        for name, value in record.items():
+            line[name] = value if math.isfinite(value) else None
         with (
             disk_errors(f"write {self.path}"),
             open(self.path, "a", encoding="utf-8", opener=open_own_file) as file,
@@ -78,16 +88,17 @@ class Metrics:
         """Return the records of an iteration's updates."""
         return [record for key, record in self.updates().items() if key.iteration == iteration]
 
-    def missing(self) -> str:
+    def describe_missing(self) -> str:
         """Name the updates before the last ones whose records are lost; "" for none."""
         return describe_missing_updates(self.updates(), {})
 
     def updates(self) -> dict[UpdateKey, Record]:
         """Return the records by update."""
-        records = {}
-        for record in filter(is_update, read_lines(self.path)[0]):
-            records[update_key(record)] = record
-        return records
+        updates = {}
+        records, _ = read_lines(self.path)
+        for record in filter(is_update, records):
+            updates[update_key(record)] = record
+        return updates
 
 
 class Evaluations:
@@ -114,7 +125,8 @@ class Evaluations:
     @main_process_only
     def add(self, record: Record) -> None:
         """Write an evaluation, in the place of an earlier one of the same weights and problems if there is one."""
-        records = {evaluation_key(earlier_record): earlier_record for earlier_record in read_lines(self.path)[0]}
+        earlier_records, _ = read_lines(self.path)
+        records = {evaluation_key(earlier_record): earlier_record for earlier_record in earlier_records}
         records[evaluation_key(record)] = record  # a dict keeps the place: a resumed run must not change the order
         write_lines(self.path, records.values())
         if self._listener is not None:
@@ -122,11 +134,12 @@ class Evaluations:
 
     def count_missing(self, updates: Iterable[UpdateKey], every: int | None, iterations: int) -> int:
         """Count the evaluations that a run of these updates made and whose lines are lost."""
-        expected: set[tuple[Any, ...]] = {(iteration, None, False) for iteration in range(iterations + 1)}
+        expected = {EvaluationKey(iteration, None, is_subset=False) for iteration in range(iterations + 1)}
         for iteration, step in updates:
             if every is not None and step % every == 0:
-                expected.add((iteration, step, True))
-        recorded = {evaluation_key(record) for record in read_lines(self.path)[0]}
+                expected.add(EvaluationKey(iteration, step, is_subset=True))
+        records, _ = read_lines(self.path)
+        recorded = {evaluation_key(record) for record in records}
         return len(expected - recorded)
 
 
@@ -151,7 +164,8 @@ def describe_missing_updates(recorded: Collection[UpdateKey], ends: dict[int, in
                 names.append(f"{prefix}{step}")
     if not names:
         return ""
-    line = f"update{'s' * (len(names) > 1)} {', '.join(names[:MAX_NAMED_UPDATES])}"
+    noun = "update" if len(names) == 1 else "updates"
+    line = f"{noun} {', '.join(names[:MAX_NAMED_UPDATES])}"
     if len(names) > MAX_NAMED_UPDATES:
         line += f" and {len(names) - MAX_NAMED_UPDATES} more"
     return line
@@ -161,9 +175,8 @@ def update_key(record: Record) -> UpdateKey:
     return UpdateKey(record["iteration"], record["step"])
 
 
-def evaluation_key(record: Record) -> tuple[Any, ...]:
-    """Return iteration, update (None: the end of the iteration), and whether on a part of the test problems."""
-    return record.get("iteration"), record.get("step"), record.get("subset", False)
+def evaluation_key(record: Record) -> EvaluationKey:
+    return EvaluationKey(record.get("iteration"), record.get("step"), record.get("subset", False))
 
 
 def is_update(record: Record) -> bool:
@@ -194,7 +207,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     ends. Records without the numbers that this needs are left out; the later of two records of an update counts.
     """
     records: dict[UpdateKey, Record] = {}
-    ends: dict[int, Position] = {}
+    ends: dict[int, Position] = {}  # of iterations, counted from their own first update
     for record in filter(is_update, metrics):
         key = update_key(record)
         records[key] = record
@@ -220,16 +233,17 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
             update["virtual_time"] = sum(virtual_times.values())
         updates.append(update)
 
-    tests = []
+    placed_evaluations = []
     for record in evaluations:
         iteration = record["iteration"]
         start = starts[iteration]
         end = ends.get(iteration, Position(0, 0))
         steps = record.get("step", end.steps)
         samples = record.get("samples_seen", end.samples)
-        tests.append({**record, "optimizer_step": start.steps + steps, "samples_seen": start.samples + samples})
-    tests.sort(key=lambda record: (record["optimizer_step"], record["iteration"]))
-    return updates, tests
+        place = {"optimizer_step": start.steps + steps, "samples_seen": start.samples + samples}
+        placed_evaluations.append({**record, **place})
+    placed_evaluations.sort(key=lambda record: (record["optimizer_step"], record["iteration"]))
+    return updates, placed_evaluations
 
 
 def start_of_iteration(iteration: int, ends: dict[int, Position]) -> Position:

@@ -26,7 +26,8 @@ def report_reward_signs(training_set: TrainingSet, algo: Any, weight_key: str = 
     weight = training_set.weight_of_positives() if algo.uses_baseline else None
     if weight is not None:
         positive = 100 * training_set.description["positive_share"]
-        say(f"{'p̃':<12} {weight:.3g}: {positive:.3g} % positive, c = {training_set.baseline:g}")  # p̃: two characters
+        label = f"{'p̃':<12}"  # shown 11 wide: p̃ is two characters
+        say(f"{label} {weight:.3g}: {positive:.3g} % positive, c = {training_set.baseline:g}")
     advice = ""
     if algo.limits_by_reward_sign:
         advice = advise_sign(shares, algo.name)
@@ -39,21 +40,23 @@ def report_reward_signs(training_set: TrainingSet, algo: Any, weight_key: str = 
 def format_signs(shares: Mapping[str, Signs]) -> str:
     """Format the header's row of the shares by verdict, as `TrainingSet.signs` returns them."""
     parts = []
-    for verdict, (above, zero, below) in shares.items():
-        by_sign = {"> 0": above, "= 0": zero, "< 0": below}
-        texts = [f"{sign} {100 * share:.3g} %" for sign, share in by_sign.items() if share]
+    for verdict, signs in shares.items():
+        share_by_sign = {"> 0": signs.above, "= 0": signs.zero, "< 0": signs.below}
+        texts = [f"{sign} {100 * share:.3g} %" for sign, share in share_by_sign.items() if share]
         parts.append(f"{verdict}: {', '.join(texts)}")
     return f"{'R':<11} {'; '.join(parts)}"
 
 
 def advise_sign(shares: Mapping[str, Signs], algo_name: str) -> str:
     """Say what to set where a loss with limits by sign sees wrong answers with R ≥ 0; "" for none."""
-    above, zero, _ = shares.get("wrong", (0.0, 0.0, 0.0))
+    if "wrong" not in shares:
+        return ""
+    signs = shares["wrong"]
     effects = []
-    if above:
-        effects.append(f"{algo_name} makes {100 * above:.3g} % of the wrong answers likelier")
-    if zero:
-        effects.append(f"{algo_name} learns nothing from {100 * zero:.3g} % of the wrong answers")
+    if signs.above:
+        effects.append(f"{algo_name} makes {100 * signs.above:.3g} % of the wrong answers likelier")
+    if signs.zero:
+        effects.append(f"{algo_name} learns nothing from {100 * signs.zero:.3g} % of the wrong answers")
     if not effects:
         return ""
     remedy = "their R is not below 0; set data.reward=pm1, or baseline above the reward of wrong answers"

@@ -23,10 +23,10 @@ def lock_run_folder(folder: Path, name: str = CLAIM, participle: str = "run") ->
     with disk_errors(f"write in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         while True:
-            lock = locks.acquire(folder / name)
-            if isinstance(lock, locks.Lock):
-                return lock
-            owner = lock
+            lock_or_owner = locks.acquire(folder / name)
+            if isinstance(lock_or_owner, locks.Lock):
+                return lock_or_owner
+            owner = lock_or_owner
             if owner.is_on_this_host() or time.monotonic() > deadline:
                 raise TOPRError(
                     f"{folder} is being {participle} by process {owner}; wait for it, or stop it and start again"

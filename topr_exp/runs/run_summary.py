@@ -17,23 +17,32 @@ OPTIONAL_FIGURES = ("mean_reward", "asynchrony")
 
 
 def summarize_run(
-    folder: RunFolder, config: Config, base: dict[str, Any], final: dict[str, Any], problems: dict[str, Any]
+    folder: RunFolder,
+    config: Config,
+    base_figures: dict[str, Any],
+    final_figures: dict[str, Any],
+    problem_figures: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the run in numbers, on every process; shares lie between 0 and 1, seconds are this run's own work.
 
-    base, final: evaluations of the base and of the trained model. problems: numbers of those trained and tested on.
+    base_figures, final_figures: evaluations of the base and of the trained model. problem_figures: numbers of the
+    problems trained and tested on.
     """
     if not distributed.is_main_process():
-        return distributed.broadcast(dict[str, Any]())
-    name = f"iteration-{config.iterations}/{SUMMARY}"
-    training_set = folder.read(name, *REQUIRED_FIGURES)
+        return distributed.broadcast(dict[str, Any]())  # receives the main process's
+    file_name = f"iteration-{config.iterations}/{SUMMARY}"
+    training_set = folder.read(file_name, *REQUIRED_FIGURES)
     if not training_set:
-        raise TOPRError(f"{folder.path / name} is missing or damaged; remove model/ to train it again")
-    figures = [*REQUIRED_FIGURES, *(figure for figure in OPTIONAL_FIGURES if figure in training_set)]
-    summary = {
-        "base": base,
-        "final": final,
-        **({} if config.checkpoint.save_model else {"model_saved": False}),
+        raise TOPRError(f"{folder.path / file_name} is missing or damaged; remove model/ to train it again")
+    training_figures = {name: training_set[name] for name in REQUIRED_FIGURES}
+    for name in OPTIONAL_FIGURES:
+        if name in training_set:
+            training_figures[name] = training_set[name]
+    notes = [training_set.get("note"), *folder.lost_records()]
+    summary: dict[str, Any] = {"base": base_figures, "final": final_figures}
+    if not config.checkpoint.save_model:
+        summary["model_saved"] = False
+    summary |= {
         "algo": config.algo.name,
         "data": config.data.name,
         "source": config.data.source_name,
@@ -41,11 +50,11 @@ def summarize_run(
         "task": config.task.name,
         "seed": config.seed,
         "sampler_seed": config.sampler.seed,
-        **{figure: training_set[figure] for figure in figures},
-        **problems,
+        **training_figures,
+        **problem_figures,
         "truncated_share": training_set.get("truncated_share"),
         "grader_timeouts": training_set.get("grader_timeouts", 0),
-        "note": "; ".join(filter(None, [training_set.get("note"), *folder.lost()])) or None,
+        "note": "; ".join(filter(None, notes)) or None,
         "sampler_mismatch": training_set.get("sampler_mismatch"),
         "seconds": {stage: round(seconds, 3) for stage, seconds in folder.timer.seconds.items()},
         "tokens": count_tokens(folder, config),

@@ -14,7 +14,7 @@ class StageTimer:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self.stage = ""
-        self._counted_until = time.monotonic()
+        self._added_until = time.monotonic()
 
     def add_earlier_attempts(self, seconds: Mapping[str, float]) -> None:
         """Start from the seconds that earlier attempts took."""
@@ -24,22 +24,22 @@ class StageTimer:
         """Time a stage from now on."""
         assert stage in STAGES, stage
         self.stage = stage
-        self._counted_until = time.monotonic()
+        self._added_until = time.monotonic()
 
-    def count(self) -> None:
-        """Add the time since the last call to the stage at work."""
+    def add_elapsed(self) -> None:
+        """Add the seconds since they were last added to those of the stage at work."""
         time_now = time.monotonic()
-        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + time_now - self._counted_until
-        self._counted_until = time_now
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + time_now - self._added_until
+        self._added_until = time_now
 
     @contextmanager
     def nested(self, stage: str) -> Iterator[None]:
         """Time the block as another stage."""
-        self.count()
+        self.add_elapsed()
         outer_stage = self.stage
         self.stage = stage
         try:
             yield
         finally:
-            self.count()
+            self.add_elapsed()
             self.stage = outer_stage

@@ -96,8 +96,8 @@ class VerificationTask(Task):
 
 def load_task(config: Config, *, test_only: bool = False) -> Task:
     """Load the problems of the task that the settings name."""
-    kind = VerificationTask if config.task.verifies else Task
-    return kind(config, test_only=test_only)
+    task_class = VerificationTask if config.task.verifies else Task
+    return task_class(config, test_only=test_only)
 
 
 # ---- the problems that a run trains on
@@ -108,25 +108,25 @@ class TrainedOn:
     """The problems that a run trains on."""
 
     count: int
-    of_data: int  # training problems of the data set among them
-    text: str
+    data_set_count: int  # of the data set's training problems among them
+    text: str  # the counts, for the user
 
 
-def trained_on(
+def count_trained_on(
     config: Config, train: Sequence[Problem], fitting: Sequence[Problem], imported: Completions | None
 ) -> TrainedOn:
-    """Count the problems to sample for (of train, if prompts fit), and the problems of imported completions."""
+    """Count the problems to sample for (of train, those whose prompts fit) and those of imported completions."""
     data_questions = {full_question(problem, config.data) for problem in train}
     questions = set()
     if imported is None or config.compose.mix is not None:
         questions = {full_question(problem, config.data) for problem in fitting}
     if imported is not None:
         questions |= {full_question(problem, config.data) for problem in imported.problems}
-    of_data = len(questions & data_questions)
-    of_log = len(questions - data_questions)
+    data_set_count = len(questions & data_questions)
+    log_count = len(questions - data_questions)
     descriptions = []
-    if of_data:
-        descriptions.append(f"{of_data} {config.task.question_kind}{config.data.described}")
-    if of_log:
-        descriptions.append(f"{of_log} problems that {config.data.completions} brought")
-    return TrainedOn(of_data + of_log, of_data, ", ".join(descriptions))
+    if data_set_count:
+        descriptions.append(f"{data_set_count} {config.task.question_kind}{config.data.described}")
+    if log_count:
+        descriptions.append(f"{log_count} problems that {config.data.completions} brought")
+    return TrainedOn(data_set_count + log_count, data_set_count, ", ".join(descriptions))

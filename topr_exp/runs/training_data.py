@@ -45,7 +45,7 @@ def save_training_set(
     sources: sampled completions, imported ones, or both in this order. mismatch: of μ and the sampler.
     """
     tables: dict[str, Any] = {"store": str(store)}
-    for prefix, source in zip(("", "imported_"), sources, strict=False):
+    for prefix, source in zip(("", "imported_"), sources, strict=False):  # imported ones alone have no prefix
         assert source.stored is not None, "offline, completions lie in the store"
         tables[f"{prefix}rollouts"] = source.stored.rollouts
         tables[f"{prefix}verdicts"] = source.stored.verdicts
@@ -59,8 +59,9 @@ def save_training_set(
     with disk_errors(f"write in {folder}"):
         folder.mkdir(exist_ok=True)
         write_row_numbers(folder / EXAMPLES, training_set.examples)
-        if sources[-1].has("row"):
-            write_row_numbers(folder / IMPORTED, sources[-1].table["row"].to_numpy())
+        last_source = sources[-1]
+        if last_source.has("row"):  # it is imported
+            write_row_numbers(folder / IMPORTED, last_source.table["row"].to_numpy())
     write_json(folder / "sources.json", tables)
     write_json(folder / SUMMARY, summary)
 
@@ -86,20 +87,21 @@ def read_row_numbers(path: Path) -> NDArray[np.integer]:
 
 @main_process_only
 def save_rounds(
-    folder: Path, records: list[Record], *, trained: int, tokens_sampled: int, baseline: float, mismatch: Any
+    folder: Path, records: list[Record], *, n_train: int, tokens_sampled: int, baseline: float, mismatch: Any
 ) -> None:
     """Save a summary of the training data of an iteration with rounds into its folder.
 
-    records: of its updates. trained: completions. tokens_sampled: by all attempts. mismatch: settings of the sampler's.
+    records: of its updates. n_train: completions trained on. tokens_sampled: by all attempts. mismatch: settings of the
+    sampler's deliberate one.
     """
     summary = {
         **mean_over_samples(records),
         **sum_over_rounds(records),
-        "n_train": trained,
+        "n_train": n_train,
         "baseline": baseline,
         "effective_positive": None,
     }
-    summary["note"] = no_positives(summary["positive_share"], trained)
+    summary["note"] = no_positives(summary["positive_share"], n_train)
     summary["tokens_sampled"] = tokens_sampled
     truncated_shares = [*values_by_round(records, "sampled_truncated").values()]  # of fresh completions
     summary["truncated_share"] = float(np.mean(truncated_shares)) if truncated_shares else None

@@ -11,40 +11,43 @@ from topr_exp.sampling.cut_off import warn_of_sampled
 class TrainingReport:
     """Reports the rewards of each training set (in rounds: of the first), and warns once of cut-off completions.
 
-    loss: of the run. can_solve_for_baseline: p̃ can be set instead of c. token_limit: sampler.max_new_tokens; None
+    algo: of the run. can_solve_for_baseline: p̃ can be set instead of c. token_limit: sampler.max_new_tokens; None
     where nothing is sampled, since a log is reported when it is read. drops_truncated: compose.drop_truncated.
     """
 
     def __init__(
         self,
-        loss: Any,
+        algo: Any,
         *,
         in_rounds: bool,
         can_solve_for_baseline: bool,
         token_limit: int | None,
         drops_truncated: bool,
     ) -> None:
-        self.loss = loss
+        self.algo = algo
         self.in_rounds = in_rounds
-        self.weighting_key = "effective_positive" if can_solve_for_baseline else "baseline"
+        self.weight_key = "effective_positive" if can_solve_for_baseline else "baseline"
         self.token_limit = token_limit
         self.drops_truncated = drops_truncated
-        self.signs_reported = self.cut_off_reported = False
+        self.has_reported_signs = False
+        self.has_warned_of_cut_off = False
 
     def describe(self, training_set: TrainingSet) -> None:
-        if not (self.in_rounds and self.signs_reported):
-            report_reward_signs(training_set, self.loss, self.weighting_key)
-            self.signs_reported = True
-        if self.token_limit is not None and not self.cut_off_reported:
-            self.cut_off_reported = self.warn_of_cut_off(training_set, self.token_limit)
+        """Print the lines on a training set that are due."""
+        if not (self.in_rounds and self.has_reported_signs):
+            report_reward_signs(training_set, self.algo, self.weight_key)
+            self.has_reported_signs = True
+        if self.token_limit is not None and not self.has_warned_of_cut_off:
+            self.has_warned_of_cut_off = self.warn_of_cut_off(training_set, self.token_limit)
         note = training_set.description["note"]
         if note and not self.in_rounds:
             warn(note)
 
     def warn_of_cut_off(self, training_set: TrainingSet, token_limit: int) -> bool:
+        """Warn where many sampled completions were cut off; returns whether it did."""
         completions = training_set.completions
         is_truncated = completions.is_truncated
         if completions.is_imported is not None:
             is_truncated = is_truncated[~completions.is_imported]
-        dropped = None if self.in_rounds else self.drops_truncated
+        dropped = None if self.in_rounds else self.drops_truncated  # rounds can't leave them out
         return warn_of_sampled(is_truncated, token_limit, dropped=dropped)

@@ -51,7 +51,7 @@ class Tracker:
         self._writer: Writer | None = None
         self._exit_code = 0
         self._preempted = False
-        self._given_up = False
+        self._has_given_up = False
 
     def __enter__(self) -> "Tracker":
         if distributed.is_main_process() and self.name != "none" and not self._folder.done:
@@ -81,8 +81,8 @@ class Tracker:
 
     def _give_up(self, reason: str) -> None:
         """Warn once."""
-        if not self._given_up:
-            self._given_up = True
+        if not self._has_given_up:
+            self._has_given_up = True
             self._warn(reason)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -91,7 +91,8 @@ class Tracker:
         self._exit_code = int(error is not None)
         self._preempted = isinstance(error, (Interrupted, KeyboardInterrupt))
         self._queue.put(None)
-        self._wait(STOP_SECONDS if error is not None else FINISH_SECONDS)
+        limit = STOP_SECONDS if error is not None else FINISH_SECONDS
+        self._wait(limit)
         if self._writer.location:
             say(self._writer.location)
 
@@ -127,10 +128,10 @@ def send_finished(tracking: TrackingConfig, folder: Path) -> str:
     return writer.location
 
 
-def make_writer(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> Writer:
+def make_writer(tracking: TrackingConfig, folder: Path, warn_user: Callable[[str], None]) -> Writer:
     """Return the writer of `tracking.name`."""
-    kind = TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter
-    return kind(tracking, folder, warn)
+    writer_class = TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter
+    return writer_class(tracking, folder, warn_user)
 
 
 def read_records(folder: Path) -> Records:
@@ -143,4 +144,4 @@ def read_records(folder: Path) -> Records:
 def describe_error(error: BaseException) -> str:
     """Format an error in one line, with its kind."""
     text = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
-    return f"{type(error).__name__}: {text}".rstrip(": ")
+    return f"{type(error).__name__}: {text}".rstrip(": ")  # the class alone, for an error without a text

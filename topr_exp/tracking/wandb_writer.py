@@ -45,7 +45,7 @@ class WandbWriter(Writer):
         elif self._run.url:
             self.location = f"W&B: {self._run.url}"
         if self._run.resumed:
-            self.last_step = int(self._run.step) - 1
+            self.last_step = int(self._run.step) - 1  # the client counts on to the next one
         for section in SECTIONS:
             self._run.define_metric(f"{section}/*", step_metric="optimizer_step")
 

@@ -77,7 +77,7 @@ def run_command(options: argparse.Namespace) -> int:
 def build_workspace(entity: str, project: str, group: str | None) -> Any:
     """Return the workspace: learning curves, the effective proportion, ratio statistics, invalid answers, the runs."""
     import wandb_workspaces.reports.v2 as panels
-    import wandb_workspaces.workspaces as ws
+    import wandb_workspaces.workspaces as workspaces
 
     def curve(title: str, metric: str) -> Any:
         """Return a panel of a metric's curves, the runs of each algorithm as their mean with its standard error."""
@@ -89,25 +89,26 @@ def build_workspace(entity: str, project: str, group: str | None) -> Any:
     sections = []
     for name, metric_by_title in CURVES.items():
         curves = [curve(title, metric) for title, metric in metric_by_title.items()]
-        sections.append(ws.Section(name=name, panels=curves, is_open=True))
+        sections.append(workspaces.Section(name=name, panels=curves, is_open=True))
     scatter_plot = panels.ScatterPlot(
         title="Final pass@1 against p̃ (colour: p)",
         x=panels.SummaryMetric("effective_positive"),
         y=panels.SummaryMetric("final/pass_at_1"),
         z=panels.SummaryMetric("positive_share"),
     )
-    sections.append(ws.Section(name="Effective proportion of positives", panels=[scatter_plot], is_open=True))
+    sections.append(workspaces.Section(name="Effective proportion of positives", panels=[scatter_plot], is_open=True))
     run_panels = [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]
-    sections.append(ws.Section(name="Runs", panels=run_panels, is_open=True))
-    return ws.Workspace(
+    sections.append(workspaces.Section(name="Runs", panels=run_panels, is_open=True))
+    filters = [workspaces.Metric("group") == group] if group else []
+    return workspaces.Workspace(
         entity=entity,
         project=project,
         name=f"topr_exp: {group or 'comparison'}",
         sections=sections,
-        settings=ws.WorkspaceSettings(x_axis=STEPS, max_runs=100),
-        runset_settings=ws.RunsetSettings(
-            filters=[ws.Metric("group") == group] if group else [],
-            order=[ws.Ordering(ws.Summary("final/pass_at_1"), ascending=False)],
+        settings=workspaces.WorkspaceSettings(x_axis=STEPS, max_runs=100),
+        runset_settings=workspaces.RunsetSettings(
+            filters=filters,
+            order=[workspaces.Ordering(workspaces.Summary("final/pass_at_1"), ascending=False)],
             pinned_columns=[f"summary:{name}" for name in COLUMNS],
         ),
     )

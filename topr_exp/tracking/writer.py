@@ -39,7 +39,7 @@ class Writer(ABC):
         self.warn = warn
         self.location = ""  # a line for the user: where to find the run
         self.last_step = -1  # that the tracker has
-        self._last_updates: dict[int, Record] = {}  # by iteration
+        self._last_updates: dict[int, Record] = {}  # by iteration, whose end `on_one_axis` needs
         self._has_curve = False  # of evaluations on a part of the test set, which come before those on all of it
 
     @abstractmethod
@@ -65,10 +65,10 @@ class Writer(ABC):
 
         Steps are unique and follow from the updates done, so that the tracker's last step says what it has.
         """
-        updates, tests = on_one_axis([*self._last_updates.values(), *metrics], evaluations)
-        self._has_curve |= any(record.get("subset") for record in tests)
+        updates, placed_evaluations = on_one_axis([*self._last_updates.values(), *metrics], evaluations)
+        self._has_curve |= any(record.get("subset") for record in placed_evaluations)
         points = [Point(STEPS_PER_UPDATE * record["optimizer_step"], "train", record) for record in updates]
-        points += [self._evaluation_point(record) for record in tests]
+        points += [self._evaluation_point(record) for record in placed_evaluations]
         for point in sorted(points, key=lambda point: point.step):
             if point.step > self.last_step:
                 self.log(point)
@@ -80,7 +80,8 @@ class Writer(ABC):
         first_step = STEPS_PER_UPDATE * record["optimizer_step"]
         if record.get("subset"):
             return Point(first_step + 1, "eval", record)
-        return Point(first_step + 2, "whole" if self._has_curve else "eval", record)
+        kind: Kind = "whole" if self._has_curve else "eval"
+        return Point(first_step + 2, kind, record)
 
 
 def chart_values(kind: Kind, record: Record) -> dict[str, float]:
@@ -88,14 +89,16 @@ def chart_values(kind: Kind, record: Record) -> dict[str, float]:
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     values = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
     numbers = dict(record)
-    for curve in ("pass@k", "maj@k"):
-        for k, point in record.get(curve, {}).items():
-            numbers[f"{curve[:-1]}{k}"] = point["value"]
+    for curve in ("pass@k", "maj@k"):  # with the points pass@1, pass@2, ...
+        for k, figure in record.get(curve, {}).items():
+            numbers[f"{curve.removesuffix('k')}{k}"] = figure["value"]
     for name, value in numbers.items():
         if as_number(value) is None or name.endswith("_se") or name in (*AXES, "maj@1"):
             continue
-        is_charted = name in CHARTS[kind] or (kind == "eval" and name in record and name.startswith("maj@"))
-        values[f"{kind}/{name}" if is_charted else f"rest/{kind}_{name}"] = value
+        is_majority = name in record and name.startswith("maj@")  # and no point of the curve
+        is_charted = name in CHARTS[kind] or (kind == "eval" and is_majority)
+        chart = f"{kind}/{name}" if is_charted else f"rest/{kind}_{name}"
+        values[chart] = value
     return {tracker_name(name): value for name, value in values.items()}
 
 
