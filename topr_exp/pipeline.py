@@ -352,7 +352,7 @@ def train_in_rounds(
     session.sampler.close()  # the next engine has to fit into the memory that a reference and training leave free
     with folder.stage("training"), open_grader(config.grading) as grader:
         reference = policies.reference()
-        kl_reference = reference if "vocab_kl" in config.algo.needs else None  # others need its log π_ref alone
+        kl_reference = reference if "vocab_kl" in config.algo.needs else None  # other losses need log π_ref alone
         trainer = open_trainer(session, policies, kl_reference, iteration)
         collector = Collector(
             trainer,

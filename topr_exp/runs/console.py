@@ -45,7 +45,7 @@ def format_header(
     model = config.model
     schedule = config.schedule
     task = describe_group(config.task, "task.") if config.task.verifies else ""
-    shipped_model = f"of {model.settings_of}" if model.settings_of is not None else ""
+    settings_origin = f"of {model.settings_of}" if model.settings_of is not None else ""
     sampling = f"{describe_group(config.sampler, 'sampler.')}{slow_sampler(config)}"
     rounds = list_settings(schedule) if schedule.in_rounds else ""
     iterations = str(config.iterations) if config.iterations > 1 else ""
@@ -56,7 +56,7 @@ def format_header(
         "trained on": trained_on.text + count_left_out(sets.train_report, train),
         "tested on": describe_test(config, test) + count_left_out(sets.test_report, test),
         "model": describe_model(config, policy),
-        "settings": shipped_model,
+        "settings": settings_origin,
         "precision": slow_precision(policy.device.type, policy.precision),
         "sampling": f"{sampling}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": describe_group(config.compose, "compose."),
