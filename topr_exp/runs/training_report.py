@@ -11,20 +11,20 @@ from topr_exp.sampling.cut_off import warn_of_sampled
 class TrainingReport:
     """Reports the rewards of each training set (in rounds: of the first), and warns once of cut-off completions.
 
-    algo: of the run. can_solve_for_baseline: p̃ can be set instead of c. token_limit: sampler.max_new_tokens; None
+    loss: of the run. can_solve_for_baseline: p̃ can be set instead of c. token_limit: sampler.max_new_tokens; None
     where nothing is sampled, since a log is reported when it is read. drops_truncated: compose.drop_truncated.
     """
 
     def __init__(
         self,
-        algo: Any,
+        loss: Any,
         *,
         in_rounds: bool,
         can_solve_for_baseline: bool,
         token_limit: int | None,
         drops_truncated: bool,
     ) -> None:
-        self.algo = algo
+        self.loss = loss
         self.in_rounds = in_rounds
         self.weight_key = "effective_positive" if can_solve_for_baseline else "baseline"
         self.token_limit = token_limit
@@ -35,7 +35,7 @@ class TrainingReport:
     def describe(self, training_set: TrainingSet) -> None:
         """Print the lines on a training set that are due."""
         if not (self.in_rounds and self.has_reported_signs):
-            report_reward_signs(training_set, self.algo, self.weight_key)
+            report_reward_signs(training_set, self.loss, self.weight_key)
             self.has_reported_signs = True
         if self.token_limit is not None and not self.has_warned_of_cut_off:
             self.has_warned_of_cut_off = self.warn_of_cut_off(training_set, self.token_limit)
