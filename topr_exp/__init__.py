@@ -55,9 +55,10 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    module = next((module for module, names in MODULES.items() if name in names), "api")
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return globals()[name]
+    module_name = next((module for module, names in MODULES.items() if name in names), "api")
+    value = getattr(importlib.import_module(f"{__name__}.{module_name}"), name)
+    globals()[name] = value  # the next time Python does not ask here
+    return value
 
 
 def prepare_command() -> None:
@@ -90,7 +91,9 @@ def import_own(module: str, *, runs_here: bool = True) -> ModuleType:
     if is_users and runs_here and imported.__file__ is not None:
         with open(imported.__file__, "rb") as file:
             content = file.read()
-        if vars(imported.__spec__).setdefault("content", content) != content:  # a reloaded module has another spec
+        # The content at the first import stays with the module's spec, of which a reloaded module has another.
+        imported_content = vars(imported.__spec__).setdefault("content", content)
+        if imported_content != content:
             raise ImportError(f"{imported.__file__} has changed since this process imported it; start a new one")
     return imported
 

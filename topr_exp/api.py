@@ -144,18 +144,23 @@ def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["tra
     sources, fault = read_run_file(folder / "sources.json")
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
-    kinds = [kind for kind in ("", "imported_") if {f"{kind}rollouts", f"{kind}verdicts"} <= sources.keys()]
+    prefixes = []
+    for prefix in ("", "imported_"):
+        if {f"{prefix}rollouts", f"{prefix}verdicts"} <= sources.keys():
+            prefixes.append(prefix)
     frames = []
-    for kind in kinds:
+    for prefix in prefixes:
         # A table's name, then for imported completions how the file was read.
-        rollouts_name, verdicts_name = (sources[f"{kind}{table}"].split(" ")[0] for table in ("rollouts", "verdicts"))
+        rollouts_name = sources[f"{prefix}rollouts"].split(" ")[0]
+        verdicts_name = sources[f"{prefix}verdicts"].split(" ")[0]
         store = find_store(Path(run), rollouts_name, sources["store"])
         rollouts = store.open(store.root / rollouts_name).read()
-        if kind == kinds[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
+        if prefix == prefixes[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
             rollouts = rollouts.take(read_row_numbers(folder / IMPORTED))
         frames.append(join_columns(rollouts, store.open(store.root / verdicts_name).read()))
     frame = pd.concat(frames, ignore_index=True)
-    rows, counts = np.unique(read_row_numbers(folder / EXAMPLES), return_counts=True)
+    examples = read_row_numbers(folder / EXAMPLES)  # a row's number once for each time that it is trained on
+    rows, counts = np.unique(examples, return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
     return frame
 
@@ -166,13 +171,18 @@ def read_tested_completions(run: Path) -> pd.DataFrame:
     final = summary.get("final") or {}
     if not {"rollouts", "verdicts"} <= final.keys():
         raise TOPRError(f"{run / 'summary.json'}: {fault or 'names no completions of a test'}")
-    rollouts_name, verdicts_name = (f"{table}/{Path(final[table]).name}" for table in ("rollouts", "verdicts"))
-    store = find_store(run, rollouts_name, Path(final["rollouts"]).parent.parent)
+    recorded_path = Path(final["rollouts"])  # STORE/rollouts/NAME
+    rollouts_name = f"rollouts/{recorded_path.name}"
+    verdicts_name = f"verdicts/{Path(final['verdicts']).name}"
+    store = find_store(run, rollouts_name, recorded_path.parent.parent)
     return join_columns(store.open(store.root / rollouts_name).read(), store.open(store.root / verdicts_name).read())
 
 
 def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
-    """The store that holds a table of a run, wherever both are now: in the run, beside its sweep, or where it was."""
+    """The store that holds a table of a run, wherever both are now: in the run, beside its sweep, or where it was.
+
+    table: its path in the store. recorded_path: of the store when the run wrote it.
+    """
     home = run.resolve()
     for path in (home / "store", home.parent.parent / "store"):
         if (path / table).is_dir():
@@ -218,7 +228,7 @@ def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
     """
     check_machine(job.config for job in jobs)
     check_sweep(list(jobs))
-    return launch(Plan(list(jobs), True), list(words), reports=False)
+    return launch(Plan(list(jobs), sweep=True), list(words), reports=False)
 
 
 # ---- settings, weights and prompts of a run
@@ -249,7 +259,8 @@ def load_policy(config: Config, run: str | Path | None = None, *, reference: boo
 
     if reference:
         return load_weights(config.reference, config.cluster.device)
-    return load_weights(config.model, config.cluster.device, Path(run) / "model" if run is not None else None)
+    weights_folder = Path(run) / "model" if run is not None else None
+    return load_weights(config.model, config.cluster.device, weights_folder)
 
 
 def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"] = "train") -> list[NDArray[np.int32]]:

@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("topr_exp.compare", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     reference = "reference: a group's name, or a setting's value (default: the first group)"
+    # p~ is easier to type than p̃.
     parser.add_argument("--against", type=lambda text: text.replace("p~", "p̃"), metavar="GROUP", help=reference)
     parser.add_argument("--figure", choices=FIGURES, default="pass@1", help="default: %(default)s")
     return exit_status(partial(print_comparison, parser.parse_args(arguments)))
@@ -44,9 +45,9 @@ def print_comparison(options: argparse.Namespace) -> int:
     compared = compare(options.folders, options.against, options.figure)
     reference = options.against or next(iter(compared.groups))
     rows = comparison_rows(compared.groups, compared.differences, reference=reference, name=compared.figure)
-    lines = [list(rows[0])]
-    lines += [list(row.values()) for row in rows]
-    print("\n".join(align_columns(lines)))
+    titles = list(rows[0])
+    cells = [list(row.values()) for row in rows]
+    print("\n".join(align_columns([titles, *cells])))
     print("[ ]: 95 % each; differences are paired by seed and test problem", *compared.remarks, sep="\n")
     return 0
 
@@ -57,8 +58,8 @@ class Compared:
 
     figure: str
     groups: Groups
-    references: dict[str, str | None]
-    differences: dict[str, Interval | str]  # or the reason for having none
+    references: dict[str, str | None]  # label -> label
+    differences: dict[str, Interval | str]  # or the reason for having none; a group that is its own reference is absent
     remarks: list[str]  # which group is above the others, and what else differs between them
 
     def frame(self) -> DataFrame:
@@ -66,12 +67,12 @@ class Compared:
         rows = []
         for label, runs in self.groups.items():
             to_reference = self.differences.get(label)
-            is_compared = isinstance(to_reference, Interval)
+            interval = to_reference if isinstance(to_reference, Interval) else None
             row: dict[str, Any] = {"group": label, "runs": len(runs)}
             row |= interval_columns(f"final_{self.figure}", estimate(runs, self.figure))
             row["against"] = self.references[label] if to_reference is not None else None
-            row |= interval_columns("difference", to_reference if isinstance(to_reference, Interval) else None)
-            row["not_compared"] = None if is_compared else to_reference
+            row |= interval_columns("difference", interval)
+            row["not_compared"] = to_reference if interval is None else None
             rows.append(row)
         frame = DataFrame(rows).set_index("group")
         frame.attrs["remarks"] = self.remarks
@@ -89,18 +90,18 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     for run in runs:
         for fault in run.changed:
             warn(f"{run.name}, changed since it finished: {fault}")
-    name = figure if figure != "maj" else headlines(runs)[-1]
+    name = figure if figure != "maj" else headlines(runs)[-1]  # maj@K, where a run has one
     if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
         raise TOPRError(f"no finished run there has {figure} ({plural(len(all_runs), 'run')})")
     comparison = group_runs(runs)
     for repeat, counted in comparison.repeats.items():
         warn(f"{repeat} has the settings and seeds of {counted}: counted once")
-    settings = {}
+    values_by_label = {}
     for label, members in comparison.groups.items():
-        settings[label] = tuple(setting_text(key, members[0]) for key in comparison.keys)
-    reference_of = references(settings, against)
+        values_by_label[label] = tuple(setting_text(key, members[0]) for key in comparison.keys)
+    reference_of = references(values_by_label, against)
     remarks = []
-    if name != "invalid" and len(settings) > 1:
+    if name != "invalid" and len(comparison.groups) > 1:
         remarks.append(standing(comparison.groups, name))
     if comparison.confounded:
         remarks.append(f"also differs: {comparison.confounded}")
@@ -108,26 +109,29 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     return Compared(name, comparison.groups, reference_of, to_reference, remarks)
 
 
-def references(groups: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
+def references(values_by_label: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
     """Map each group to its reference: one group for all, or the group that has the value `against` and is equal else.
 
-    groups: name -> the values that tell it apart. None: no such group. ConfigError where `against` is neither.
+    values_by_label: the values that tell a group from the others, in the order of their keys. None: no such group.
+    ConfigError where `against` is neither.
     """
-    if against is None or against in groups:
-        return dict.fromkeys(groups, against or next(iter(groups)))
+    if against is None or against in values_by_label:
+        return dict.fromkeys(values_by_label, against or next(iter(values_by_label)))
     positions: set[int] = set()
-    values: dict[str, None] = {}  # in the order of the groups
-    for group in groups.values():
-        positions |= {position for position, value in enumerate(group) if value == against}
-        if len(group) > 1:
-            values |= dict.fromkeys(group)
+    known_values: dict[str, None] = {}  # in the order of the groups
+    for values in values_by_label.values():
+        positions |= {position for position, value in enumerate(values) if value == against}
+        if len(values) > 1:
+            known_values |= dict.fromkeys(values)
     if len(positions) != 1:
-        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join([*groups, *values])}")
+        allowed = "; ".join([*values_by_label, *known_values])
+        raise ConfigError(f"--against {against}: no such group; allowed: {allowed}")
     (position,) = positions
-    label_of = {group: label for label, group in groups.items()}
+    label_of = {values: label for label, values in values_by_label.items()}
     reference_of = {}
-    for label, group in groups.items():
-        reference_of[label] = label_of.get((*group[:position], against, *group[position + 1 :]))
+    for label, values in values_by_label.items():
+        reference_values = (*values[:position], against, *values[position + 1 :])
+        reference_of[label] = label_of.get(reference_values)
     return reference_of
 
 

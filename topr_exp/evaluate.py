@@ -28,30 +28,31 @@ from topr_exp.runtime.json_files import write_json
 from topr_exp.runtime.machine import slow_precision
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say
-from topr_exp.schema import NOT_IDENTITY, hashed, literal, safe, show
+from topr_exp.schema import NOT_IDENTITY, literal, name_with_hash, safe_name, show
 from topr_exp.types import VERDICTS, ConfigError
 
-ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
-DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
-READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-# Taken from the settings beside a model, with those of `data` that the package's sources have: what decides the
-# question, and where an engine computes. Whoever packed the folder wrote them, so none names code or an interpreter.
-TAKEN = {
+ENGINE_KEYS = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
+DECIDING_GROUPS = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
+READ_KEYS = (*DECIDING_GROUPS, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
+# By group, taken from the settings beside a model, with those of `data` that the package's sources have: what decides
+# the question, and where an engine computes. Whoever packed the folder wrote them; none names code or an interpreter.
+TAKEN_KEYS = {
     "model": {"name", "dtype", "attention", "lora"},
     "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
-        "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
+        "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard",
+        *ENGINE_KEYS - {"python"},
     },
 }  # fmt: skip
-GIVEN = ("reward", "given")
-OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
-# What the package has; others are a user's code.
-PACKAGE = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler._target_": ()}
-NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
+LOGGED_REWARD = ("reward", "given")  # of data: rewards from a log, which an evaluation does not read
+LOG_KEYS = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
+# The values that name the package's own code; any other names a user's.
+PACKAGE_VALUES = {"data.grader": (None, *GRADERS), "data._target_": tuple(SOURCES.values()), "sampler._target_": ()}
+COMMAND_LINE_KEYS = ("model.trust_remote_code", "sampler.python")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = CommandParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your folder of YAMLs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
@@ -74,22 +75,23 @@ def work(parser: ArgumentParser, words: list[str]) -> int:
 
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
-    command_line = given_settings(args)
-    args.overrides += [] if "name" in command_line else ["name=evaluations"]
+    command_line = parse_overrides(args)
+    if "name" not in command_line:
+        args.overrides.append("name=evaluations")
     composer = Composer(args)
-    run = dict[str, Any]()
+    run_settings: dict[str, Any] = {}
     model = composer.other_model(composer.fixed())
     if model is not None and model.folder is not None:
-        run = settings_beside(model.folder.resolve())
-        data = run.get("data", {}).get("name")
+        run_settings = settings_beside(model.folder.resolve())
+        data = run_settings.get("data", {}).get("name")
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
     jobs = list(composer.jobs(composer.base()))
     if len(jobs) > 1:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
-    ((_, composed),) = jobs
-    if run:
-        ask_as(run, composed, command_line)
+    _, composed = jobs[0]
+    if run_settings:
+        ask_as(run_settings, composed, command_line)
     elif model is not None:
         say(f"settings of {model.described}")
     if model is not None and model.folder is not None:
@@ -99,13 +101,15 @@ def settings(args: Namespace) -> Config:
     return config
 
 
-def given_settings(args: Namespace) -> dict[str, str]:
+def parse_overrides(args: Namespace) -> dict[str, str]:
+    """The overrides of the command line as text by key; ConfigError for one that is not read, repeated or missing."""
     command_line: dict[str, str] = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
-        read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")
-        if not read and text != "cluster=local":
-            raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
+        group = key.split(".", 1)[0]
+        is_read = (key in READ_KEYS or group in READ_KEYS) and not key.startswith("sampler.mismatch")
+        if not is_read and text != "cluster=local":
+            raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ_KEYS)}")
         if key in command_line:
             raise ConfigError(f"{key}={command_line[key]} and {text}: {key} is given twice; give it once")
         command_line[key] = value
@@ -120,53 +124,67 @@ def settings_beside(weights: Path) -> dict[str, Any]:
         stored, fault = read_run_file(folder / "config.json")
         if (folder / "state.json").exists() or "resolved" in stored:
             break
-    else:
+    else:  # neither is a run's
         return {}
-    run = stored.get("resolved")
-    if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
+    run_settings = stored.get("resolved")
+    if not isinstance(run_settings, dict) or not all(
+        isinstance(run_settings.get(group), dict) for group in DECIDING_GROUPS
+    ):
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
-    keys = [key.split(".") for key in NEVER_TAKEN]
-    refused = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
-    note = f", but not {', '.join(refused)}: only the command line gives it" if refused else ""
+    refused_settings = []
+    for name in COMMAND_LINE_KEYS:
+        group, key = name.split(".")
+        value = run_settings[group].get(key)
+        if value:
+            refused_settings.append(f"{name}={show(value)}")
+    note = f", but not {', '.join(refused_settings)}: only the command line gives it" if refused_settings else ""
     say(f"settings of the run in {folder}{note}")
-    return renew(run)
+    return renew(run_settings)
 
 
-def ask_as(run: dict[str, Any], composed: DictConfig, command_line: dict[str, str]) -> None:
+def ask_as(run_settings: dict[str, Any], composed: DictConfig, command_line: dict[str, str]) -> None:
     """Put the question of a run into composed settings, except where the command line says otherwise.
 
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
     where the question rests on code of the user's, which is taken from the command line alone.
     """
     question_keys = {field.name for source in choices("data").values() for field in fields(source)}
-    question_keys = question_keys - {*OF_LOG} | {"_target_"}
-    for group, keys in {**TAKEN, "data": question_keys}.items():
-        stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
+    question_keys = question_keys - {*LOG_KEYS} | {"_target_"}
+    for group, taken_keys in {**TAKEN_KEYS, "data": question_keys}.items():
+        stored: dict[str, Any] = {
+            key: value for key, value in run_settings[group].items() if (key, value) != LOGGED_REWARD
+        }
         settings: Any = OmegaConf.to_container(composed[group])
-        is_other_choice = group != "model" and command_line.get(group, stored.get("name")) != stored.get("name")
+        stored_choice = stored.get("name")
+        is_other_choice = group != "model" and command_line.get(group, stored_choice) != stored_choice
         if is_other_choice:
-            keys = keys - ENGINE - {"name"} if group == "sampler" else set()
+            taken_keys = taken_keys - ENGINE_KEYS - {"name"} if group == "sampler" else set()
         else:
             settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
             is_users_sampler = group == "sampler" and "_target_" in settings
             if is_users_sampler and settings["_target_"] == stored.get("_target_"):
-                keys = stored.keys() - {"_target_"}
+                taken_keys = stored.keys() - {"_target_"}
         for key, value in stored.items():
             name = f"{group}.{key}"
-            is_question = (group == "data" and key not in OF_LOG) or name in PACKAGE
             if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
                 continue
-            if key in keys and value in PACKAGE.get(name, [value]):
+            is_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
+            if key in taken_keys and value in PACKAGE_VALUES.get(name, [value]):
                 settings[key] = literal(value)
             elif not is_other_choice and is_question and composed[group].get(key) != value:
-                if isinstance(value, dict) and "_target_" in value:
-                    name = f"{name}._target_"
-                    value = value["_target_"]
-                raise ConfigError(
-                    f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
-                    f"its folder: give {name}=... on the command line, the same if you trust it"
-                )
+                raise untaken_setting(name, value)
         composed[group] = settings
+
+
+def untaken_setting(name: str, value: Any) -> ConfigError:
+    """The error of a run's setting that names code of the user's."""
+    if isinstance(value, dict) and "_target_" in value:
+        name = f"{name}._target_"
+        value = value["_target_"]
+    return ConfigError(
+        f"{name}={value} of the run that wrote the model decides what is asked, but is not taken from "
+        f"its folder: give {name}=... on the command line, the same if you trust it"
+    )
 
 
 def evaluate_model(config: Config) -> None:
@@ -188,7 +206,7 @@ def evaluate_model(config: Config) -> None:
     with stop.listening(), stop.immediate():
         task = load_task(config, test_only=True)
         weights = weights_fingerprint(fetch_model_folder(config.model.path, config.model.revision))
-        question = {name: value for name, value in config.identity.items() if name in DECIDE}
+        question = {name: value for name, value in config.identity.items() if name in DECIDING_GROUPS}
         folder = folder_of(config, question, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -220,10 +238,11 @@ def evaluate_model(config: Config) -> None:
 
 
 def folder_of(config: Config, question: dict[str, Any], weights: str) -> Path:
-    """Name the folder of the results: the same for the same question to the same weights."""
-    decides = {**question, "weights": weights, "model": {**question["model"], "path": None}}
-    name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])
-    return Path(config.output_dir) / config.name / hashed(name, decides)
+    """Name the folder of the results: the same for the same question to weights of the same fingerprint."""
+    model = {**question["model"], "path": None}  # wherever its folder is: the fingerprint of its weights stands for it
+    inputs = {**question, "weights": weights, "model": model}
+    name = "_".join(["eval", safe_name(config.model.name)[:24], safe_name(config.data.name)[:24]])
+    return Path(config.output_dir) / config.name / name_with_hash(name, inputs)
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -232,8 +251,11 @@ def table(figures: dict[str, Any]) -> str:
     from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
-    points = {f"{curve[:-1]}{k}": point for curve in ("pass@k", "maj@k") for k, point in figures[curve].items()}
-    lines += [f"{name:<8}{cell(point)}" for name, point in points.items() if name != "maj@1"]  # which is pass@1
+    for curve in ("pass", "maj"):
+        for k, point in figures[f"{curve}@k"].items():
+            name = f"{curve}@{k}"
+            if name != "maj@1":  # which is pass@1
+                lines.append(f"{name:<8}{cell(point)}")
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if figures["truncated_share"]:
         lines.append(f"cut off by the token limit {100 * figures['truncated_share']:.1f} %")

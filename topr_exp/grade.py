@@ -22,7 +22,7 @@ from topr_exp.runtime.exit_status import CommandParser, exit_status
 from topr_exp.types import VERDICTS, TOPRError
 
 READ_BYTES = 1 << 16
-KINDS = {"completion": (str,), "gold": (str, int, float)}
+ALLOWED_TYPES = {"completion": (str,), "gold": (str, int, float)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,18 +34,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--threshold", type=float, default=1.0, help="smallest number of your own grader that is correct (default: 1)"
     )
-    return exit_status(partial(_grade, parser.parse_args(arguments)))
+    return exit_status(partial(grade_input, parser.parse_args(arguments)))
 
 
-def _grade(options: argparse.Namespace) -> int:
+def grade_input(options: argparse.Namespace) -> int:
+    """Grade standard input, line by line; returns 1 where a line is malformed."""
     start_time = time.monotonic()
     line_count = 0
     counts = Counter[str]()
     with Grader(options.format, threshold=options.threshold) as grader:
-        for lines in _lines():
-            rows = [_row(line, number) for number, line in enumerate(lines, line_count + 1) if line.strip()]
-            line_count += len(lines)
-            _add_verdicts(rows, grader)
+        for lines in read_line_batches():
+            rows = []
+            for line in lines:
+                line_count += 1
+                if line.strip():
+                    rows.append(parse_line(line, line_count))
+            add_verdicts(rows, grader)
             for row in rows:
                 counts[row.get("verdict", "malformed")] += 1
                 print(json.dumps(row))
@@ -58,7 +62,7 @@ def _grade(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_verdicts(rows: list[dict[str, Any]], grader: Grader) -> None:
+def add_verdicts(rows: list[dict[str, Any]], grader: Grader) -> None:
     """Grade the rows that are well-formed, in place."""
     well_formed = [row for row in rows if "completion" in row]
     pairs = [(row["completion"], as_text(row["gold"])) for row in well_formed]
@@ -68,8 +72,8 @@ def _add_verdicts(rows: list[dict[str, Any]], grader: Grader) -> None:
             row["reward"] = outcome.reward
 
 
-def _lines() -> Iterator[list[bytes]]:
-    """The complete lines of standard input that have come, without waiting for more; at its end the last line."""
+def read_line_batches() -> Iterator[list[bytes]]:
+    """Yield the complete lines of standard input that have come, without waiting for more; at its end the last line."""
     line_start: list[bytes] = []  # pieces of a line whose end has not come
     try:
         while data := sys.stdin.buffer.read1(READ_BYTES):  # type: ignore[union-attr]
@@ -84,7 +88,7 @@ def _lines() -> Iterator[list[bytes]]:
     yield [b"".join(line_start)]
 
 
-def _row(line: bytes, number: int) -> dict[str, Any]:
+def parse_line(line: bytes, number: int) -> dict[str, Any]:
     """The parsed line, or its number and what is wrong with it."""
     try:
         row = json.loads(line)
@@ -94,16 +98,16 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
         return {"line": number, "error": f"not JSON: {error}"}
     if not isinstance(row, dict):
         return {"line": number, "error": f"not an object but {type(row).__name__}"}
-    for name, kinds in KINDS.items():
+    for name, allowed_types in ALLOWED_TYPES.items():
         if name not in row:
             return {"line": number, "error": f"no {name}"}
-        if not isinstance(row[name], kinds) or isinstance(row[name], bool):
-            expected = "a string" if kinds == (str,) else "a string or a number"
+        if not isinstance(row[name], allowed_types) or isinstance(row[name], bool):
+            expected = "a string" if allowed_types == (str,) else "a string or a number"
             return {"line": number, "error": f"{name} is not {expected} but {type(row[name]).__name__}"}
     try:
         refuse_no_number("", as_text(row["gold"]))
     except TOPRError as error:
-        return {"line": number, "error": str(error).removeprefix(": ")}
+        return {"line": number, "error": str(error).removeprefix(": ")}  # the place, which is empty here
     return row
 
 

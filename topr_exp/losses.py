@@ -23,7 +23,7 @@ PICTURES = (".png", ".pdf", ".svg")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
     parser.add_argument("--config-dir", metavar="FOLDER", help="your own YAMLs, as for python -m topr_exp")
@@ -81,10 +81,12 @@ def print_weights(losses: Mapping[str, Loss]) -> None:
     for verdict, is_right in (("right", True), ("wrong", False)):
         for length in LENGTHS:
             print(f"\n{verdict} answers of {length} tokens, by Δ")
-            print(f"{'':<18}" + "".join(f"{delta:>9g}" for delta in DELTAS))
+            titles = "".join(f"{delta:>9g}" for delta in DELTAS)
+            print(f"{'':<18}{titles}")
             for name, loss in losses.items():
                 row = weights(loss, is_right, length, DELTAS)
-                print(f"{name:<18}" + "".join(f"{weight:>9.2g}" for weight in row))
+                cells = "".join(f"{weight:>9.2g}" for weight in row)
+                print(f"{name:<18}{cells}")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from topr_exp.types import ConfigError, has_half_pair
 
-LONGEST = 80  # characters of a name before the hash
+LONGEST = 80  # characters of a run's name before the hash
+LONGEST_CHOICE = 20  # characters of an algorithm, a data set or a model in it
+LONGEST_VALUE = 16  # characters of a setting's value in it
 # Settings of where and how fast a run computes and what it reports; of the model, labels whose effects are settings.
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
@@ -34,17 +36,19 @@ SHORT = {"baseline": "c", "effective_positive": "pe", "model.lora.rank": "lora"}
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a key may have, in words and as a test."""
+    """The values that a key may have: in the words of an error line, and as a test of one value."""
 
     allowed: str
     holds: Callable[[Any], bool]
 
 
 def at_least(minimum: float, allowed: str = "") -> Range:
+    """The numbers from a minimum on; allowed: other words for them."""
     return Range(allowed or f"{minimum} or more", lambda value: bool(value >= minimum))
 
 
 def above(limit: float, allowed: str = "") -> Range:
+    """The numbers above a limit; allowed: other words for them."""
     return Range(allowed or f"above {limit}", lambda value: bool(value > limit))
 
 
@@ -68,8 +72,8 @@ Count = Annotated[int, at_least(1)]
 OptionalCount = Annotated[int | None, at_least(1, "null or 1 or more")]
 CountOrAll = Annotated[int | None, at_least(1, "null (all) or 1 or more")]
 Seed = Annotated[int, at_least(0)]
-Named = Annotated[Any, Range("null or {NAME: VALUE}", lambda value: isinstance(value, Mapping))]
-Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
+NamedValues = Annotated[Any, Range("null or {NAME: VALUE}", lambda value: isinstance(value, Mapping))]
+Rule = tuple[str, bool, str]  # the key (dotted within a group), whether its value is allowed, and what is allowed
 
 
 class Section:
@@ -85,10 +89,12 @@ class Section:
         for name, range_ in ranges(schema):
             value = getattr(self, name)
             if value is not None and not range_.holds(value):
-                raise ConfigError(f"{name} must be {range_.allowed}; got {value if value != '' else 'nothing'}")
+                text = value if value != "" else "nothing"
+                raise ConfigError(f"{name} must be {range_.allowed}; got {text}")
         for key, holds, allowed in self.check() or ():
             if not holds:
-                raise ConfigError(f"{key} must be {allowed}; got {show(attrgetter(key)(self)) or 'nothing'}")
+                text = show(attrgetter(key)(self)) or "nothing"
+                raise ConfigError(f"{key} must be {allowed}; got {text}")
 
     def check(self) -> Iterable[Rule] | None:
         """Yield the rules about several keys, each of which must hold; or raise ValueError."""
@@ -98,7 +104,11 @@ class Section:
 def ranges(schema: Any) -> list[tuple[str, Range]]:
     """The ranges of the keys that have one, in the order of the keys."""
     hints = typing.get_type_hints(schema, include_extras=True)
-    return [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
+    ranges_by_key = []
+    for name, hint in hints.items():
+        for range_ in getattr(hint, "__metadata__", ()):  # what Annotated has beside the type
+            ranges_by_key.append((name, range_))
+    return ranges_by_key
 
 
 def build(schema: Any, values: Any, prefix: str) -> Any:
@@ -115,8 +125,8 @@ def build(schema: Any, values: Any, prefix: str) -> Any:
             raise ConfigError(f"nothing reads {prefix}{key} here; allowed: {', '.join(fields)}")
     checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
     for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in checked:
+        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if is_required and name not in checked:
             raise ConfigError(f"{prefix}{name} is not set")
     try:
         return schema(**checked)
@@ -142,6 +152,7 @@ def options_of(hint: Any) -> tuple[Any, ...]:
 def convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
     options = options_of(hint)
+    is_bool = isinstance(value, bool)  # which for Python is an int, too
     if isinstance(value, str) and has_half_pair(value):
         raise ConfigError(f"{key}={value!a}: expected UTF-8; half of a surrogate pair is no character")
     if isinstance(value, str) and "\0" in value:
@@ -154,17 +165,19 @@ def convert(key: str, value: Any, hint: Any) -> Any:
         elif kind is float:  # what YAML calls infinity is text on Hydra's command line
             if value == ".inf":
                 return math.inf
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            if isinstance(value, (int, float)) and not is_bool and not math.isnan(value):
                 return float(value)
         elif dataclasses.is_dataclass(kind) and isinstance(value, dict):  # a group within a group
             return build(kind, value, f"{key}.")
         elif kind is list and isinstance(value, list):
-            return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
-        elif kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+            item_hints = typing.get_args(option)
+            return [convert(f"{key}[{i}]", item, item_hints[0]) for i, item in enumerate(value)]
+        elif kind is Any or (isinstance(value, kind) and is_bool == (kind is bool)):
             return value
-    number = str in options and isinstance(value, (bool, int, float))  # whose words are lost
-    quotes = "; a text that looks like a number needs quotes" if number else ""
-    raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}{quotes}")
+    expected = " or ".join(map(describe, options))
+    is_unquoted_text = str in options and isinstance(value, (bool, int, float))  # such as 007, of which 7 is left
+    quotes = "; a text that looks like a number needs quotes" if is_unquoted_text else ""
+    raise ConfigError(f"{key}={show(value)}: expected {expected}{quotes}")
 
 
 def choices_of(option: Any) -> Collection[str]:
@@ -176,7 +189,6 @@ def choices_of(option: Any) -> Collection[str]:
 
 def describe(option: Any) -> str:
     """A type in a user's words."""
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
     if choices := choices_of(option):
         return "one of " + ", ".join(choices)
     if dataclasses.is_dataclass(option):
@@ -187,6 +199,7 @@ def describe(option: Any) -> str:
         if typing.get_args(option) == (str,):
             return "a list of texts, as in [a, b]"
         return "a list, as in [1, 2]"
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
     return words.get(option, str(option))
 
 
@@ -215,6 +228,7 @@ def literal(value: Any) -> Any:
     if isinstance(value, list):
         return [literal(item) for item in value]
     if isinstance(value, str):
+        # OmegaConf takes a backslash before ${ as its escape, and two backslashes there as one.
         return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     return value
 
@@ -222,7 +236,8 @@ def literal(value: Any) -> Any:
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves of nested settings by dotted key.
 
-    leaves: keys that are null, or empty, in another run: a group within a group in their place is a value of theirs.
+    leaves: keys of the leaves of several runs. A group within a group at one of them, which is null or empty in another
+    run, is yielded too, whole, before its own leaves: so both have a value of that key.
     """
     for key, item in value.items():
         if not isinstance(item, dict) or not item or (prefix and f"{prefix}{key}" in leaves):
@@ -270,18 +285,26 @@ def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
     if target:
         values["_target_"] = re.sub(r"^topr_exp\..*\.", "", target)
     values |= getattr(settings, "former", {})
-    for field, key, value in deciding(settings, prefix):
+    for field, key, value in identity_settings(settings, prefix):
         values[field.name] = identity(value, f"{key}.") if dataclasses.is_dataclass(value) else plain(value)
     return values
 
 
-def deciding(settings: Any, prefix: str) -> Iterator[tuple[dataclasses.Field[Any], str, Any]]:
-    """The fields of a group that are part of the identity, with their dotted keys and values."""
+class Setting(NamedTuple):
+    """A field of a group's dataclass with its dotted key and its value."""
+
+    field: dataclasses.Field[Any]
+    key: str
+    value: Any
+
+
+def identity_settings(settings: Any, prefix: str) -> Iterator[Setting]:
+    """Yield the settings of a group that are part of the identity."""
     for field in dataclasses.fields(settings):
         key = f"{prefix}{field.name}"
         value = getattr(settings, field.name)
         if key not in NOT_IDENTITY and value is not None and value != field.default:
-            yield field, key, value
+            yield Setting(field, key, value)
 
 
 def run_name(settings: Any, own_loss: Any = None) -> str:
@@ -289,29 +312,34 @@ def run_name(settings: Any, own_loss: Any = None) -> str:
 
     own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too.
     """
-    parts = [safe(group.name)[:20] for group in (settings.algo, settings.data, settings.model)]
+    parts = [safe_name(group.name)[:LONGEST_CHOICE] for group in (settings.algo, settings.data, settings.model)]
+    learning_rate = f"lr{text_in_name(settings.optim.lr)}"
     seed = f"s{settings.seed}"
-    beside_yaml = {key for _, key, value in deciding(settings.algo, "algo.") if differs(own_loss, key, value)}
-    for part in (f"lr{shown(settings.optim.lr)}", *beside_defaults(settings, beside_yaml)):
-        if len("_".join([*parts, part, seed])) <= LONGEST:
+    hyper_keys = set[str]()
+    for setting in identity_settings(settings.algo, "algo."):
+        if differs_from_yaml(own_loss, setting.key, setting.value):
+            hyper_keys.add(setting.key)
+    for part in (learning_rate, *non_default_parts(settings, hyper_keys)):
+        name = "_".join([*parts, part, seed])
+        if len(name) <= LONGEST:
             parts.append(part)
-    return hashed("_".join([*parts, seed]), identity(settings))
+    return name_with_hash("_".join([*parts, seed]), identity(settings))
 
 
-def differs(own_loss: Any, key: str, value: Any) -> bool:
+def differs_from_yaml(own_loss: Any, key: str, value: Any) -> bool:
     """True for a hyper-parameter whose value is not that of the loss's own YAML, where that is known."""
     return own_loss is not None and getattr(own_loss, key.removeprefix("algo.")) != value
 
 
-def beside_defaults(settings: Any, beside_yaml: Collection[str] = (), prefix: str = "") -> Iterator[str]:
+def non_default_parts(settings: Any, hyper_keys: Collection[str] = (), prefix: str = "") -> Iterator[str]:
     """The settings that are not at their default, as parts of a name; what is too long for one stands in the hash.
 
-    beside_yaml: keys without a default that are parts, too.
+    hyper_keys: of hyper-parameters without a default that are parts, too.
     """
-    for field, key, value in deciding(settings, prefix):
+    for field, key, value in identity_settings(settings, prefix):
         if dataclasses.is_dataclass(value):
-            yield from beside_defaults(value, beside_yaml, f"{key}.")
-        elif key in SHORT or key in beside_yaml or field.default is not dataclasses.MISSING:
+            yield from non_default_parts(value, hyper_keys, f"{key}.")
+        elif key in SHORT or key in hyper_keys or field.default is not dataclasses.MISSING:
             part = name_part(SHORT.get(key, field.name), value)
             if part is not None:
                 yield part
@@ -319,33 +347,35 @@ def beside_defaults(settings: Any, beside_yaml: Collection[str] = (), prefix: st
 
 def name_part(word: str, value: Any) -> str | None:
     """A setting as a part of a run's name; None for a value that is too long for one."""
-    text = shown(value)
+    text = text_in_name(value)
     if isinstance(value, bool):
         return word if value else f"no-{word}"
-    if len(text) > 16:
+    if len(text) > LONGEST_VALUE:
         return None
     if word == "name":
         return text
     return f"{word}-{text}" if text[:1].isalpha() else f"{word}{text}"
 
 
-def shown(value: Any) -> str:
-    """A value in a name, such as 1e-3."""
+def text_in_name(value: Any) -> str:
+    """A value as it stands in a name, such as 1e-3."""
     if isinstance(value, float):
-        readable = value == 0 or 0.01 <= abs(value) < 1e5
-        if readable:
+        is_readable = value == 0 or 0.01 <= abs(value) < 1e5
+        if is_readable:
             return f"{value:g}"
+        # 1.000000e-03 becomes 1e-3.
         return re.sub(r"\.?0*e\+?(-?)0*", r"e\1", f"{value:e}")
     if isinstance(value, list):
-        return "-".join(map(shown, value))
-    return safe(str(plain(value)))
+        return "-".join(map(text_in_name, value))
+    return safe_name(str(plain(value)))
 
 
-def hashed(name: str, decides: Any) -> str:
-    """The name of a folder: one for the eye, and a hash of all that decides what is in the folder."""
-    return f"{name}_{hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]}"
+def name_with_hash(name: str, inputs: Any) -> str:
+    """The name of a folder: one for the eye, and a hash of the inputs that decide what is in the folder."""
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return f"{name}_{digest[:10]}"
 
 
-def safe(text: str) -> str:
+def safe_name(text: str) -> str:
     """A text as part of a file's name."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", text)

@@ -35,7 +35,7 @@ def track(options: argparse.Namespace) -> int:
             raise ConfigError(f"{setting}: only tracking.KEY=VALUE is read here")
     if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
-    for fault in changed_results(folder) or ():
+    for fault in changed_results(folder) or ():  # none of a mark without checksums
         warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
     overrides = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig
-from topr_exp.schema import Named
+from topr_exp.schema import NamedValues
 from topr_exp.types import Problem, TOPRError
 
 # scripts/try_gym_tasks.py checks the list.
@@ -29,7 +29,7 @@ class ReasoningGym(DataConfig):
     """
 
     task: str
-    options: Named  # of the task, such as {max_terms: 3}; the others keep the task's defaults
+    options: NamedValues  # of the task, such as {max_terms: 3}; the others keep the task's defaults
 
     def check(self) -> None:
         if self.task in EXCLUDED:

@@ -56,7 +56,9 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
 
     comparison = group_runs(find_runs(folders))
     target = out if out is not None else folders[0] / "report"
-    refuse_links([target / "figures", target / "tables", *([target] if out is None else [])])
+    refuse_links([target / "figures", target / "tables"])
+    if out is None:  # else the link is the user's own choice
+        refuse_links([target])
     earlier_files = read_manifest(target)
     groups = best_first(comparison.groups)
     pictures, drawings = drawing.draw_files(plots.plot_runs(comparison, groups))

@@ -83,7 +83,8 @@ def draw(plot: Plot) -> Figure:
     figure = Figure(figsize=(5.2, 3.3), layout="constrained")
     ax = figure.subplots()
     for i, line in enumerate(plot.lines):
-        for j, artist in enumerate(draw_line(ax, plot, line, x=offset_positions(plot, i))):
+        artists = draw_line(ax, plot, line, x=offset_positions(plot, i))
+        for j, artist in enumerate(artists):
             artist.set_gid(f"{plot.name}.{i}.{j}")
     if plot.section == "curves":
         ax.locator_params("x", integer=True)
@@ -93,7 +94,11 @@ def draw(plot: Plot) -> Figure:
     if plot.log_x:
         mark_log_axis(ax, all_positions(plot))
     if plot.ticks:
-        rotation, alignment = (30, "right") if len(plot.ticks) > 3 else (0, "center")
+        rotation = 0
+        alignment = "center"
+        if len(plot.ticks) > 3:
+            rotation = 30
+            alignment = "right"
         ax.set_xticks(range(len(plot.ticks)), plot.ticks, rotation=rotation, ha=alignment)
         ax.grid(axis="x", visible=False)
     ax.set(xlabel=plot.x_title, ylabel=plot.y_title)
@@ -105,11 +110,11 @@ def all_positions(plot: Plot) -> list[float]:
 
 
 def offset_positions(plot: Plot, index: int) -> np.ndarray:
-    """The x of a line's points, moved aside where error bars of other lines have the same."""
+    """The x of a line's points, moved aside where error bars of other lines have the same; index: of the line."""
     x = plot.lines[index].points.index.to_numpy(float)
     positions = all_positions(plot)
     steps_aside = index - (len(plot.lines) - 1) / 2
-    if plot.log_x:
+    if plot.log_x:  # equal distances are equal factors
         return x * (max(positions) / min(positions)) ** (OFFSET * steps_aside)
     if plot.whiskers:
         step = TICK_OFFSET if plot.ticks else OFFSET * (max(positions) - min(positions))
@@ -118,7 +123,7 @@ def offset_positions(plot: Plot, index: int) -> np.ndarray:
 
 
 def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist]:
-    """Draw a line, its interval and its single runs."""
+    """Draw a line at x, its interval and the curves of its runs."""
     scale = PERCENT if plot.share else 1.0
     mean, low, high = scale * line.points.to_numpy(float).T
     style = series_style(line.style)
@@ -129,13 +134,13 @@ def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist
         artists += bars.get_children()
     else:
         artists.append(ax.fill_between(x, low, high, color=color, alpha=0.15, lw=0))
-    if len(line.single) > 1:
-        for curve in line.single:
+    if len(line.run_curves) > 1:
+        for curve in line.run_curves:
             artists += ax.plot(curve.index, scale * curve, color=color, lw=0.5, alpha=0.5)
     marker: Any = {}
     if len(x) < MOST_MARKED_POINTS:
         marker = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4}
-    if plot.ticks:
+    if plot.ticks:  # no line joins the points
         style = {"color": color, "ls": ""}
     artists += ax.plot(x, mean, label=line.name, **marker, **style)
     return artists

@@ -25,17 +25,17 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
     """
     measured_runs = []
     for run in runs:
-        is_final = stage == "base" or run.status == "done"
-        if is_final and run.figure(stage, name) is not None:
+        is_stage_over = stage == "base" or run.status == "done"
+        if is_stage_over and run.figure(stage, name) is not None:
             measured_runs.append(run)
     if not measured_runs:
         return None
     first_interval = measured(measured_runs[0].summary[stage], name)
     verdict_tables = {Path(str(run.summary[stage].get("verdicts", run.path))).name for run in measured_runs}
-    if len(verdict_tables) == 1:
+    if len(verdict_tables) == 1:  # one run, or runs that share completions, such as the base's
         if not math.isnan(first_interval.low):
             return first_interval
-        measured_runs = measured_runs[:1]
+        measured_runs = measured_runs[:1]  # the evaluation has no interval: it is computed from the verdicts
     if name != REWARD:
         with contextlib.suppress(TOPRError):  # the verdicts are gone
             return read_repetitions(measured_runs, stage).interval(name, stage)
@@ -50,11 +50,11 @@ def measured(evaluation: Record, name: str) -> Interval:
     if name == "correct":
         name = "pass@1"
     value = float(evaluation[name])
-    if value in (0, 1) and name != REWARD:
-        cases = as_number(evaluation.get("sources", evaluation.get("problems")))
+    if value in (0, 1) and name != REWARD:  # where a standard error is 0
+        cases = as_number(evaluation.get("sources", evaluation.get("problems")))  # independent ones
         if cases:
             return replace(clopper_pearson(int(value * cases), int(cases)), seeds=1, problems=True)
-    curve, _, k = name.partition("@")
+    curve, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
     low = high = None
     with contextlib.suppress(*DAMAGE):
         point = evaluation[f"{curve}@k"][k]
@@ -74,7 +74,11 @@ def headlines(runs: Sequence[Run]) -> list[str]:
     names: set[str] = set()
     for run in runs:
         names |= run.summary.get("final", run.summary.get("base", {})).keys()
-    ks = [int(name[4:]) for name in names if name.startswith("maj@") and name[4:].isdigit()]
+    ks = []  # of maj@K
+    for name in names:
+        figure, _, k = name.partition("@")
+        if figure == "maj" and k.isdigit():
+            ks.append(int(k))
     headline_names = ["pass@1"]
     if REWARD in names:
         headline_names.append(REWARD)
@@ -141,7 +145,10 @@ def differences(groups: Groups, references: Mapping[str, str | None], name: str)
 def comparison_rows(
     groups: Groups, to_references: Mapping[str, Interval | str], *, reference: str, name: str
 ) -> list[dict[str, str]]:
-    """Tabulate for each group of finished runs its figure and its difference to the reference."""
+    """Tabulate for each group of finished runs its figure and its difference to the reference.
+
+    to_references: as `differences` returns. reference: the word of a column's title.
+    """
     rows = []
     for label, runs in groups.items():
         interval = estimate(runs, name)

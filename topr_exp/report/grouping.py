@@ -4,7 +4,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -43,10 +43,13 @@ class Comparison:
     @property
     def confounded(self) -> str:
         """Settings that differ with the keys and are not named by them, as an algorithm's are; with their values."""
-        prefixes = tuple(key.removesuffix("name") if key.endswith(".name") else f"{key}." for key in self.keys)
+        named_prefixes: tuple[str, ...] = ()
+        for key in self.keys:
+            prefix = key.removesuffix("name") if key.endswith(".name") else f"{key}."  # algo.name names all of algo.
+            named_prefixes += (prefix,)
         texts = []
         for key in self.differing:
-            if key not in self.keys and not key.startswith(prefixes):
+            if key not in self.keys and not key.startswith(named_prefixes):
                 values = sorted(set(self.value_texts(key)))
                 texts.append(f"{key} ({', '.join(values)})")
         return "; ".join(texts)
@@ -62,39 +65,47 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
         is_ignored = any(key == name or key.startswith(f"{name}.") for name in IGNORED_KEYS)
         if is_ignored or key in SEED_KEYS or key == TEST_KEY:
             continue
-        (differing if table[key].nunique() > 1 else fixed).append(key)
+        if table[key].nunique() > 1:
+            differing.append(key)
+        else:
+            fixed.append(key)
     keys = telling_keys(table, [*differing, TEST_KEY])
     runs = with_groups(runs, keys)
-    members: dict[str, dict[int, Run]] = {}  # label -> draw -> run
+    runs_of_groups: dict[str, dict[int, Run]] = {}  # label -> draw -> run
     repeats = {}
     for run in sorted(runs, key=lambda run: sort_key(run, keys)):
-        counted_run = members.setdefault(run.group, {}).setdefault(run.draw, run)
+        runs_by_draw = runs_of_groups.setdefault(run.group, {})
+        counted_run = runs_by_draw.setdefault(run.draw, run)
         if counted_run is not run:
             repeats[run.name] = counted_run.name
-    groups = {label: list(runs_by_draw.values()) for label, runs_by_draw in members.items()}
+    groups = {label: list(runs_by_draw.values()) for label, runs_by_draw in runs_of_groups.items()}
     differing_keys = list(dict.fromkeys([*differing, *keys]))
     return Comparison(groups, keys, differing_keys, fixed, repeats, runs)
 
 
 def with_settings(runs: Sequence[Run]) -> list[Run]:
-    """Runs with their settings by dotted key, and the number of their test problems where these differ."""
+    """Runs with their settings by dotted key; TEST_KEY numbers their test problems, where these differ."""
     leaf_keys: set[str] = set()
     for run in runs:
         leaf_keys |= {key for key, _ in flatten(run.config)}
     settings_of_runs = [dict(flatten(run.config, leaf_keys)) for run in runs]
-    golds = [read_golds(run) if settings else None for run, settings in zip(runs, settings_of_runs, strict=True)]
-    different_golds = [gold for gold in dict.fromkeys(golds) if gold is not None]
+    golds_of_runs: list[str | None] = []
+    for run, settings in zip(runs, settings_of_runs, strict=True):
+        golds = read_golds(run) if settings else None
+        golds_of_runs.append(golds)
+    different_golds = [golds for golds in dict.fromkeys(golds_of_runs) if golds is not None]
     runs_with_settings = []
-    for run, settings, gold in zip(runs, settings_of_runs, golds, strict=True):
+    for run, settings, golds in zip(runs, settings_of_runs, golds_of_runs, strict=True):
         if settings:
             settings[TEST_KEY] = None
-            if gold is not None and len(different_golds) > 1:
-                settings[TEST_KEY] = different_golds.index(gold) + 1
+            if golds is not None and len(different_golds) > 1:
+                settings[TEST_KEY] = different_golds.index(golds) + 1
         runs_with_settings.append(replace(run, settings=settings))
     return runs_with_settings
 
 
 def read_golds(run: Run) -> str | None:
+    """The gold answers of a run's test problems as one text; None where its verdicts are gone."""
     with contextlib.suppress(TOPRError):
         return gold_answers(run)
     return None
@@ -114,7 +125,7 @@ def telling_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
     """The keys that tell runs apart; the other candidates follow from them."""
     keys: list[str] = []
     for key in candidates:
-        grouped = table.groupby(keys or (lambda _: 0))
+        grouped = table.groupby(keys or (lambda _: 0))  # without keys all runs in one
         follows_from_keys = (grouped[key].nunique() <= 1).all()
         if not follows_from_keys:
             keys.append(key)
@@ -122,7 +133,7 @@ def telling_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
 
 
 def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
-    """Runs with the label of their group and the number of their seeds."""
+    """Runs with the label of their group, and their draw: a number for the values of their seeds."""
     draws = sorted({seeds_of(run) for run in runs})
     grouped_runs = []
     for run in runs:
@@ -146,17 +157,25 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[tuple[int, float, str]], bool]:
-    """The place of a run: by its values of the keys, numbers by size; finished ones first."""
+class Place(NamedTuple):
+    """The place of a value in an order: null, then numbers by size, then texts."""
+
+    kind: int  # 0: null, 1: a number, 2: a text
+    number: float = 0.0
+    text: str = ""
+
+
+def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Place], bool]:
+    """The place of a run: by its values of the keys, then finished ones first."""
     places = []
     for key in keys:
         value = run.settings.get(key)
         if value is None:
-            places.append((0, 0.0, ""))
+            places.append(Place(0))
         elif isinstance(value, (int, float)):
-            places.append((1, float(value), ""))
+            places.append(Place(1, number=float(value)))
         else:
-            places.append((2, 0.0, value_text(value)))
+            places.append(Place(2, text=value_text(value)))
     return places, run.status != "done"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 Points = NDArray[np.float64]
 
 LENGTHS = (1, 10, 100)  # tokens of an answer, over which weights are compared
+DRAWN_LENGTH = 10  # tokens of the answers whose weights are drawn
 COLUMNS = 5
 POINTS = 201  # of a line
+COMPARED_POINTS = 31  # of a line that is only compared
 WEIGHT_RANGE = (-0.75, 3.25)  # of a panel
 MARGIN = 0.4  # between a name and the panel's edge, in weights
 
@@ -41,7 +44,7 @@ class Axis:
 AXES = (  # the last one for losses whose weights depend on length by either of the others
     Axis("Δ of an answer of any length", 5.0),
     Axis("Δ of each token, in an answer of any length", 1.5, by_token=True),
-    Axis("Δ of an answer of 10 tokens", 5.0),
+    Axis(f"Δ of an answer of {DRAWN_LENGTH} tokens", 5.0),
 )
 
 
@@ -71,7 +74,7 @@ def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
     panels_by_axis: dict[Axis, list[Panel]] = {axis: [] for axis in AXES}
     for name, loss in losses.items():
         axis = axis_of(loss)
-        curves = curves_of(loss, 10, axis, POINTS)
+        curves = curves_of(loss, DRAWN_LENGTH, axis, POINTS)
         equal_panel = next((panel for panel in panels_by_axis[axis] if panel.equals(curves)), None)
         if equal_panel is not None:
             equal_panel.names.append(name)
@@ -83,7 +86,7 @@ def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
 def axis_of(loss: Any) -> Axis:
     """The first axis along which an answer's weight is the same at every length, else the last axis."""
     for axis in AXES[:-1]:
-        shortest, *longer = [curves_of(loss, length, axis, 31) for length in LENGTHS]
+        shortest, *longer = [curves_of(loss, length, axis, COMPARED_POINTS) for length in LENGTHS]
         if all(are_equal(shortest, curves) for curves in longer):
             return axis
     return AXES[-1]
@@ -91,7 +94,9 @@ def axis_of(loss: Any) -> Axis:
 
 def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
     """[2, points] weights of right and wrong answers along an axis."""
-    deltas = axis.ticks(points) * (length if axis.by_token else 1)
+    deltas = axis.ticks(points)  # of a whole answer
+    if axis.by_token:
+        deltas = deltas * length
     return np.array([weights(loss, is_right, length, deltas.tolist()) for is_right in (True, False)])
 
 
@@ -106,14 +111,14 @@ def draw(losses: Mapping[str, Any], path: Path) -> None:
 
     blocks = panels(losses)
     columns = min(COLUMNS, max(map(len, blocks.values())))
-    row_counts = [-(-len(block) // columns) for block in blocks.values()]
+    row_counts = [math.ceil(len(block) / columns) for block in blocks.values()]
     figure = Figure(figsize=(2.2 * columns, 2.0 * sum(row_counts)), layout="constrained")
     subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False)[:, 0]
     for subfigure, row_count, (axis, block) in zip(subfigures, row_counts, blocks.items(), strict=True):
         cells = subfigure.subplots(row_count, columns, squeeze=False, sharex=True, sharey=True).ravel()
         for cell, panel in zip(cells, block, strict=False):
             draw_panel(cell, panel, axis.ticks(POINTS))
-        for cell in cells[len(block) - columns : len(block)]:  # the lowest of their columns
+        for cell in cells[len(block) - columns : len(block)]:  # the lowest of their columns; none of a single short row
             cell.tick_params(labelbottom=True)
         for cell in cells[len(block) :]:
             cell.set_axis_off()

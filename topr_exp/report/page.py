@@ -47,7 +47,9 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}';
 
 def render_page(title: str, comparison: Comparison, groups: Groups, drawings: Mapping[str, tuple[Plot, str]]) -> str:
     """Render the whole page; groups: best first; drawings: plots with their SVG, by name."""
-    template, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
+    folder = Path(__file__).parent
+    template = (folder / "page.html").read_text(encoding="utf-8")
+    script = (folder / "page.js").read_text(encoding="utf-8")
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     contents = render_sections(comparison, groups)
     for plot, svg in drawings.values():
@@ -115,7 +117,8 @@ def search_box(name: str, hint: str) -> str:
 
 
 def foldable(title: str, content: str, *, is_open: bool = False) -> str:
-    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{content}</details>\n"
+    attribute = " open" if is_open else ""
+    return f"<details{attribute}><summary>{escape(title)}</summary>{content}</details>\n"
 
 
 def render_plot(plot: Plot, svg: str) -> str:
@@ -123,7 +126,8 @@ def render_plot(plot: Plot, svg: str) -> str:
     boxes = []
     for i, line in enumerate(plot.lines):
         box = f'<input type="checkbox" data-line="{plot.name}.{i}." checked>'
-        boxes.append(f'<label style="color: {series_style(line.style)["color"]}">{box}{escape(line.name)}</label>')
+        color = series_style(line.style)["color"]
+        boxes.append(f'<label style="color: {color}">{box}{escape(line.name)}</label>')
     caption = f"<figcaption>{''.join(boxes)}</figcaption>"
     return foldable(plot.caption, f"<figure>{svg}{caption}</figure>", is_open=True)
 

@@ -57,7 +57,7 @@ class Line:
     name: str
     style: int
     points: pd.DataFrame  # by position: mean, low, high
-    single: Sequence[pd.Series[float]] = ()  # the runs that it is the mean of
+    run_curves: Sequence[pd.Series[float]] = ()  # of the runs that it is the mean of
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,12 @@ def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:
         for run in runs:
             if name in run.curves[kind]:
                 curves[label].append(thin(on_axis(run, run.curves[kind][name], axis)))
-    file = f"{'curve' if kind == 'test' else kind}_{file_part(name)}"
-    caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
+    if kind == "test":
+        file = f"curve_{file_part(name)}"
+        caption = f"{name} on test problems while training"
+    else:
+        file = f"{kind}_{file_part(name)}"
+        caption = f"{name} (bins of updates)"
     if axis:
         file = f"{file}_{axis}"
         caption = f"{caption}, by {CURVE_AXES[axis]}"
@@ -214,17 +218,17 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
     curves. interpolate: at the positions of the first curve, the others interpolated. share: the interval lies between
     0 and 1.
     """
-    columns = [curve.dropna() for curve in curves]
-    columns = [curve for curve in columns if len(curve)]
-    if not columns:
+    known_curves = [curve.dropna() for curve in curves]
+    known_curves = [curve for curve in known_curves if len(curve)]
+    if not known_curves:
         return pd.DataFrame()
     if interpolate:
-        x = columns[0].index
-        interpolated = [np.interp(x, curve.index, curve, left=np.nan, right=np.nan) for curve in columns]
-        columns = [pd.Series(values, x).dropna() for values in interpolated]
-    table = pd.concat(columns, axis=1, join="inner")  # [positions, curves]
+        x = known_curves[0].index
+        interpolated = [np.interp(x, curve.index, curve, left=np.nan, right=np.nan) for curve in known_curves]
+        known_curves = [pd.Series(values, x).dropna() for values in interpolated]
+    table = pd.concat(known_curves, axis=1, join="inner")  # [positions, curves]
     mean = table.mean(axis=1)
-    if len(columns) == 2:
+    if len(known_curves) == 2:
         low = table.min(axis=1)
         high = table.max(axis=1)
     else:
@@ -264,8 +268,9 @@ def final_plot(groups: Groups) -> Plot:
 
 def estimate_line(groups: Groups, name: str, stage: str = "final", *, style: int) -> Line:
     """The estimates of a figure, one a group."""
+    title = f"base {name}" if stage == "base" else name
     intervals = {float(i): estimate(runs, name, stage) for i, runs in enumerate(groups.values())}
-    return Line(f"base {name}" if stage == "base" else name, style, interval_points(intervals))
+    return Line(title, style, interval_points(intervals))
 
 
 def interval_points(intervals: Mapping[float, Interval | None]) -> pd.DataFrame:
@@ -278,7 +283,7 @@ def interval_points(intervals: Mapping[float, Interval | None]) -> pd.DataFrame:
 
 
 def problem_plot(groups: Groups, kind: str) -> Plot:
-    """A statistic of PROBLEM_STATISTICS, of every base and of every group after training."""
+    """A statistic of PROBLEM_STATISTICS, of every base and of every group after training; kind: its key."""
     bases: dict[Any, Line] = {}  # by their values: as a rule all groups began with one
     lines = []
     for style, (label, runs) in enumerate(groups.items()):
@@ -303,16 +308,18 @@ def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
     with contextlib.suppress(*DAMAGE):
         if kind == "correct_histogram":
             rows = histogram_rows(evaluation[kind])
+        elif kind == "levels":
+            rows = interval_rows(evaluation[kind], "pass@1")
         else:
-            rows = interval_rows(evaluation[kind], "pass@1" if kind == "levels" else "value")
+            rows = interval_rows(evaluation[kind], "value")
     table = pd.DataFrame.from_dict(rows, orient="index", dtype=float).sort_index()
     return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
 
 
 def histogram_rows(counts: Sequence[float]) -> dict[int, Any]:
-    """The share of each count of correct completions."""
+    """The share of problems with 0, 1, ... correct completions; counts: the number of these problems."""
     total = sum(counts)
-    return {x: {"mean": float(count) / total} for x, count in enumerate(counts)}
+    return {correct_count: {"mean": float(count) / total} for correct_count, count in enumerate(counts)}
 
 
 def interval_rows(points: Mapping[str, Any], value_key: str) -> dict[int, Any]:
@@ -335,7 +342,9 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
     """
     for axis in dict.fromkeys([*SUMMARY_AXES, *comparison.differing]):  # p̃ and p first: what the paper sweeps
         rows = sweep_rows(comparison, axis)
-        positions = {position for intervals in rows.values() for position in intervals}
+        positions = set[float]()
+        for intervals in rows.values():
+            positions |= intervals.keys()
         if len(positions) < 3:
             continue
         lines = []

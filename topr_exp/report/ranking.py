@@ -31,7 +31,8 @@ def rank_groups(groups: Groups) -> tuple[str, list[dict[str, str]]]:
         return "No run has finished yet.", []
     best, runs = next(iter(finished_groups.items()))
     if len(finished_groups) == 1:
-        base, final = (estimate_text(runs, "pass@1", stage) for stage in ("base", "final"))
+        base = estimate_text(runs, "pass@1", "base")
+        final = estimate_text(runs, "pass@1", "final")
         return f"{best} went from {base} to {final} % pass@1 ({plural(len(runs), 'run')}){gain_text(runs)}.", []
     to_best = differences(finished_groups, dict.fromkeys(finished_groups, best), "pass@1")
     rows = comparison_rows(finished_groups, to_best, reference=best, name="pass@1")
@@ -55,11 +56,15 @@ def standing(groups: Groups, name: str) -> str:
     for label, runs in groups.items():
         if any(run.figure("final", name) is None for run in runs):
             continue
-        with contextlib.suppress(TOPRError, ValueError):  # the verdicts are gone; several tests in a group
-            (tests[label],) = {gold_answers(run) for run in runs}
-            comparable[label] = read_repetitions(runs, "final")
+        with contextlib.suppress(TOPRError):  # the verdicts are gone
+            golds = {gold_answers(run) for run in runs}
+            if len(golds) == 1:
+                tests[label] = golds.pop()
+                comparable[label] = read_repetitions(runs, "final")
     same_test = {label: group for label, group in comparable.items() if tests[label] == tests.get(best)}
-    collapsed = {label: [has_collapsed(run) for run in runs] for label, runs in groups.items()}
+    collapsed: dict[str, list[bool]] = {}
+    for label, runs in groups.items():
+        collapsed[label] = [has_collapsed(run) for run in runs]
     score = f"{estimate_text(groups[best], name)} % {name} ({plural(len(groups[best]), 'run')})"
     verdict = against_best(same_test, best, collapsed, name, tied=tied)
     return f"{highest_mean([best, *tied], len(groups))}, {score}. {verdict}".rstrip()
@@ -79,7 +84,8 @@ def highest_mean(labels: Sequence[str], count: int) -> str:
 
 def has_collapsed(run: Run) -> bool:
     """Return True where a run's final pass@1 is below half of its base's."""
-    final, base = (run.figure(stage, "pass@1") for stage in ("final", "base"))
+    base = run.figure("base", "pass@1")
+    final = run.figure("final", "pass@1")
     return final is not None and base is not None and final < base / 2
 
 
@@ -132,7 +138,8 @@ def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequenc
         rival_rows = [labels.index(label) for label in rivals]
         winner_columns = [labels.index(label) for label in winners]
         if is_below[np.ix_(rival_rows, winner_columns)].all():
-            return [f"{'They are' if tied else 'It is'} above all others, {CONFIDENCE}."]
+            subject = "They are" if tied else "It is"
+            return [f"{subject} above all others, {CONFIDENCE}."]
     not_apart: list[str] = []
     if best not in below:  # else its mean is the highest by seeds that the others lack
         not_apart = [label for label in rivals if label not in below]

@@ -19,7 +19,8 @@ from topr_exp.types import TOPRError
 RUN_FILES = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 SKIPPED_FOLDERS = ("model", "store", "wandb", "tensorboard", "checkpoints", "report", "replaced")  # hold no runs
 SEARCH_DEPTH = 4  # levels below a given folder
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)  # of a reader
+# What reading a damaged file, and computing with what it holds, can raise.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)
 POSITION_KEYS = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
 
 
@@ -63,7 +64,12 @@ def number_at(values: Any, *keys: str) -> float | None:
 
 def was_truncated(run: Run) -> bool:
     """Return True where the token limit cut off a completion that the run was trained or tested on."""
-    return any(run.figure(*part, "truncated_share") for part in ((), ("base",), ("final",)))
+    shares = [
+        run.figure("truncated_share"),
+        run.figure("base", "truncated_share"),
+        run.figure("final", "truncated_share"),
+    ]
+    return any(shares)
 
 
 def to_frame(records: list[Record]) -> pd.DataFrame:
@@ -102,7 +108,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the run folders, this one or below; a run is not searched for others."""
+    """Yield the run folders, this one or those at most `depth` levels below; a run is not searched for others."""
     try:
         is_model = (folder / "tokenizer.json").exists()
         is_run = not is_model and any((folder / name).is_file() for name in RUN_FILES)
@@ -118,13 +124,13 @@ def run_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def with_distinct_names(runs: list[Run]) -> list[Run]:
-    """Lengthen equal names by folders of the path, until no two are equal."""
-    for depth in range(2, 8):
+    """Lengthen equal names by folders of the path, up to seven parts, until no two are equal."""
+    for part_count in range(2, 8):
         counts = Counter(run.name for run in runs)
         renamed_runs = []
         for run in runs:
             if counts[run.name] > 1:
-                path_end = "/".join(run.path.resolve().parts[-depth:])
+                path_end = "/".join(run.path.resolve().parts[-part_count:])
                 run = replace(run, name=printable(path_end, keep=""))
             renamed_runs.append(run)
         runs = renamed_runs
@@ -221,15 +227,15 @@ class LoggedRecords:
 
 def read_logs(path: Path, notes: list[str], summary: dict[str, Any], *, is_done: bool) -> LoggedRecords:
     """Read a run's logs; in those of a finished run a missing file or line gets a note."""
-    metrics = read_records(path / "metrics.jsonl", notes, is_update, is_done=is_done)
-    tests = read_records(path / "eval.jsonl", notes, is_evaluation, is_done=is_done)
+    metrics = read_records(path / "metrics.jsonl", notes, is_update, is_complete=is_done)
+    tests = read_records(path / "eval.jsonl", notes, is_evaluation, is_complete=is_done)
     updates, tests = on_one_axis(metrics, tests)
     evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
     curve = [record for record in tests if record.get("subset")] or evaluations
     last_of_each_step = {record["optimizer_step"]: record for record in curve}
     completions_file = path / "completions.jsonl"
-    has_completions = is_done and completions_file.exists()
-    completions = read_records(completions_file, notes, is_completion, is_done=has_completions)
+    has_completions = is_done and completions_file.exists()  # no note where a run has none
+    completions = read_records(completions_file, notes, is_completion, is_complete=has_completions)
     final = summary.get("final") or {}
     if is_done and evaluations:
         is_other_final = bool(final) and final.get("verdicts") != evaluations[-1].get("verdicts")
@@ -247,14 +253,19 @@ def read_json(path: Path, notes: list[str], *, is_expected: bool = True) -> dict
     return values
 
 
-def read_records(path: Path, notes: list[str], is_valid: Callable[[Record], bool], *, is_done: bool) -> list[Record]:
-    """Read the valid lines of a JSON-lines file; a note counts the others."""
-    records, damaged_count = read_lines(path, growing=not is_done)
+def read_records(
+    path: Path, notes: list[str], is_valid: Callable[[Record], bool], *, is_complete: bool
+) -> list[Record]:
+    """Read the valid lines of a JSON-lines file; a note counts the others.
+
+    is_complete: the file must be there, and its last line be whole; else a note says so.
+    """
+    records, damaged_count = read_lines(path, growing=not is_complete)
     valid_records = [record for record in records if is_valid(record)]
     invalid_count = damaged_count + len(records) - len(valid_records)
     if invalid_count:
         notes.append(f"{path.name}: {plural(invalid_count, 'line')} left out, damaged or another version's")
-    elif is_done and not records:
+    elif is_complete and not records:
         notes.append(f"{path.name} is missing or holds nothing")
     return valid_records
 

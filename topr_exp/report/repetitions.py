@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.intervals import Interval, crossed_interval
-from topr_exp.evaluation.statistics import INVALID, headline_k, measure
+from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.reader import DAMAGE, Run
 from topr_exp.runs.records import Record
 from topr_exp.store import Store
-from topr_exp.types import VERDICTS, TOPRError
+from topr_exp.types import CORRECT, INVALID, VERDICTS, TOPRError
 
 Scores = NDArray[np.float64]  # [seeds, problems]
-CORRECT = VERDICTS.index("correct")
+MAJ_UNITS = 1000  # maj@K of a problem is stored as a whole number of these parts
 
 
 class Repetitions(list[Record]):
@@ -34,8 +34,8 @@ class Repetitions(list[Record]):
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
         """The records of these seeds, the first of each."""
-        positions = self.seeds
-        return type(self)([self[positions.index(seed)] for seed in seeds])
+        seeds_of_records = self.seeds
+        return type(self)([self[seeds_of_records.index(seed)] for seed in seeds])
 
     def values(self, name: str = "pass@1", stage: str = "final") -> Scores:
         """[seeds, problems] a share of each problem's completions: pass@1, incorrect, invalid or maj (of most)."""
@@ -53,7 +53,7 @@ def problem_shares(results: Record, name: str) -> NDArray[np.float64]:
     """
     counts = results["of_problems"]
     if name.startswith("maj"):
-        shares = counts_of(counts["maj"]) / 1000
+        shares = counts_of(counts["maj"]) / MAJ_UNITS
     elif name == "incorrect":
         incorrect_counts = results["n"] - counts_of(counts["correct"]) - counts_of(counts["invalid"])
         shares = incorrect_counts / results["n"]
@@ -109,8 +109,9 @@ def read_repetitions(runs: Iterable[Run], *stages: str) -> Repetitions:
     for run in runs:
         for stage in stages:
             if stage not in run.problem_results:
+                position = 0 if stage == "base" else -1
                 with damage_as_error(run):
-                    evaluation = run.evaluations[0 if stage == "base" else -1]
+                    evaluation = run.evaluations[position]
                     located = {**evaluation, "verdicts": verdicts_path(run, evaluation)}
                     run.problem_results[stage] = problem_results(run, located)
         results_by_part = {stage: run.problem_results[stage] for stage in stages}
@@ -143,7 +144,7 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     counts = {
         "correct": counts_as_text(np.sum(codes == CORRECT, axis=1)),
         "invalid": counts_as_text(np.sum(codes == INVALID, axis=1)),
-        "maj": counts_as_text(np.rint(1000 * majority_scores[k]).astype(int)),
+        "maj": counts_as_text(np.rint(MAJ_UNITS * majority_scores[k]).astype(int)),
     }
     results = {"n": n, "k": k, "of_problems": counts}
     if test_solutions is not None:

@@ -35,7 +35,8 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
         row |= {"notes": run.notes, "group": run.group}
         for key, value in run.settings.items():
             is_taken = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
-            row[f"{key} (setting)" if is_taken else key] = value
+            column = f"{key} (setting)" if is_taken else key
+            row[column] = value
         row |= {name: run.figure(name) for name in SUMMARY_COLUMNS}
         row |= {"updates": len(run.updates), "seconds": total_seconds(run)}
         for stage in ("base", "final"):

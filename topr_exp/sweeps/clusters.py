@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from topr_exp.config.groups import ClusterConfig
-from topr_exp.schema import Count, Named, OptionalCount, Rule
+from topr_exp.schema import Count, NamedValues, OptionalCount, Rule
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SlurmCluster(ClusterConfig):
     cpus_per_task: OptionalCount
     mem_gb: OptionalCount  # per node
     setup: list[str] | None  # shell commands before a run
-    additional_parameters: Named  # other sbatch options, by their long names
+    additional_parameters: NamedValues  # other sbatch options, by their long names
 
     def check(self) -> Iterator[Rule]:
         is_in_time = self.signal_delay_s < 60 * self.timeout_min
