@@ -100,3 +100,10 @@ def test_validation_problems_are_drawn_after_the_training_problems():
 
     assert len(sets.test) == 20
     assert [*sets.train, *sets.test] == draw("ledger 10", "train", 50, 4)
+
+
+@pytest.mark.parametrize("words", [["data=gsm8k"], ["data=math"], ["data=ledger", "model=tiny_long"]])
+def test_generated_problems_say_that_they_are_embedded(words):
+    config = config_of(*words)
+
+    assert config.data.source_name == "embedded"

@@ -26,6 +26,7 @@ class Ledger(DataConfig):
     choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn: log of it in nats
 
     generated = True
+    source_name = "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
         draw_story = partial(draw, turns=self.turns, choices=self.choices)
