@@ -48,7 +48,7 @@ def start(args: Namespace) -> int:
 
         rows = preview(planned)  # first, since it refuses
         print(f"{preview_prompt(config)}\n\n{rows}")
-    elif planned.sweep:
+    elif planned.is_sweep:
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])

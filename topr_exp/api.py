@@ -228,7 +228,7 @@ def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
     """
     check_machine(job.config for job in jobs)
     check_sweep(list(jobs))
-    return launch(Plan(list(jobs), sweep=True), list(words), reports=False)
+    return launch(Plan(list(jobs), is_sweep=True), list(words), reports=False)
 
 
 # ---- settings, weights and prompts of a run

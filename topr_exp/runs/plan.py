@@ -34,7 +34,7 @@ class Plan:
     """All runs of a command line, and what starts them."""
 
     jobs: list[Job]  # in the order in which they start
-    sweep: bool  # with a table of its runs; a single run that is submitted elsewhere is a sweep too
+    is_sweep: bool  # with a table of its runs; a single run that is submitted elsewhere is a sweep too
 
 
 def plan(args: Namespace) -> Plan:
@@ -51,7 +51,7 @@ def plan(args: Namespace) -> Plan:
     warn_of_settings([job.config for job in jobs])
     if is_sweep:
         check_sweep(jobs)
-    return Plan(jobs, is_sweep or jobs[0].config.cluster.submits_jobs)
+    return Plan(jobs, is_sweep=is_sweep or jobs[0].config.cluster.submits_jobs)
 
 
 def warn_of_settings(configs: Sequence[Config]) -> None:

@@ -28,6 +28,7 @@ class Policies:
         self.trained = self.load(config.model)
 
     def load(self, model: ModelConfig, *folder: Path | None) -> Policy:
+        """Load a model of the settings, with the weights of `folder` in place of its own if one is given."""
         return load_policy(model, self.config.cluster.device, *folder)
 
     def reload(self, folder: Path | None = None) -> None:

@@ -258,17 +258,18 @@ def load_gradable_problems(data: DataConfig) -> ProblemSets:
     golds = [problem.answer for problem in problems]
     with open_grader(data.grading(graded=data.reward == "graded")) as grader:
         outcomes = list(grader.grade(zip(solutions, golds, strict=True)))
-    refused = [index for index, outcome in enumerate(outcomes) if outcome.verdict != "correct"]
-    if not refused:
+    refused_indices = [index for index, outcome in enumerate(outcomes) if outcome.verdict != "correct"]
+    if not refused_indices:
         return sets
-    first_index = refused[0]
+    refused_count = len(refused_indices)
+    first_index = refused_indices[0]
     problem = problems[first_index]
     solution = solutions[first_index]
     line = (
-        f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(refused)} of {len(problems)} "
+        f"data={data.name}: the grader {data.grader_name} refuses the gold of {refused_count} of {len(problems)} "
         f"problems; the first is {problem.id}, gold {problem.answer!r:.80}, tried as {solution!r:.120}"
     )
-    if len(refused) > MAX_REFUSED_SHARE * len(problems):
+    if refused_count > MAX_REFUSED_SHARE * len(problems):
         raise TOPRError(f"{line} (at most 5 % may be refused); {remedy_for_golds(data)}")
     warn(line)
     return sets
