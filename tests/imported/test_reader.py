@@ -254,6 +254,16 @@ def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path, line, message):
     assert tolerant_reader.skipped[0].startswith(f"{source}:3: {message}")
 
 
+def test_a_row_that_is_left_out_says_nothing_about_later_ones(tmp_path):
+    left_out = {"problem_id": "1", "prompt": "?", "completion": ["a", "b"], "reward": [1, None]}
+    good = {"problem_id": "1", "prompt": "other", "completion": "a", "reward": 1}
+    source = write_log(tmp_path, [left_out, good])
+
+    rows = [*RolloutReader(str(source), None, skip_malformed=True)]
+
+    assert [row["prompt"] for row in rows] == ["other"]
+
+
 def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path):
     source = write_log(tmp_path, [{"prompt": "?", "completion": ["a", "b"], "reward": [1, None]}])
 

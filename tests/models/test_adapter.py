@@ -197,6 +197,8 @@ def test_an_engine_is_compared_with_the_weights_it_has_and_training_keeps_its_ow
     merged = make_model(11).to(dtype)
     merged.load_state_dict(dict(stored_weights(policy.model)), strict=False)  # lm_head is tied
     with adapter.with_merged_adapter(policy.model):
+        with adapter.adapters_off(policy.model):
+            assert torch.equal(logits(policy.model), logits(merged))
         assert torch.equal(logits(policy.model), logits(merged))
 
     engine: Any = MergedEngine(merged)

@@ -91,7 +91,8 @@ class Agreement:
 
     def check(self, rows: Sequence[Row]) -> None:
         """Raise ValueError for a row that differs from those before it, of `rows` or of earlier calls."""
-        shared_roles = self.shared_roles  # stored at the end, so that a bad first row decides nothing
+        shared_roles = self.shared_roles  # stored at the end, as the prompts: rows that are left out decide nothing
+        new_prompt_by_id: dict[str, str] = {}
         for row in rows:
             roles = ALL_OR_NONE & row.keys()
             if shared_roles is None:
@@ -99,13 +100,18 @@ class Agreement:
             differing = sorted(roles ^ shared_roles)
             if differing:
                 raise ValueError(self._names.difference(differing[0], has_role=differing[0] in roles))
-            self._check_prompt(row)
+            self._check_prompt(row, new_prompt_by_id)
         self.shared_roles = shared_roles
+        self._prompt_by_id |= new_prompt_by_id
 
-    def _check_prompt(self, row: Row) -> None:
+    def _check_prompt(self, row: Row, new_prompt_by_id: dict[str, str]) -> None:
+        """Raise ValueError for another prompt than the id had; note an id's first prompt in `new_prompt_by_id`."""
         problem_id = row.get("problem_id")
         prompt = prompt_text(row)
         if problem_id is None or prompt is None:
             return
-        if self._prompt_by_id.setdefault(problem_id, prompt) != prompt:
+        noted_prompt = self._prompt_by_id.get(problem_id)
+        if noted_prompt is None:
+            noted_prompt = new_prompt_by_id.setdefault(problem_id, prompt)
+        if noted_prompt != prompt:
             raise ValueError(f"{self._names.label('problem_id')} {problem_id} has another prompt before")

@@ -148,11 +148,13 @@ class WithoutAdapter:
 @contextlib.contextmanager
 def adapters_off(module: Any) -> Iterator[None]:
     """Compute without adapters; peft's own switch drops gradients that an earlier forward pass may need."""
-    layers = [layer for layer in module.modules() if hasattr(layer, "lora_A")]
-    for layer in layers:
-        layer._disable_adapters = True
+    switched_layers = []  # not those that are off already, as within another block
+    for layer in module.modules():
+        if hasattr(layer, "lora_A") and not layer._disable_adapters:
+            switched_layers.append(layer)
+            layer._disable_adapters = True
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in switched_layers:
             layer._disable_adapters = False
