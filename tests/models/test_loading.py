@@ -123,7 +123,12 @@ def test_a_folder_from_elsewhere_has_no_checksums(saved_model, tmp_path):
     (copy / "generation_config.json").unlink()
     (copy / "checksums.json").unlink()
 
-    load_policy(config_of().model, "cpu", copy)
+    loaded_weights = load_policy(config_of().model, "cpu", copy).model.state_dict()
+    saved_weights = load_policy(config_of().model, "cpu", saved_model).model.state_dict()
+
+    assert loaded_weights.keys() == saved_weights.keys()
+    for name, weight in saved_weights.items():
+        assert torch.equal(loaded_weights[name], weight)
 
 
 # ---- folders that can't be used
