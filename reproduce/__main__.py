@@ -1,9 +1,9 @@
 """`python -m reproduce [FIGURE ...] [KEY=VALUE ...]`: run, draw and write the papers' figures.
 
-`python -m reproduce bench` is another command: any loss's row in one table. Without FIGURE, all of them. KEY=VALUE
-applies to every experiment, for example seed=0. Runs are in outputs/paper; each is computed once for all figures, and
-the same command resumes. FOLDER gets each figure's numbers (JSON), picture (PNG)
-and a section of README.md; results of other runs in it stay.
+`python -m reproduce bench` is another command: any loss's row in one table; `python -m reproduce real`, too: a study on
+a real model. Without FIGURE, all of them. KEY=VALUE applies to every experiment, for example seed=0. Runs are in
+outputs/paper; each is computed once for all figures, and the same command resumes. FOLDER gets each figure's numbers
+(JSON), picture (PNG) and a section of README.md; results of other runs in it stay.
 """
 
 from __future__ import annotations
@@ -177,7 +177,6 @@ def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> li
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["bench"]:
-        del sys.argv[1]
-        runpy.run_module("reproduce.bench", run_name="__main__", alter_sys=True)
+    if sys.argv[1:2] in (["bench"], ["real"]):
+        runpy.run_module(f"reproduce.{sys.argv.pop(1)}", run_name="__main__", alter_sys=True)
     sys.exit(main())

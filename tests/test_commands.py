@@ -44,6 +44,9 @@ reproduce fig1 seed=-1 | 2 | seed must be 0 or more
 reproduce fig1 --out Makefile | 2 | not a folder
 reproduce.rates seed=1 | 2 | name the figures whose learning rates are to be chosen
 reproduce.rates fig0 | 2 | fig0: no such figure
+reproduce.real optim.lr=1e-4 | 2 | optim.lr=1e-4: the study sets it; allowed: data.source, model.path
+reproduce.real --plan data.source=nowhere | 2 | data.source=nowhere: no such folder; allowed: embedded, hub or a folder
+reproduce.real --plan model.path=nowhere | 2 | model.path=nowhere: no such folder
 reproduce.rates fig1 cluster=slurm | 2 | cluster=slurm: only cluster=local chooses rates
 topr_exp.grade --format mml | 2 | grader must be one of gsm8k, lenient, math, final, verdict or package.module.name
 """

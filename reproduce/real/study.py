@@ -1,0 +1,146 @@
+"""The study's folder: the model that runs begin from, the runs, and the records of those that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from reproduce import records
+from reproduce.bench.cells import error_of
+from reproduce.jobs import SEARCH, is_finished
+from reproduce.rates import FAILED
+from reproduce.real.outcome import write_outcome
+from reproduce.real.plan import IMITATION, IMITATION_EPOCHS, Cell, Step, cell_of
+from reproduce.real.solutions import write_solutions
+from reproduce.selection import Record
+from topr_exp import Config, ConfigError, Job, TOPRError, plan_runs, run_sweep, settings_by_key
+from topr_exp.report import read_run
+
+METRICS = ("loss", "grad_norm", "ess")
+ANSWERS = (*records.LENGTHS, "truncated_share")
+WITHOUT_SIGNAL = 2  # the largest exit status of a sweep that no signal stopped
+
+
+class Study:
+    """The runs below a folder and what is recorded of them in its real.json, which goes on from there."""
+
+    def __init__(self, folder: Path, words: Sequence[str], steps: Sequence[Step]) -> None:
+        """words: of every run's command line, the model and its problems among them."""
+        self.folder, self.steps = folder, steps
+        self.words = [*SEARCH, "experiment=real", "data=gsm8k", "sampler=hf", f"output_dir={folder}", *words]
+        stored = records.read(self.file)
+        self.imitation: Record | None = stored["extra"].get("imitation")  # the record of the first step's run
+        self.record_of_cell: dict[Cell, Record] = {}
+        for record in records.records_by_identity(stored).values():
+            self.record_of_cell[cell_of(record["settings"])] = record
+        self.refuse_other_model()
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "real.json"
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings of a run, but for the model that it begins from."""
+        (job,) = plan_runs(self.words)
+        return job.config
+
+    def refuse_other_model(self) -> None:
+        """Raise ConfigError for a folder with the study of another model."""
+        if self.imitation is not None:
+            model = self.imitation["settings"]["model.name"]
+            if model != self.config.model.name:
+                raise ConfigError(f"--out {self.folder}: it holds the study of {model}; give another folder")
+
+    def is_done(self, step: Step) -> bool:
+        if step is IMITATION:
+            return self.imitation is not None
+        return all(cell in self.record_of_cell for cell in step.cells)
+
+    def run(self, step: Step) -> int:
+        """Run what a step lacks and record it; returns the exit status of a signal, else 0.
+
+        TOPRError where a run failed for another reason than its loss.
+        """
+        if step is IMITATION:
+            jobs, words = self.plan_imitation()
+        else:
+            jobs, words = self.plan_step(step)
+        status = run_sweep(jobs, words)
+        failed_folders = []
+        for job in jobs:
+            if not self.take_record(job, is_imitation=step is IMITATION):
+                failed_folders.append(job.config.folder)
+        self.write()
+        if status > WITHOUT_SIGNAL:
+            return status
+        if failed_folders:
+            folder = failed_folders[0]
+            raise TOPRError(f"{step.name}: {error_of(folder) or 'did not end'} ({folder})")
+        return 0
+
+    def plan_imitation(self) -> tuple[list[Job], list[str]]:
+        """The run of SFT on GSM8K's solutions, and its command line."""
+        solutions = self.folder / "solutions.jsonl"
+        write_solutions(solutions, self.config)
+        imitation_words = ("algo=sft", "mu=none", f"optim.epochs={IMITATION_EPOCHS}", "checkpoint.save_model=true")
+        words = [*self.words, "name=imitation", f"data.completions={solutions}", *imitation_words]
+        return plan_runs(words), words
+
+    def plan_step(self, step: Step) -> tuple[list[Job], list[str]]:
+        """The runs that a step lacks, and the command line of all of them."""
+        words = [word for word in self.words if not word.startswith("model.path=")]
+        words = ["-m", *words, "name=runs", f"model.path={self.imitation_model()}", *step.words]
+        jobs = []
+        for job in plan_runs(words):
+            cell = cell_of(settings_by_key(job.config))
+            if cell in step.cells and cell not in self.record_of_cell:
+                jobs.append(job)
+        return jobs, words
+
+    def imitation_model(self) -> Path:
+        """The model that the imitation left. ConfigError where its folder is gone."""
+        assert self.imitation is not None, "the first step is done"
+        folder = self.folder / "imitation" / self.imitation["run"] / "model"
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is missing, from which runs began: bring it back, or give a new --out")
+        return folder
+
+    # ---- records
+
+    def take_record(self, job: Job, *, is_imitation: bool) -> bool:
+        """Record a run that ended; False for one that did not.
+
+        One whose loss or gradient was not finite ended, too: by its loss, with nothing right.
+        """
+        folder = job.config.folder
+        settings = records.identifying_settings(job.config)
+        if is_finished(folder):
+            record = records.extract(folder, METRICS) | {"answers": read_answers(folder)}
+        elif "not finite" in error_of(folder) and not is_imitation:
+            record = {"run": folder.name, "settings": settings, "environment": {}, "final": {"pass@1": FAILED}}
+        else:
+            return False
+        if is_imitation:
+            self.imitation = record
+        else:
+            self.record_of_cell[cell_of(settings)] = record
+        return True
+
+    def write(self) -> None:
+        """Write the records, and from them the page and the picture."""
+        records.write(self.file, self.record_of_cell.values(), {"imitation": self.imitation})
+        planned_count = sum(len(step.cells) for step in self.steps)
+        page = write_outcome(self.imitation, list(self.record_of_cell.values()), planned_count, self.folder)
+        print(f"wrote {page}", flush=True)
+
+
+def read_answers(folder: Path) -> dict[str, Any]:
+    """The lengths of a run's answers before and after and the share that was cut off, and that of what it sampled."""
+    run = read_run(folder)
+    answers: dict[str, Any] = {"sampled": {"truncated_share": records.rounded(run.figure("truncated_share"))}}
+    for stage in ("base", "final"):
+        answers[stage] = {name: records.rounded(run.figure(stage, name)) for name in ANSWERS}
+    return answers

@@ -1,0 +1,181 @@
+"""The study of a real model: its plan, the settings of its runs, and that another machine goes on from its folder."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproduce.real.__main__ import make_study, open_study, parser
+from reproduce.real.outcome import write_outcome
+from reproduce.real.plan import (
+    IMITATION,
+    LOSSES,
+    SAMPLED_PER_SECOND,
+    SAMPLING,
+    SHARES,
+    UPDATED_PER_SECOND,
+    Cell,
+    minutes_of,
+    plan_steps,
+)
+from reproduce.real.solutions import write_solutions
+from reproduce.real.study import Study
+from tests.conftest import ROOT, config_of, lines_of, refused, write_lines
+from tests.reproduce.worlds import group
+from topr_exp import run_sweep
+from topr_exp.models.model_folder import SHIPPED
+
+
+def open_study_of(*words: str) -> Study:
+    return open_study(parser().parse_intermixed_args([*words]))
+
+
+def cells_of(study: Study) -> list[Cell]:
+    return [cell for step in study.steps for cell in step.cells]
+
+
+# ---- the plan
+
+
+def test_every_run_is_in_one_step_of_at_most_ten_minutes(tmp_path):
+    study = open_study_of("--out", str(tmp_path))
+    cells = cells_of(study)
+
+    assert len(cells) == len(set(cells)) == 3 * ((len(LOSSES) - 1) * len(SHARES) + 1)
+    assert study.steps[:2] == [IMITATION, SAMPLING]
+    assert all(0 < minutes_of(step, study.config, []) < 10 for step in study.steps)
+    assert (study.config.data.train_problems, study.config.data.n) == (1024, 8)
+    assert (study.config.optim.batch_size, study.config.sampler.max_new_tokens) == (64, 256)
+
+
+def test_speeds_are_those_of_the_document():
+    document = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+    assert f"{UPDATED_PER_SECOND:,} completion tokens/s" in document
+    assert f"{SAMPLED_PER_SECOND:,} to 13,100 tokens/s" in document
+
+
+def test_the_plan_is_listed_and_starts_nothing(tmp_path, capsys):
+    assert make_study(parser().parse_intermixed_args(["--plan", "--out", str(tmp_path)])) == 0
+
+    *lines, total = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(plan_steps())
+    assert re.match(r"15 steps would take at most \d+ minutes on one H200, at 44,200 ", total)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which it would run")
+def test_without_a_gpu_one_line_says_what_would_be_done(tmp_path):
+    with refused(
+        r"no GPU is seen: 15 steps would take at most \d+ minutes on one H200; --plan lists .*, --small tries"
+    ):
+        make_study(parser().parse_intermixed_args(["--out", str(tmp_path)]))
+
+
+# ---- runs
+
+
+def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_what_is_recorded(tmp_path):
+    study = open_study_of("--small", "--out", str(tmp_path))
+    study.imitation = {"run": "sft"}
+    shutil.copytree(SHIPPED / "tiny", tmp_path / "imitation" / "sft" / "model")
+    study.record_of_cell[Cell("tis", 0.1, 0)] = {}
+    (step,) = (step for step in study.steps if step.name == "tis, seed 0")
+
+    configs = [job.config for job in study.plan_step(step)[0]]
+
+    assert [config.effective_positive for config in configs] == [None, 0.2, 0.5]
+    for config in configs:
+        assert (config.algo.name, config.seed, config.sampler.seed, config.baseline) == ("tis", 0, 0, None)
+        assert config.model.path == str(tmp_path / "imitation" / "sft" / "model")
+        assert config.data.completions is None
+
+
+def test_solutions_end_as_the_grader_reads_them_and_lack_the_calculators_notes(tmp_path):
+    answer = "He has 48/2 = <<48/2=24>>24 clips,\nso 24 * 50 = <<24*50=1200>>1,200 in all.\n#### 1,200"
+    for split in ("train", "test"):
+        write_lines(tmp_path / f"{split}.jsonl", [{"question": f"How many, {split}?", "answer": answer}])
+
+    write_solutions(tmp_path / "solutions.jsonl", config_of("data=gsm8k", f"data.source={tmp_path}"))
+
+    (row,) = lines_of(tmp_path / "solutions.jsonl")
+    assert row["completion"] == "He has 48/2 = 24 clips,\nso 24 * 50 = 1,200 in all.\nThe answer is 1200."
+    assert row["gold"] == "1200"
+
+
+def test_generated_problems_have_no_solutions_to_imitate(tmp_path):
+    with refused("data.source=embedded: no solutions there; allowed: hub or a folder"):
+        write_solutions(tmp_path / "solutions.jsonl", config_of("data=gsm8k"))
+
+
+# ---- the outcome
+
+
+def page_of(folder: Path, **invalid: float) -> str:
+    """The page of made-up runs of TOPR, with these shares of invalid answers by the name of their p̃."""
+    cell_records = []
+    for name, share in {"own": None, "p01": 0.1, "p02": 0.2}.items():
+        settings = {} if share is None else {"effective_positive": share}
+        correct = 1.0 if share is None else 20.0
+        for record in group("topr", correct, invalid=invalid[name], base={"invalid": 20.0}, **settings).records():
+            answers = {"length": 100.0, "truncated_share": 0.25}
+            cell_records.append(record | {"answers": {"base": answers, "final": answers}})
+    return write_outcome(None, cell_records, 51, folder).read_text(encoding="utf-8")
+
+
+def test_the_hypothesis_is_decided_by_the_records(tmp_path):
+    as_expected = page_of(tmp_path, own=80.0, p01=20.0, p02=22.0)
+    otherwise = page_of(tmp_path, own=10.0, p01=60.0, p02=22.0)
+
+    assert "9 of 51 runs ended." in as_expected
+    assert as_expected.count("*shown*") == 5
+    assert "c = 0: more of TOPR's answers are invalid than before: *reversed*" in otherwise
+    assert "p̃ = 0.1: at most 10 points more of its answers are invalid than before: *reversed*" in otherwise
+    assert "| TOPR, c = 0 | 100 | 25.0 |" in as_expected
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
+    """The whole small study: two steps here; there a run that nothing recorded, then the others."""
+    first_folder, folder = tmp_path / "first", tmp_path / "second"
+    study = open_study_of("--small", "--out", str(first_folder))
+    assert [study.run(step) for step in study.steps[:2]] == [0, 0]
+    shutil.move(first_folder, folder)
+    study = open_study_of("--small", "--out", str(folder))
+    jobs, words = study.plan_step(study.steps[2])
+    run_sweep(jobs[:1], words)
+
+    assert make_study(parser().parse_intermixed_args(["--small", "--out", str(folder)])) == 0
+
+    stored = json.loads((folder / "real.json").read_text())
+    imitation = stored["extra"]["imitation"]
+    assert len(stored["runs"]) == len(cells_of(study)) == 17
+    assert [*folder.glob("imitation/*/DONE")] == [folder / "imitation" / imitation["run"] / "DONE"]
+    assert imitation["summary"]["positive_share"] == 1
+    assert len(list(folder.glob("runs/*/DONE"))) == 17
+    assert len(stored["bases"]) == 1, "all begin from one model"
+    # Once for all runs: the tests of the model as it came and after the imitation, and what is trained on.
+    assert len(list(folder.glob("store/rollouts/*"))) == 3
+    for record in stored["runs"]:
+        assert {"length", "truncated_share"} < record["answers"]["base"].keys() == record["answers"]["final"].keys()
+    page = (folder / "real.md").read_text(encoding="utf-8")
+    assert "17 of 17 runs ended." in page
+    assert "numbers of tiny mean nothing here" in page
+    assert (folder / "real.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_whose_imitation_is_gone_and_one_of_another_model_are_refused(tmp_path):
+    (tmp_path / "real.json").write_text(json.dumps({
+        "environments": [], "bases": [], "runs": [],
+        "extra": {"imitation": {"run": "sft", "settings": {"model.name": "tiny"}}},
+    }))  # fmt: skip
+
+    study = open_study_of("--small", "--out", str(tmp_path))
+    with refused("imitation/sft/model is missing, from which runs began: bring it back"):
+        study.run(SAMPLING)
+    with refused("--out .*: it holds the study of tiny; give another folder"):
+        open_study_of("--out", str(tmp_path))
