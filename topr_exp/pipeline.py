@@ -8,6 +8,8 @@ several processes all of them run this code: they make different shards of the s
 examples of each batch, and process 0 writes the folder.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -45,9 +47,10 @@ from topr_exp.session import Session, open_session, report_finished
 from topr_exp.store import Ragged, Store
 from topr_exp.training.asynchronous import AsyncRounds
 from topr_exp.training.collection import Collector
+from topr_exp.training.loop import BatchSource, FixedSet, train
 from topr_exp.training.parallel import parallelize
-from topr_exp.training.rounds import Rounds
-from topr_exp.training.trainer import Trainer, train_offline
+from topr_exp.training.rounds import Compose, Rounds
+from topr_exp.training.trainer import Trainer
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -84,18 +87,13 @@ def train_iteration(
 
     The trainer and π_ref are freed on return, before the saved policy is loaded: there may be no memory for two.
     """
-    config = session.config
     policies.add_adapter(iteration)
-    compose = partial(compose_training_set, config, report, iteration)
-    if config.schedule.in_rounds:
-        trainer = train_in_rounds(session, task, policies, data, compose, iteration)
-    else:
-        store = session.store_of(iteration - 1)
-        sources = sample(session, policies, data, store, iteration)
-        sources = grade(session, sources, store)
-        scored = score(session, policies, data, sources, store)
-        training_set = compose_offline(session, scored, compose, store, iteration)
-        trainer = train(session, task, policies, data, scored, training_set, iteration)
+    compose = partial(compose_training_set, session.config, report, iteration)
+    open_training = open_rounds if session.config.schedule.in_rounds else open_fixed_set
+    with open_training(session, policies, data, compose, iteration) as (trainer, batches):
+        journal = open_journal(session, task, trainer, data, iteration)
+        train(trainer, batches, journal, iteration=iteration, save_every=session.config.checkpoint.every_seconds)
+    del batches  # with π_ref: to gather the weights may take its memory
     session.check_sources()
     trainer.save_policy(session.folder.model_of(iteration))
 
@@ -210,7 +208,27 @@ def open_report(config: Config, data: RunData) -> TrainingReport:
     )
 
 
-# ---- an iteration offline: one round
+# ---- training offline: all completions are sampled, graded, scored and composed before
+
+
+@contextlib.contextmanager
+def open_fixed_set(
+    session: Session, policies: Policies, data: RunData, compose: Compose, iteration: int
+) -> Iterator[tuple[Trainer, BatchSource]]:
+    """Open training on one set, whose completions lie in the store."""
+    config = session.config
+    store = session.store_of(iteration - 1)
+    sources = sample(session, policies, data, store, iteration)
+    sources = grade(session, sources, store)
+    scored = score(session, policies, data, sources, store)
+    training_set = compose_sources(session, scored, compose, store, iteration)
+    fixed_set = FixedSet(
+        training_set, config.optim, seed=config.seed, iteration=iteration, mu_is_start=scored.mu_is_start
+    )
+    with session.folder.stage("training"):
+        trainer = open_trainer(session, policies, scored.reference, iteration)
+        yield trainer, fixed_set
+        show_completions(session.folder.path, "train", iteration, training_set.completions, training_set.examples)
 
 
 def sample(session: Session, policies: Policies, data: RunData, store: Store, iteration: int) -> list[Completions]:
@@ -291,8 +309,8 @@ def compose_training_set(
     return training_set
 
 
-def compose_offline(
-    session: Session, scored: ScoredSources, compose: "partial[TrainingSet]", store: Store, iteration: int
+def compose_sources(
+    session: Session, scored: ScoredSources, compose: Compose, store: Store, iteration: int
 ) -> TrainingSet:
     """Compose the training set of all sources, and save which completions it has."""
     with session.folder.stage("composition"):
@@ -307,46 +325,14 @@ def compose_offline(
     return training_set
 
 
-def train(
-    session: Session,
-    task: Task,
-    policies: Policies,
-    data: RunData,
-    scored: ScoredSources,
-    training_set: TrainingSet,
-    iteration: int,
-) -> Trainer:
-    """Train on a fixed set."""
-    config = session.config
-    folder = session.folder
-    with folder.stage("training"):
-        trainer = open_trainer(session, policies, scored.reference, iteration)
-        journal = open_journal(session, task, trainer, data, iteration)
-        train_offline(
-            trainer,
-            training_set,
-            journal,
-            seed=config.seed,
-            iteration=iteration,
-            save_every=config.checkpoint.every_seconds,
-            mu_is_start=scored.mu_is_start,
-        )
-        show_completions(folder.path, "train", iteration, training_set.completions, training_set.examples)
-    return trainer
+# ---- training in rounds: the policy in training samples between updates
 
 
-# ---- an iteration in rounds
-
-
-def train_in_rounds(
-    session: Session,
-    task: Task,
-    policies: Policies,
-    data: RunData,
-    compose: "partial[TrainingSet]",
-    iteration: int,
-) -> Trainer:
-    """Train on completions that the policy in training samples every few updates."""
+@contextlib.contextmanager
+def open_rounds(
+    session: Session, policies: Policies, data: RunData, compose: Compose, iteration: int
+) -> Iterator[tuple[Trainer, BatchSource]]:
+    """Open training on completions that the policy samples every few updates, or that wait for a later update."""
     config = session.config
     folder = session.folder
     session.sampler.close()  # the next engine has to fit into the memory that a reference and training leave free
@@ -369,8 +355,7 @@ def train_in_rounds(
         rounds = rounds_class(
             collector, compose, config.schedule, config.compose, seed=config.seed, mu_is_samplers=mu_is_samplers
         )
-        journal = open_journal(session, task, trainer, data, iteration)
-        rounds.run(journal, config.checkpoint.every_seconds)
+        yield trainer, rounds
     save_rounds(
         folder.iteration_folder(iteration),
         folder.metrics.of_iteration(iteration),
@@ -379,7 +364,6 @@ def train_in_rounds(
         baseline=config.baseline or 0.0,
         mismatch=plain(config.sampler.mismatch),
     )
-    return trainer
 
 
 # ---- training and evaluation, offline and in rounds

@@ -165,7 +165,8 @@ class Clock(AsyncRounds):
 
     def __init__(self, lengths, schedule):
         sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
-        collector = SimpleNamespace(trainer=None, n=2, iteration=1, sampler=sampler)
+        questions = SimpleNamespace(prompts=range(schedule.prompts))
+        collector = SimpleNamespace(trainer=None, n=2, iteration=1, sampler=sampler, questions=questions)
         selection = SimpleNamespace(pass_rate=[0.1, 0.9])
         super().__init__(collector, None, schedule, selection, seed=0, mu_is_samplers=False)
         self.lengths, self.idle = lengths, {"trainer_idle": 0.0, "sampler_idle": 0.0}

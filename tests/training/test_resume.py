@@ -14,8 +14,9 @@ from tests.training.broken_runs import break_off, record_engine
 from tests.training.trainers import make_examples, new_policy, new_trainer, optim, weights
 from topr_exp.pipeline import run
 from topr_exp.runs.policies import Policies
+from topr_exp.training.loop import FixedSet, train
 from topr_exp.training.optimizers import learning_rate
-from topr_exp.training.trainer import Trainer, train_offline
+from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 ROUNDS = "schedule=on_policy schedule.prompts=4"
@@ -127,7 +128,8 @@ def make_trainer(folder, algo, is_correct):
 
 
 def train_a_pass(trainer, examples):
-    train_offline(trainer, examples, Mock(), 0, 1, 1e9, mu_is_start=True)
+    fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=1, mu_is_start=True)
+    train(trainer, fixed_set, Mock(), iteration=1, save_every=1e9)
 
 
 @pytest.mark.parametrize(("algo", "correct"), [("sft", 0), ("grpo", 0), ("grpo", ROWS)])

@@ -138,8 +138,8 @@ def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_
     journal, calls = Mock(), []
     journal.before_checkpoint = lambda *position: calls.append((position, list(tmp_path.iterdir())))
 
-    trainer.checkpoint(journal, 9, 0)
-    trainer.checkpoint(journal, 9, 1e6)  # it is not time yet
+    trainer.checkpoint(journal, 9, 0, dict)
+    trainer.checkpoint(journal, 9, 1e6, dict)  # it is not time yet
 
     assert calls == [((2, 9), [])]
     assert [folder.name for folder in tmp_path.iterdir()] == ["step-00000002"]

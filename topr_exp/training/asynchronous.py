@@ -24,7 +24,7 @@ from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Ragged
-from topr_exp.training.rounds import RoundBatch, Rounds, as_file, read_table
+from topr_exp.training.rounds import RoundGroups, Rounds, as_file, read_table
 from topr_exp.types import VERDICTS, TOPRError
 
 QUEUE = "queue.arrow"
@@ -73,7 +73,7 @@ class AsyncRounds(Rounds):
         self.idle: dict[str, float] = {}  # units of time since the last update
         self.usage: dict[str, Usage] = {}  # by kind: "", _VERDICT, _lengthN from N tokens to twice as many, _levelN
 
-    def draw_batch(self, number: int) -> RoundBatch:
+    def draw_groups(self, number: int) -> RoundGroups:
         """Start new groups and pick the batch of this update."""
         self.idle = {"trainer_idle": 0.0, "sampler_idle": 0.0}
         dropped: list[Group] = []
@@ -94,19 +94,17 @@ class AsyncRounds(Rounds):
             for kind, usage in sorted(self.usage.items()):
                 metrics[f"dropped_share{kind}"] = usage.dropped / usage.total
         tables = [group.table for group in batch]
-        return RoundBatch(tables, is_stale=bool(ages.any()), ages=ages, metrics=metrics)
+        return RoundGroups(tables, is_stale=bool(ages.any()), ages=ages, metrics=metrics)
 
     # ---- a given lag
 
     def by_lag(self, number: int) -> list[Group]:
         """Draw all groups that start with the current weights, for this update and later ones; returns the due ones."""
-        assert self.schedule.prompts is not None
-        assert self.schedule.rounds is not None
-        max_shards = self.schedule.prompts * MAX_DRAWS  # of one call of `sample_groups`: no two share a seed
+        max_shards = self.prompts * MAX_DRAWS  # of one call of `sample_groups`: no two share a seed
         lag_shares = self.schedule.lags
-        for due in range(number, min(number + len(lag_shares), self.schedule.rounds)):
+        for due in range(number, min(number + len(lag_shares), self.rounds)):
             rng = random_generator(self.seed, self.iteration, f"lags {due}")
-            lags = rng.choice(len(lag_shares), size=self.schedule.prompts, p=lag_shares)
+            lags = rng.choice(len(lag_shares), size=self.prompts, p=lag_shares)
             is_started_now = np.maximum(due - lags, 0) == number
             if is_started_now.any():
                 indices, _ = self.choose_prompts(due)
@@ -131,16 +129,14 @@ class AsyncRounds(Rounds):
         The policy says which groups come first and which are dropped; sampling pauses while no more have room.
         """
         schedule = self.schedule
-        assert schedule.prompts is not None
-        assert schedule.rounds is not None
         assert schedule.concurrency is not None
         if schedule.in_flight:
             self.continue_with_current_weights(number)
-        room = self.policy.room(schedule.prompts, schedule.concurrency)
+        room = self.policy.room(self.prompts, schedule.concurrency)
         dropped: list[Group] = []
         while True:
             dropped += self.drop_stale(number)
-            if len(dropped) > MAX_DROPS * schedule.prompts:
+            if len(dropped) > MAX_DROPS * self.prompts:
                 raise TOPRError(f"schedule.staleness drops all: {len(dropped)} groups before update {number + 1}")
             self.begin(number, room)
             batch = self.next_batch(number)
@@ -149,9 +145,9 @@ class AsyncRounds(Rounds):
             self.pass_time(self.next_end(), number, room=room, idle_name="trainer_idle")
         self.queue = [group for group in self.queue if group not in batch]
         end = self.now + 1
-        if number + 1 < schedule.rounds:
+        if number + 1 < self.rounds:
             if self.policy.waits:
-                room -= schedule.prompts  # the batch keeps its places until the update is computed
+                room -= self.prompts  # the batch keeps its places until the update is computed
             self.begin(number, room)
             while self.next_end() <= end:
                 self.pass_time(self.next_end(), number, room=room)
@@ -164,13 +160,12 @@ class AsyncRounds(Rounds):
 
     def next_batch(self, number: int) -> list[Group]:
         """The groups that the policy trains on next; none while too few of them are complete."""
-        assert self.schedule.prompts is not None
         ranked = []
         for position, group in enumerate(self.queue):
             if self.policy.waits or group.due <= self.now:
                 ranked.append((self.policy.rank(waiting_group(group, position, number)), position))
-        batch = [self.queue[position] for _, position in sorted(ranked)[: self.schedule.prompts]]
-        is_complete = len(batch) == self.schedule.prompts and all(group.due <= self.now for group in batch)
+        batch = [self.queue[position] for _, position in sorted(ranked)[: self.prompts]]
+        is_complete = len(batch) == self.prompts and all(group.due <= self.now for group in batch)
         return batch if is_complete else []
 
     def drop_stale(self, number: int) -> list[Group]:
@@ -303,7 +298,7 @@ class AsyncRounds(Rounds):
                 dropped_count = count if is_dropped else 0
                 self.usage[kind] = Usage(usage.dropped + dropped_count, usage.total + count)
 
-    def serialized(self) -> dict[str, bytes]:
+    def checkpoint_files(self) -> dict[str, bytes]:
         """The queue and the clock; a checkpoint is written when the batch of its update is gone."""
         usage = {kind: [usage.dropped, usage.total] for kind, usage in self.usage.items()}
         state = {"begun": self.begun, "now": self.now, "usage": usage, "summary": self.summary}

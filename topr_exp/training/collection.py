@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import grade, with_verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
+from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.sampler import Sampler
@@ -52,9 +54,12 @@ class Collector:
         self.stage_timer = stage_timer
         self.report_scored: Callable[[int], None] = lambda tokens: None
 
-    def report_scored_tokens_to(self, report: Callable[[int], None]) -> None:
-        """Call `report` with the number of completion tokens of each scored batch."""
-        self.report_scored = report
+    @contextlib.contextmanager
+    def counting_in(self, progress: Progress) -> Iterator[None]:
+        """Count the tokens that the block samples and scores in `progress`."""
+        self.report_scored = partial(progress.count, "scored")
+        with self.sampler.reporting(partial(progress.count, "sampled")):
+            yield
 
     def collect(self, indices: Indices, number: int, first_shard: int) -> pa.Table:
         """Completions of some problems of a round, in shards as large as the store's, shared among the processes.

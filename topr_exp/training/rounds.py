@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from topr_exp.composition.draws import random_generator
 from topr_exp.composition.problem_groups import is_solved_between
-from topr_exp.composition.training_set import Examples, TrainingSet
+from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.groups import MAX_DRAWS, ComposeConfig, ScheduleConfig
 from topr_exp.grading.verdicts import grader_timeouts
 from topr_exp.runtime.progress import Progress
@@ -28,17 +27,18 @@ from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import token_count
 from topr_exp.sampling.mismatch import measure_mismatch
 from topr_exp.training.collection import Collector, Indices
-from topr_exp.training.trainer import Journal
+from topr_exp.training.loop import GlobalBatch, choose_examples
 from topr_exp.types import TOPRError
 
 BUFFER = "buffer.arrow"
 ROUND = "round.arrow"
+Compose = Callable[..., TrainingSet]  # of completions, in rounds with `round_number`
 SUMMARY = ("sampled_correct", "sampled_length", "sampler_gap")  # of a round, in its records
 ORDERS_PER_ROUND = 1_000_000  # in the numbers that name the orders of examples
 
 
 @dataclass(frozen=True)
-class RoundBatch:
+class RoundGroups:
     """Groups of completions, one for each problem, that a round trains on."""
 
     groups: list[pa.Table]
@@ -48,7 +48,7 @@ class RoundBatch:
 
 
 class Rounds:
-    """The rounds of an iteration.
+    """The global batches of an iteration in rounds.
 
     compose: builds the training set of a round from its completions and its number. mu_is_samplers: log μ is the
     sampler's and π_old is by the forward pass; else μ is by the forward pass.
@@ -57,13 +57,23 @@ class Rounds:
     def __init__(
         self,
         collector: Collector,
-        compose: Callable[..., TrainingSet],
+        compose: Compose,
         schedule: ScheduleConfig,
         selection: ComposeConfig,
         *,
         seed: int,
         mu_is_samplers: bool,
     ) -> None:
+        assert schedule.prompts is not None
+        assert schedule.updates is not None
+        assert schedule.rounds is not None
+        self.prompts = schedule.prompts
+        self.updates = schedule.updates
+        self.rounds = schedule.rounds
+        self.update_count = self.rounds * self.updates
+        available = len(collector.questions.prompts)
+        if self.prompts > available:
+            raise TOPRError(f"schedule.prompts={self.prompts}: there are {available} problems to sample")
         self.collector = collector
         self.compose = compose
         self.schedule = schedule
@@ -76,85 +86,56 @@ class Rounds:
         self.gap_reported = False
         # The round under way.
         self.table: pa.Table = None
-        self.ages: NDArray[np.int64] | None = None
+        self.training_set: TrainingSet | None = None  # composed of the table
         self.summary: dict[str, float] = {}
         self.drawn: list[pa.Table] = []  # sampled for it so far
         self.problems_kept = 0  # of these, by `compose.pass_rate`
         self.buffer: list[pa.Table] = []  # of all rounds, for replay: one table a group
 
-    def run(self, journal: Journal, save_every: float) -> None:
-        """Every remaining round, with a checkpoint every `save_every` seconds and on a signal."""
-        schedule = self.schedule
-        trainer = self.trainer
-        collector = self.collector
-        assert schedule.updates is not None
-        assert schedule.rounds is not None
-        assert schedule.prompts is not None
-        available = len(collector.questions.prompts)
-        if schedule.prompts > available:
-            raise TOPRError(f"schedule.prompts={schedule.prompts}: there are {available} problems to sample")
-        if trainer.restored is not None:
-            self.restore(trainer.restored)
-        steps = schedule.rounds * schedule.updates
-        with (
-            Progress("training", steps, "updates", "training", done=trainer.step, rate_unit="tokens") as progress,
-            collector.sampler.reporting(partial(progress.count, "sampled")),
-        ):
-            trainer.report_tokens_to(progress.advance)
-            collector.report_scored_tokens_to(partial(progress.count, "scored"))
-            while trainer.step < steps:
-                number, first_update = divmod(trainer.step, schedule.updates)
-                is_stale = False  # read at a round's first update alone, which a checkpoint within the round is past
-                if first_update == 0:
-                    is_stale = self.start_round(number)
-                training_set = self.training_set(number)
-                for position in range(first_update, schedule.updates):
-                    examples = self.choose_examples(training_set, number, position)
-                    mu_is_policy = position == 0 and not is_stale and not self.mu_is_samplers
-                    record = trainer.update(training_set, examples, steps, expect_unit_ratio=mu_is_policy)
-                    journal.log({"iteration": self.iteration, "round": number, **self.summary, **record})
-                    share = self.summary["sampled_correct"]  # not a number where nothing was sampled
-                    note = "" if math.isnan(share) else f"{100 * share:.0f} % of the samples correct"
-                    completions = record["tokens"]
-                    prompts = record["prompt_tokens"]
-                    progress.update(1, completions + prompts, note, of_completions=completions)
-                    trainer.checkpoint(journal, steps, save_every, self.serialized)
-
-    def choose_examples(self, training_set: TrainingSet, number: int, position: int) -> Examples:
-        """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
-        size = self.trainer.config.batch_size
-        whole_groups = self.trainer.config.whole_groups
-        epoch, part = divmod(position, math.ceil(len(training_set) / size))
-        order_number = ORDERS_PER_ROUND * (number + 1) + epoch
-        order = training_set.order(self.seed, self.iteration, order_number, whole_groups=whole_groups)
-        return order[part * size : (part + 1) * size]
+    def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
+        """Draw and compose a round before its first update; each update takes a part of it."""
+        number, position = divmod(step, self.updates)
+        mu_is_policy = False
+        if position == 0:
+            with self.collector.counting_in(progress):
+                round_groups = self.draw_groups(number)
+            self.start_round(round_groups, number)
+            mu_is_policy = not (round_groups.is_stale or self.mu_is_samplers)
+        assert self.training_set is not None
+        examples = choose_examples(
+            self.training_set,
+            self.trainer.config,
+            position,
+            seed=self.seed,
+            iteration=self.iteration,
+            first_order=ORDERS_PER_ROUND * (number + 1),
+        )
+        return GlobalBatch(self.training_set, examples, mu_is_policy, {"round": number, **self.summary})
 
     # ---- a round's completions
 
-    def start_round(self, number: int) -> bool:
-        """Sample or replay what a round trains on; True if any of it is of older weights."""
-        batch = self.draw_batch(number)
-        self.summary = self.summarize_drawn()
-        self.refuse_empty_batch(batch, number)
-        self.summary |= batch.metrics
-        self.table = pa.concat_tables(batch.groups).combine_chunks()
-        self.ages = batch.ages
-        self.drawn = []
-        self.problems_kept = 0
-        return batch.is_stale
-
-    def draw_batch(self, number: int) -> RoundBatch:
+    def draw_groups(self, number: int) -> RoundGroups:
         """Sample a round's groups from the current weights, or take earlier ones from the buffer."""
         indices, slots = self.choose_prompts(number)
         replayed = [self.buffer[slot] for slot in slots]
         sampled = self.sample_groups(indices, number)
         if self.schedule.replay > 0:
             self.buffer += sampled
-        return RoundBatch(replayed + sampled, is_stale=bool(replayed))
+        return RoundGroups(replayed + sampled, is_stale=bool(replayed))
 
-    def refuse_empty_batch(self, batch: RoundBatch, number: int) -> None:
+    def start_round(self, round_groups: RoundGroups, number: int) -> None:
+        """Summarize and compose what was drawn for a round."""
+        self.summary = self.summarize_drawn()
+        self.refuse_empty_round(round_groups, number)
+        self.summary |= round_groups.metrics
+        self.table = pa.concat_tables(round_groups.groups).combine_chunks()
+        self.drawn = []
+        self.problems_kept = 0
+        self.training_set = replace(self.compose_round(number), ages=round_groups.ages)
+
+    def refuse_empty_round(self, round_groups: RoundGroups, number: int) -> None:
         """Raise TOPRError where `compose.pass_rate` keeps no problem of a round."""
-        if batch.groups:
+        if round_groups.groups:
             return
         problem_count = self.problems_drawn()
         source = f"what was drawn for round {number}"
@@ -164,7 +145,7 @@ class Rounds:
             f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
         )
 
-    def training_set(self, number: int) -> TrainingSet:
+    def compose_round(self, number: int) -> TrainingSet:
         """Compose a round's training set from its completions."""
         problem_index = self.table["problem"].to_numpy()[:: self.n].tolist()
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
@@ -180,8 +161,7 @@ class Rounds:
             [questions.prompts[index] for index in problem_index],
             self.table,
         )
-        training_set = self.compose(completions.with_columns(columns), round_number=number)
-        return replace(training_set, ages=self.ages)
+        return self.compose(completions.with_columns(columns), round_number=number)
 
     def sample_groups(
         self,
@@ -204,7 +184,7 @@ class Rounds:
         for draw in range(max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
-                indices = rng.permutation(np.setdiff1d(other_indices, drawn_indices))[: self.schedule.prompts]
+                indices = rng.permutation(np.setdiff1d(other_indices, drawn_indices))[: self.prompts]
             if len(groups) >= group_count or not len(indices):
                 break
             table = self.collector.collect(indices, number, first_shard)
@@ -229,17 +209,15 @@ class Rounds:
 
     def choose_prompts(self, number: int) -> tuple[Indices, list[int]]:
         """The problems that a round samples, and the places in the buffer of the groups that stand for the others."""
-        count = self.schedule.prompts
         total = len(self.collector.questions.prompts)
-        assert count is not None
         rng = random_generator(self.seed, self.iteration, f"round {number}")
-        n_replayed = int((rng.random(count) < self.schedule.replay).sum()) if self.buffer else 0
+        n_replayed = int((rng.random(self.prompts) < self.schedule.replay).sum()) if self.buffer else 0
         slots = rng.choice(len(self.buffer), size=n_replayed, replace=n_replayed > len(self.buffer)).tolist()
-        epoch, first = divmod(number * count, total)
+        epoch, first = divmod(number * self.prompts, total)
         orders = []
         for order_number in (epoch, epoch + 1):
             orders.append(random_generator(self.seed, self.iteration, f"prompts {order_number}").permutation(total))
-        return np.concatenate(orders)[first : first + count - n_replayed], slots
+        return np.concatenate(orders)[first : first + self.prompts - n_replayed], slots
 
     # ---- records
 
@@ -282,10 +260,10 @@ class Rounds:
     # ---- checkpoints
 
     def is_within_round(self) -> bool:
-        return self.trainer.step % (self.schedule.updates or 1) != 0
+        return self.trainer.step % self.updates != 0
 
-    def serialized(self) -> dict[str, bytes]:
-        """The round under way and the buffer as Arrow files, to go with a checkpoint."""
+    def checkpoint_files(self) -> dict[str, bytes]:
+        """Write the round under way and the buffer as Arrow files."""
         tables = {}
         if self.schedule.replay > 0:
             tables[BUFFER] = pa.concat_tables(self.buffer)
@@ -294,7 +272,6 @@ class Rounds:
         return {name: as_file(table, {"summary": self.summary}) for name, table in tables.items()}
 
     def restore(self, checkpoint: Path) -> None:
-        """Restore the state that `serialized` gave a checkpoint."""
         if self.schedule.replay > 0:
             table, state = read_table(checkpoint / BUFFER)
             self.buffer = self.split_groups(table)
@@ -302,6 +279,7 @@ class Rounds:
         if self.is_within_round():
             self.table, state = read_table(checkpoint / ROUND)
             self.summary = state["summary"]
+            self.training_set = self.compose_round(self.trainer.step // self.updates)
 
 
 def as_file(table: pa.Table, state: dict[str, Any]) -> bytes:

@@ -20,7 +20,6 @@ from topr_exp.models.adapter import trained_weights
 from topr_exp.models.out_of_memory import is_out_of_memory, memory_for, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed
-from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
@@ -106,9 +105,7 @@ class Trainer:
         """Forget the gradient: an update sums its own, and between updates a sampler can use the memory."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def checkpoint(
-        self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
-    ) -> None:
+    def checkpoint(self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]]) -> None:
         """Save when it is time; save and stop when a signal asked for that; extra: makes files to keep with it."""
         stop = self.stop.share()
         start_time = time.monotonic()
@@ -305,40 +302,3 @@ class Journal(Protocol):
 
     def before_checkpoint(self, step: int, steps: int) -> None:
         """Make everything logged durable: the checkpoint that follows counts on it."""
-
-
-def train_offline(
-    trainer: Trainer,
-    training_set: TrainingSet,
-    journal: Journal,
-    seed: int,
-    iteration: int,
-    save_every: float,
-    mu_is_start: bool,
-) -> None:
-    """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.
-
-    mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there. Raises TOPRError after a pass
-    without any gradient: positives alone where nothing is correct, a group-relative loss where no group is mixed.
-    """
-    batch_size = trainer.config.batch_size
-    steps_per_epoch = math.ceil(len(training_set) / batch_size)
-    steps = steps_per_epoch * trainer.config.epochs
-    with Progress("training", steps, "updates", "training", done=trainer.step, rate_unit="tokens") as progress:
-        trainer.report_tokens_to(progress.advance)
-        while trainer.step < steps:
-            epoch, position = divmod(trainer.step, steps_per_epoch)
-            order = training_set.order(seed, iteration, epoch, whole_groups=trainer.config.whole_groups)
-            examples = order[position * batch_size : (position + 1) * batch_size]
-            expects_unit_ratio = mu_is_start and trainer.step == 0
-            record = trainer.update(training_set, examples, steps, expect_unit_ratio=expects_unit_ratio)
-            journal.log({"iteration": iteration, **record})
-            tokens = record["tokens"] + record["prompt_tokens"]
-            progress.update(1, tokens, f"loss {record['loss']:.3g}", of_completions=record["tokens"])
-            if trainer.step == steps_per_epoch and not trainer.moved:
-                share = 100 * training_set.description["positive_share"]
-                raise TOPRError(
-                    f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
-                    "training set are correct, and none of them has a gradient"
-                )
-            trainer.checkpoint(journal, steps, save_every)

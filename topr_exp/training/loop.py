@@ -1,0 +1,128 @@
+"""The loop over an iteration's updates, whatever its global batches come from.
+
+Offline they are of one set, composed before training: `FixedSet`. Else the policy in training samples completions every
+few updates: `Rounds`; those of an asynchronous run are of older weights: `AsyncRounds`.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from topr_exp.composition.training_set import Examples, TrainingSet
+from topr_exp.config.groups import OptimConfig
+from topr_exp.runtime.progress import Progress
+from topr_exp.training.trainer import Journal, Trainer
+from topr_exp.types import TOPRError
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """What an update trains on."""
+
+    training_set: TrainingSet
+    examples: Examples
+    mu_is_policy: bool  # log μ is by the weights before this update, so that Δ must vanish
+    figures: dict[str, float] = field(default_factory=dict)  # of its round, for the record of the update
+    ends_first_pass: bool = False  # over a set that stays: what had no gradient so far never will
+
+
+class BatchSource(Protocol):
+    """Source of an iteration's global batches."""
+
+    update_count: int
+
+    def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
+        """Return what is trained on after `step` updates; counts the tokens sampled for it in `progress`."""
+
+    def checkpoint_files(self) -> dict[str, bytes]:
+        """Return what a checkpoint after the last update has to hold of this source, by name of file."""
+
+    def restore(self, checkpoint: Path) -> None:
+        """Restore what `checkpoint_files` returned."""
+
+
+def train(trainer: Trainer, batches: BatchSource, journal: Journal, *, iteration: int, save_every: float) -> None:
+    """Make every remaining update, with a checkpoint every `save_every` seconds and when a signal asks to stop.
+
+    Raises TOPRError after a pass over a fixed set without any gradient: positives alone where nothing is correct, a
+    group-relative loss where no group is mixed.
+    """
+    updates = batches.update_count
+    if trainer.restored is not None:
+        batches.restore(trainer.restored)
+    with Progress("training", updates, "updates", "training", done=trainer.step, rate_unit="tokens") as progress:
+        trainer.report_tokens_to(progress.advance)
+        while trainer.step < updates:
+            batch = batches.global_batch(trainer.step, progress)
+            metrics = trainer.update(batch.training_set, batch.examples, updates, expect_unit_ratio=batch.mu_is_policy)
+            record = {"iteration": iteration, **batch.figures, **metrics}
+            journal.log(record)
+            tokens = record["tokens"] + record["prompt_tokens"]
+            progress.update(1, tokens, progress_note(record), of_completions=record["tokens"])
+            if batch.ends_first_pass and not trainer.moved:
+                share = 100 * batch.training_set.description["positive_share"]
+                raise TOPRError(
+                    f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
+                    "training set are correct, and none of them has a gradient"
+                )
+            trainer.checkpoint(journal, updates, save_every, batches.checkpoint_files)
+
+
+def progress_note(record: dict[str, float]) -> str:
+    """Format what the line of progress says of an update: the loss, or in rounds how much of the samples is correct."""
+    if "sampled_correct" not in record:
+        return f"loss {record['loss']:.3g}"
+    share = record["sampled_correct"]
+    if math.isnan(share):  # nothing was sampled
+        return ""
+    return f"{100 * share:.0f} % of the samples correct"
+
+
+class FixedSet:
+    """The global batches of `optim.epochs` passes over one training set; a checkpoint's step says where they go on."""
+
+    def __init__(
+        self, training_set: TrainingSet, config: OptimConfig, *, seed: int, iteration: int, mu_is_start: bool
+    ) -> None:
+        """mu_is_start: log μ is by the weights that training begins with."""
+        self.training_set = training_set
+        self.config = config
+        self.seed = seed
+        self.iteration = iteration
+        self.mu_is_start = mu_is_start
+        self.updates_per_pass = count_updates(training_set, config)
+        self.update_count = self.updates_per_pass * config.epochs
+
+    def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
+        examples = choose_examples(self.training_set, self.config, step, seed=self.seed, iteration=self.iteration)
+        return GlobalBatch(
+            self.training_set,
+            examples,
+            mu_is_policy=self.mu_is_start and step == 0,
+            ends_first_pass=step + 1 == self.updates_per_pass,
+        )
+
+    def checkpoint_files(self) -> dict[str, bytes]:
+        return {}
+
+    def restore(self, checkpoint: Path) -> None:
+        """Nothing to restore: the set is composed again of what the store and the log hold."""
+
+
+def count_updates(training_set: TrainingSet, config: OptimConfig) -> int:
+    """Count the updates of a pass over the set; the last one may have fewer examples."""
+    return math.ceil(len(training_set) / config.batch_size)
+
+
+def choose_examples(
+    training_set: TrainingSet, config: OptimConfig, position: int, *, seed: int, iteration: int, first_order: int = 0
+) -> Examples:
+    """Choose the examples of an update: consecutive parts of an order that is drawn for each pass over the set.
+
+    position: updates on the set before this one. first_order: number of the order of the first pass.
+    """
+    epoch, part = divmod(position, count_updates(training_set, config))
+    order = training_set.order(seed, iteration, first_order + epoch, whole_groups=config.whole_groups)
+    start = part * config.batch_size
+    return order[start : start + config.batch_size]
