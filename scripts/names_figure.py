@@ -25,6 +25,7 @@ Curve = Callable[[bool, float], float]  # (is_correct, log-ratio) to the weight 
 DELTAS = [step / 50 for step in range(-100, 101)]
 BY_TOKEN = {"ratio": "token", "advantage": "group"}
 PPO = {"rule": "ppo", "a_neg": 0.8, "b_pos": 1.2, **BY_TOKEN}
+LEAST_CLIP = {"a_neg": 0.7, "b_pos": 1.5}  # of M2PO's released code: in a batch of one harmful answer no limit is wider
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ PANELS: dict[str, dict[str, Curve]] = {
         "ROLL, dual_clip_loss": curve("policy_gradient", **PPO, b_neg=1.4),
     },
     "GSPO (ε = 0.2), answers of 10 on average": {
-        "TRL, veRL, NeMo-RL, T = 10": curve("gspo", unit=10, eps_low=0.2, eps_high=0.2),
+        "NeMo-RL, Trinity-RFT, T = 10": curve("gspo", unit=10, eps_low=0.2, eps_high=0.2),
         "the same, T = 100": curve("gspo", tokens=100, unit=10, eps_low=0.2, eps_high=0.2),
-        "AReaL, any T": curve("luspo", a_neg=0.8, b_pos=1.2, advantage="group"),
+        "AReaL, veRL 0.9.1, any T": curve("luspo", a_neg=0.8, b_pos=1.2, advantage="group"),
     },
     "CISPO": {
         "TRL, SkyRL": curve("cispo"),
@@ -100,7 +101,7 @@ PANELS: dict[str, dict[str, Curve]] = {
     "SAPO": {"TRL, veRL, SkyRL, AReaL": curve("sapo", unit=10), "Trinity-RFT": gate},
     "M2PO": {
         "paper, in this batch": curve("m2po"),
-        "authors' code": curve("m2po", form="released"),
+        "authors' code": curve("policy_gradient", **PPO | LEAST_CLIP),
         "Trinity-RFT": harmful_second_moment,
     },
     "Corrections, by log π_old/μ": {

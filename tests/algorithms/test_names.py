@@ -129,7 +129,7 @@ def vaco_of_open_instruct():
 
 
 def dro_of_verl():
-    """veRL, core_algos.py, commit 1dda039b, 2026-08-22: token log-ratios squared, not the answer's."""
+    """veRL, core_algos.py, release 0.9.1, 2026-09-20: token log-ratios squared, not the answer's."""
     return (0.1 * DELTA - SCORE) / TOKENS
 
 
@@ -142,6 +142,11 @@ def topr_of_verl():
     """veRL, pull request 6986 (open), its description, 2026-07-09: min(geometric mean, 1) for A < 0, else 1."""
     weight = np.where(SCORE < 0, np.minimum(np.exp(mean_over_answer(DELTA)), 1), 1)
     return -SCORE * weight / TOKENS
+
+
+def async_grpo_of_trl():
+    """TRL, async_grpo_trainer.py, release 1.16.0, 2026-10-15: PPO's clip against the log-probabilities of vLLM."""
+    return -SCORE * np.exp(DELTA) * within_clip(DELTA) / TOKENS
 
 
 def dpo_of_trinity():
@@ -158,6 +163,7 @@ FORMULAS = {
     ("veRL", "dro"): dro_of_verl,
     ("ROLL", "kimi15"): kimi_of_roll,
     ("veRL", "topr"): topr_of_verl,
+    ("TRL", "AsyncGRPO"): async_grpo_of_trl,
     ("Trinity-RFT", "dpo"): dpo_of_trinity,
 }
 # prime-rl, rl/loss.py, commit 559b4477, 2026-08-21: 1e-3 (log π/μ)² on every token, dropped or not.
@@ -243,4 +249,12 @@ def test_every_recorded_loss_has_its_row_and_every_row_something_to_rest_on():
 
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)
 def test_the_version_that_was_run_stands_on_the_page(file):
-    assert f"| {file['framework']} | {file['version']} | {file['commit'][:8]} | {file['date']} |" in PAGE
+    assert f"- {file['framework']} {file['version']}, {file['commit'][:8]}, {file['date']}\n" in PAGE
+
+
+def test_the_figure_draws_losses_that_exist():
+    from scripts.names_figure import PANELS
+
+    curves = [weight_of for panel in PANELS.values() for weight_of in panel.values()]
+
+    assert all(weight_of(is_correct, 0.0) > 0 for weight_of in curves for is_correct in (True, False))
