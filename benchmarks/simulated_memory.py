@@ -285,9 +285,9 @@ def on_tensor_cores() -> Iterator[None]:
 def optimizer_config(case: Case) -> OptimConfig:
     name = case.optimizer if case.lora is None else "adamw"
     return OptimConfig(
-        name=name, lr=5e-7, weight_decay=0.0, grad_clip=1.0, batch_size=case.batch,
+        name=name, lr=5e-7, grad_clip=1.0, batch_size=case.batch,
         micro_batch_size=case.micro, gradient_checkpointing=case.recompute, epochs=1,
-        skip_nonfinite=False, reduction="sequences", warmup_steps=0, schedule="constant",
+        reduction="sequences", warmup_steps=0, schedule="constant",
     )  # fmt: skip
 
 

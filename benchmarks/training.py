@@ -213,8 +213,8 @@ def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], cas
 
 def optimizer_config(case: Case) -> OptimConfig:
     return OptimConfig(
-        name=case.optimizer, lr=1e-5, weight_decay=0.0, grad_clip=1.0, batch_size=case.batch,
-        micro_batch_size=case.micro, gradient_checkpointing=case.recomputes, epochs=1, skip_nonfinite=False,
+        name=case.optimizer, lr=1e-5, grad_clip=1.0, batch_size=case.batch,
+        micro_batch_size=case.micro, gradient_checkpointing=case.recomputes, epochs=1,
         reduction="sequences", warmup_steps=0, schedule="constant",
     )  # fmt: skip
 

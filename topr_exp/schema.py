@@ -27,7 +27,7 @@ LONGEST_VALUE = 16  # characters of a setting's value in it
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
     "model.size", "model.shape", "model.settings_of",
-    "sampler.python", "sampler.gpu_memory_utilization", "sampler.eager", "sampler.sleep",
+    "sampler.python", "sampler.gpu_memory_utilization", "sampler.sleep",
     "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.compile",
 })  # fmt: skip
 # Shorter words for a name.

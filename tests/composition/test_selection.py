@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import make_completions, make_graded, refused
+from tests.conftest import make_graded, refused
 from topr_exp.composition.draws import random_generator
-from topr_exp.composition.problem_groups import group_statistics, is_repetition
+from topr_exp.composition.problem_groups import group_statistics
 from topr_exp.composition.selection import PAIRS_PER_PROBLEM, select_examples, select_groups, select_pairs
 from topr_exp.config.groups import ComposeConfig
 
@@ -183,14 +183,11 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems,
 
 @pytest.mark.parametrize("rate", [None, [0.25, 0.75]])
 @pytest.mark.parametrize("drop_truncated", [False, True])
-@pytest.mark.parametrize("duplicates", ["keep", "drop"])
-def test_each_condition_on_completions_holds_beside_the_others(rate, drop_truncated, duplicates):
-    config = compose(pass_rate=rate, drop_truncated=drop_truncated, duplicates=duplicates)
+def test_each_condition_on_completions_holds_beside_the_others(rate, drop_truncated):
+    config = compose(pass_rate=rate, drop_truncated=drop_truncated)
     usable = set(range(16) if rate is None else range(4, 12))
     if drop_truncated:
         usable -= {3, 7, 11, 15}
-    if duplicates == "drop":
-        usable -= {1, 5, 9, 13}
     pairs = set()
     for right, wrong in product(usable, usable):
         is_pair = SOLVED.is_correct[right] and not SOLVED.is_correct[wrong]
@@ -199,14 +196,6 @@ def test_each_condition_on_completions_holds_beside_the_others(rate, drop_trunca
 
     assert rows_of(select_examples(SOLVED, config, 0, 0)) == sorted(usable)
     assert {*map(tuple, select_pairs(SOLVED, config, 0, 0).examples.tolist())} == pairs
-
-
-def test_what_repeats_is_the_same_tokens_for_the_same_problem():
-    tokens = [np.array(ids, np.int32) for ids in ([1, 2], [1, 2], [1], [1, 2], [1, 2], [2, 1], [], [])]
-
-    completions = make_completions(np.array([0, 0, 0, 1, 1, 1, 2, 0]), tokens=tokens)
-
-    assert np.flatnonzero(is_repetition(completions)).tolist() == [1, 4]
 
 
 # ---- lines for the user

@@ -120,7 +120,7 @@ def test_a_model_yaml_of_the_users_needs_no_adapter(tmp_path):
 # ---- which place has the last word
 
 PAPER = """
-optim.name=adafactor optim.lr=5e-07 optim.batch_size=8 optim.grad_clip=1.0 optim.weight_decay=0.0 optim.epochs=1
+optim.name=adafactor optim.lr=5e-07 optim.batch_size=8 optim.grad_clip=1.0 optim.epochs=1
 sampler.name=vllm sampler.top_k=500 sampler.max_new_tokens=512 sampler.temperature=1.0 sampler.top_p=1.0
 sampler.gpu_memory_utilization=null
 """

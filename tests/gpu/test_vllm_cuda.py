@@ -52,7 +52,7 @@ def on_gpu(policy: Policy) -> Policy:
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
     """A sampler whose engine is as large as the tiny model needs."""
     python = python_of(os.environ.get("TOPR_VLLM"))
-    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1", "sampler.eager=true"]
+    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1"]
     config = config_of(*settings).sampler
     sampler = VLLM(config, tmp_path_factory.mktemp("sampler"), False)
     yield sampler

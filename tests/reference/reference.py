@@ -104,11 +104,11 @@ class Reference:
 
     def make_optimizer(self):
         """AdamW as torch has it, Adafactor as transformers has it, with a fixed step size."""
-        weights, decay = list(self.policy.parameters()), self.optim["weight_decay"]
+        weights = list(self.policy.parameters())
         if self.optim["name"] == "adamw":
-            return torch.optim.AdamW(weights, betas=(0.9, 0.999), weight_decay=decay)
+            return torch.optim.AdamW(weights, betas=(0.9, 0.999), weight_decay=0)
         fixed_size = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
-        return Adafactor(weights, lr=self.optim["lr"], weight_decay=decay, **fixed_size)
+        return Adafactor(weights, lr=self.optim["lr"], **fixed_size)
 
     def updates(self, training_set):
         """Count the updates of an iteration, which trains on a set or in rounds."""
@@ -337,7 +337,7 @@ class Reference:
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim["grad_clip"])
         self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
-        record = {"loss": loss.item(), "grad_norm": norm.item(), "lr": lr, "skipped": 0, "tokens": tokens}
+        record = {"loss": loss.item(), "grad_norm": norm.item(), "lr": lr, "tokens": tokens}
         return record | self.statistics(completions, scores) | self.means_of_reports(completions, reports)
 
     def statistics(self, completions, scores):

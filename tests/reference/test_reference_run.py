@@ -56,7 +56,7 @@ OFFLINE = {
     "two policies": f"algo=decoupled_ppo sampler.top_k=4 algo.correction=1.02 compose.n_examples=25 {FASTER}",
     "two iterations": "algo=topr iterations=2 compose.n_examples=20 effective_positive=0.4 optim.warmup_steps=2 "
     "optim.schedule=cosine optim.epochs=2",
-    "weight decay": "algo=tis compose=anna_karenina compose.n_examples=30 optim.weight_decay=1",
+    "anna karenina": "algo=tis compose=anna_karenina compose.n_examples=30",
     "pairs": "algo=dpo compose.n_examples=20 optim.epochs=2 optim.batch_size=6",
     "groups": f"algo=agro {ANOTHER} optim.epochs=2",
 }
@@ -68,8 +68,8 @@ OFFLINE_VARIANTS = {
     "by token": "algo=topr optim.reduction=tokens algo.ratio=token algo.length_normalize=false",
     "some problems": "algo=agro compose.pass_rate=[0.1,0.6] optim.epochs=2",
     "adafactor": "algo=sft compose=positives compose.n_examples=8 optim.epochs=4 optim.name=adafactor "
-    "optim.weight_decay=1 optim.grad_clip=.2",
-    "grpo": "algo=grpo data.reward=zero_one algo.length_normalize=true compose.duplicates=drop",
+    "optim.grad_clip=.2",
+    "grpo": "algo=grpo data.reward=zero_one algo.length_normalize=true",
     "red_drop": "algo=red_drop optim.epochs=2",
     "masked": f"algo=grpo algo.off_policy_mask=0.002 compose=anna_karenina {FASTER}",
     "m2po": f"algo=m2po algo.tau=1e-4 {FASTER}",

@@ -48,7 +48,7 @@ tested on   3 problems generated in the form of gsm8k
 model       tiny, 0.60 M parameters, cpu, float32
 sampling    hf (seed=0, temperature=1.0, top_p=0.9, top_k=5, max_new_tokens=64, prompts_per_shard=32); n=16 to train, eval_n=8 to evaluate
 examples    uniform
-training    adamw (lr=0.0001, weight_decay=0.0, grad_clip=1.0, batch_size=32, epochs=1)
+training    adamw (lr=0.0001, grad_clip=1.0, batch_size=32, epochs=1)
 seed        0
 """  # noqa: E501
 

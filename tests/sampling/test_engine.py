@@ -21,7 +21,6 @@ START = {
     "model": "m",
     "dtype": "float32",
     "length": 8,
-    "eager": True,
     "sleep": False,
     "trust_remote_code": False,
     "float32_head": False,

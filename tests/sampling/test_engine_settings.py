@@ -66,4 +66,4 @@ def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_
 
     assert composed.data.choices == 4
     assert (composed.sampler.name, composed.sampler.top_k) == (name, 7)
-    assert ("eager" in composed.sampler) == has_engine
+    assert ("sleep" in composed.sampler) == has_engine

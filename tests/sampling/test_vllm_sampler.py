@@ -67,7 +67,7 @@ def sampler(stand_in) -> Iterator[VLLM]:
 
 
 def test_every_setting_reaches_vllm(stand_in, policy):
-    sampler = open_vllm(stand_in, "sampler.eager=true", *TOKEN_SETTINGS)
+    sampler = open_vllm(stand_in, *TOKEN_SETTINGS)
     with contextlib.closing(sampler):
         sample(sampler, policy, [[0, 5], [0, 6], [0, 5]], 3, ["Q:", "\n"])
 

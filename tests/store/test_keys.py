@@ -28,7 +28,7 @@ def replace(value: Any, **changes: Any) -> Any:
 POLICY = Policy(make_model(11), Plain(), "weights", torch.float32)
 HALF = replace(POLICY, compute_dtype=torch.bfloat16)
 HALF_WEIGHTS = replace(HALF, model=make_model(11).bfloat16())
-VLLM = VLLMConfig(**dataclasses.asdict(CONFIG) | {"name": "vllm", "mismatch": Mismatch()}, eager=False, sleep=False)
+VLLM = VLLMConfig(**dataclasses.asdict(CONFIG) | {"name": "vllm", "mismatch": Mismatch()}, sleep=False)
 PROBLEMS = [Problem("a", "?", "4"), Problem("b", "?", "6")]
 MATH = Grading("math")
 OWN_GRADER = "tests.grading.own_graders.contains"
@@ -91,7 +91,7 @@ SAMPLER_CHANGES: dict[str, Any] = {
     "prompts_per_shard": 3,
     "mismatch": Mismatch("int8"),
 }
-NO_PART_OF_A_COMPLETION = {"seed": 7, "python": "other", "gpu_memory_utilization": 0.5, "eager": True, "sleep": True}
+NO_PART_OF_A_COMPLETION = {"seed": 7, "python": "other", "gpu_memory_utilization": 0.5, "sleep": True}
 ROLLOUTS_CHANGES: list[dict[str, Any]] = [
     *({"config": replace(CONFIG, **{name: value})} for name, value in SAMPLER_CHANGES.items()),
     {"config": replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},

@@ -218,7 +218,7 @@ def test_equal_lengths_without_a_shared_part_are_padded():
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("_attn_implementation", "eager", "model.attention=eager"),
+        ("_attn_implementation", "eager", "its attention is eager, where sdpa is needed"),
         ("model_type", "gpt_oss", "models of type gpt_oss are not among"),
         ("layer_types", ["full_attention", "sliding_attention"], "does not reach back"),
     ],

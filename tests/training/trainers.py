@@ -44,7 +44,6 @@ def optim(**changes):
     settings = {
         "name": "adamw",
         "lr": 1e-2,
-        "weight_decay": 0.0,
         "grad_clip": 1.0,
         "batch_size": 8,
         "micro_batch_size": 8,
@@ -52,7 +51,6 @@ def optim(**changes):
         "reduction": "sequences",
         "warmup_steps": 0,
         "schedule": "constant",
-        "skip_nonfinite": False,
         "gradient_checkpointing": False,
     }
     return OptimConfig(**settings | changes)

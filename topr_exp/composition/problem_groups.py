@@ -1,4 +1,4 @@
-"""Statistics of the completions of each problem: rewards, solve rates, repetitions."""
+"""Statistics of the completions of each problem: rewards and solve rates."""
 
 from dataclasses import dataclass
 
@@ -36,12 +36,3 @@ def is_solved_between(completions: Completions, low: float, high: float) -> NDAr
     _, group, size = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
     share = (np.bincount(group, weights=completions.is_correct) / size)[group]
     return np.asarray((share >= low) & (share <= high))
-
-
-def is_repetition(completions: Completions) -> NDArray[np.bool_]:
-    """[M] True where an earlier completion of the same problem has the same tokens."""
-    import pandas as pd
-
-    token_bytes = [tokens.tobytes() for tokens in completions.tokens]
-    columns = {"problem": completions.problem_index, "tokens": pd.Series(token_bytes, dtype=object)}
-    return pd.DataFrame(columns).duplicated().to_numpy()

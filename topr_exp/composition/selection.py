@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from topr_exp.composition.draws import Rows, random_generator, sample_distinct, sample_rows
-from topr_exp.composition.problem_groups import is_repetition, is_solved_between
+from topr_exp.composition.problem_groups import is_solved_between
 from topr_exp.config.groups import PAIRS_PER_PROBLEM, ComposeConfig, Unit
 from topr_exp.sampling.completions import Completions
 from topr_exp.types import TOPRError
@@ -217,8 +217,6 @@ def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
         is_usable &= is_solved_between(completions, *config.pass_rate)
         if not is_usable.any():
             raise TOPRError(f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often")
-    if config.duplicates == "drop":
-        is_usable &= ~is_repetition(completions)  # keeps the earliest of equal completions
     return np.flatnonzero(is_usable)
 
 
@@ -263,17 +261,13 @@ def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -
 
 
 def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
-    """A line that counts what `pass_rate` and `duplicates=drop` exclude, else None."""
-    counts = []
-    if config.pass_rate is not None:
-        is_kept = is_solved_between(completions, *config.pass_rate)
-        n_kept = len(np.unique(completions.problem_index[is_kept]))
-        total = len(np.unique(completions.problem_index))
-        counts.append(f"compose.pass_rate={config.pass_rate} keeps {n_kept} of {total} problems")
-    if config.duplicates == "drop":
-        repetitions = int(is_repetition(completions).sum())
-        counts.append(f"{repetitions} of {len(completions)} completions are repetitions")
-    return ", ".join(counts) or None
+    """A line that counts the problems which `pass_rate` excludes, else None."""
+    if config.pass_rate is None:
+        return None
+    is_kept = is_solved_between(completions, *config.pass_rate)
+    n_kept = len(np.unique(completions.problem_index[is_kept]))
+    total = len(np.unique(completions.problem_index))
+    return f"compose.pass_rate={config.pass_rate} keeps {n_kept} of {total} problems"
 
 
 def no_positives(positives: float, n: int) -> str | None:

@@ -173,7 +173,6 @@ class OptimConfig(Section):
 
     name: Literal["adamw", "adafactor"]
     lr: Annotated[float, RATE]
-    weight_decay: Annotated[float, at_least(0)]
     grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # maximum norm of the whole gradient
     batch_size: Count  # examples per update, over all devices
     micro_batch_size: Count  # examples per device and forward pass with gradients
@@ -181,7 +180,6 @@ class OptimConfig(Section):
     gradient_checkpointing: bool | None = None
     compile: bool = False  # torch.compile of the layers: the first updates take a minute longer, later ones less
     epochs: Count
-    skip_nonfinite: bool = False  # skip updates with a non-finite loss or gradient instead of stopping
     reduction: Literal["sequences", "tokens"] = "sequences"
     whole_groups: bool = False  # an update takes all completions of its problems, for any loss
     warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration until the rate is lr
@@ -189,9 +187,10 @@ class OptimConfig(Section):
 
     @property
     def former(self) -> dict[str, Any]:
+        constants: dict[str, Any] = {"weight_decay": 0.0}
         if self.name == "adamw":
-            return {"betas": [*ADAMW_BETAS]}
-        return {}
+            constants["betas"] = [*ADAMW_BETAS]
+        return constants
 
     @property
     def score_batch_size(self) -> int:
@@ -218,7 +217,6 @@ class ComposeConfig(Section):
     drop_truncated: bool = False  # drop completions cut off at the token limit
     # Smallest and largest share of correct completions of a problem that is trained on.
     pass_rate: Annotated[list[float] | None, LOW_HIGH] = None
-    duplicates: Literal["keep", "drop"] = "keep"
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions; the rest is sampled
 
     def check(self) -> Iterator[Rule]:

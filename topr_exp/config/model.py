@@ -45,7 +45,6 @@ class ModelConfig(Section):
     settings_of: str | None = None  # for the header: whose settings a model has that is no choice; set by the command
     revision: str | None = None  # on the hub: a branch, tag or commit; None: the newest
     dtype: Literal["float32", "bfloat16"]
-    attention: Literal["sdpa", "eager", "flash_attention_2"]
     reference: str | None = None  # path of π_ref, for losses with a reference; None: `path`
     trust_remote_code: bool = False  # True: run the model folder's own code
     lora: LoRA | None = None  # train an adapter; the weights are frozen, in `dtype`
@@ -57,7 +56,7 @@ class ModelConfig(Section):
 
     @property
     def former(self) -> dict[str, Any]:
-        return {"float32_head": self.float32_head}
+        return {"float32_head": self.float32_head, "attention": "sdpa"}
 
 
 Share = Annotated[float, within("(0, 1]")]
@@ -110,7 +109,6 @@ class VLLMConfig(SamplerConfig):
 
     python: str | None = None  # Python of an environment with vLLM; None: the current one
     gpu_memory_utilization: OptionalShare = None  # fraction for an engine with its weights; None: all that is free
-    eager: bool  # no CUDA graphs: faster start, slower sampling
     sleep: bool  # on-policy: the engine frees its GPU memory during training
 
 

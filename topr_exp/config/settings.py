@@ -155,7 +155,7 @@ def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
 
 
 # Values by key that some runs need.
-WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # to train on a whole group or round
+WHOLE = {"compose.drop_truncated": False}  # to train on a whole group or round
 # To know which tokens could be drawn.
 DRAWABLE = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}  # to sample from the policy itself

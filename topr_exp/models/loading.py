@@ -21,7 +21,6 @@ def load_model(
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     *,
-    attention: str = "sdpa",
     trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
     """Load a model (dtype None: float32, no dropout) and its tokenizer; TOPRError for a folder that can't be used."""
@@ -37,7 +36,7 @@ def load_model(
             folder,
             output_loading_info=True,
             dtype=dtype or torch.float32,
-            attn_implementation=attention,
+            attn_implementation="sdpa",
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             device_map=device_map,

@@ -192,7 +192,6 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
         str(source),
         weights_dtype,
         device,
-        attention=config.attention,
         trust_remote_code=config.trust_remote_code,
     )
     return Policy(model, tokenizer, fingerprint, compute_dtype, folder=source, float32_head=config.float32_head)

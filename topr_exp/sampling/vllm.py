@@ -174,7 +174,6 @@ class VLLM(Sampler):
             trust_remote_code=self.trust_remote_code,
             length=self.max_length,
             gpu_memory_utilization=config.gpu_memory_utilization or free_share(stays=self.stays_in_training),
-            eager=config.eager,
             sleep=config.sleep,
             float32_head=policy.float32_head and not policy.full_precision,
         )

@@ -153,7 +153,7 @@ def engine_options(request: Message, on_cpu: bool) -> dict[str, Any]:
         "dtype": request["dtype"],
         "trust_remote_code": request["trust_remote_code"],
         "max_model_len": request["length"],
-        "enforce_eager": on_cpu or request["eager"],
+        "enforce_eager": on_cpu,
         "enable_prefix_caching": True,
         "max_num_batched_tokens": max(request["length"], 16384),
         "logprobs_mode": "processed_logprobs",

@@ -19,11 +19,11 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     """
     weights = list(parameters)
     if config.name == "adafactor":
-        return Adafactor(weights, config.lr, config.weight_decay)
+        return Adafactor(weights, config.lr)
     # One kernel for many weights, in place. foreach, torch's default on a GPU, would hold 4 more bytes a weight while
     # it steps. On a CPU results stay those of single operations, bit for bit.
     kernels = {"fused": True} if takes_fused_kernel(weights) else {"foreach": False}
-    return torch.optim.AdamW(weights, config.lr, ADAMW_BETAS, weight_decay=config.weight_decay, **kernels)
+    return torch.optim.AdamW(weights, config.lr, ADAMW_BETAS, weight_decay=0.0, **kernels)
 
 
 def takes_fused_kernel(weights: list[torch.nn.Parameter]) -> bool:
@@ -65,13 +65,13 @@ class Adafactor(torch.optim.Optimizer):
     LARGEST_RMS = 1.0
     DECAY = -0.8
 
-    def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
-        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+    def __init__(self, parameters: list[torch.nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
         self.scale = torch.ones(())  # by which `clip` shrinks the gradient
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Free the gradients, also those of an update that was skipped."""
+        """Free the gradients and what `clip` keeps of them."""
         self.squares = []
         super().zero_grad(set_to_none)
 
@@ -110,8 +110,6 @@ class Adafactor(torch.optim.Optimizer):
         weight = local_part(squares.weight.detach())
         rms = self.scale * (total / squares.weight.numel()).sqrt()
         step_size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
-        if group["weight_decay"] != 0:
-            weight.mul_(1 - group["weight_decay"] * group["lr"])
         weight.addcmul_(squares.gradient, -step_size * row_factor)
 
     def advance_state(self, squares: Squares) -> Factors:

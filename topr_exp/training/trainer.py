@@ -32,7 +32,7 @@ from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError
 
 # Attributes of the trainer that a checkpoint keeps.
-COUNTERS = ("step", "samples", "skipped", "sampled", "moved")
+COUNTERS = ("step", "samples", "sampled", "moved")
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
 
@@ -69,7 +69,6 @@ class Trainer:
         self.restored: Path | None = restored  # the checkpoint that this run goes on from
         self.step = state.get("step", 0)
         self.samples = state.get("samples", 0)  # examples of the updates so far
-        self.skipped = state.get("skipped", 0)  # updates whose loss or gradient was not finite
         self.sampled = state.get("sampled", 0)  # completion tokens of the rounds so far
         self.moved = state.get("moved", 0)  # 1 where any update had a gradient
         self.recompute = config.gradient_checkpointing
@@ -132,7 +131,7 @@ class Trainer:
         """One optimizer step on some examples, of `updates` in the iteration; returns its record.
 
         expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
-        not, when memory runs out, and without optim.skip_nonfinite when the loss or the gradient is not finite.
+        not, when memory runs out, and when the loss or the gradient is not finite.
         """
         start_time = time.monotonic()
         config = self.config
@@ -148,10 +147,8 @@ class Trainer:
             self.samples += len(examples)
             self.moved |= int(norm != 0)
             self.step += 1
-            if math.isfinite(metrics.loss) and bool(norm.isfinite()):
-                self.optimizer.step()
-            else:
-                self.skip_or_stop(metrics, training_set, examples)
+            self.check_finite(metrics, norm, training_set, examples)
+            self.optimizer.step()
         divisor = self.divisor(training_set, examples)
         has_mu = training_set.completions.has("mu_logp")
         return {
@@ -161,7 +158,6 @@ class Trainer:
             **training_set.mean_reward(examples),
             "grad_norm": float(norm),
             "lr": rate,
-            "skipped": self.skipped,
             "tokens": metrics.tokens,
             "prompt_tokens": metrics.prompt_tokens,
             "tokens_per_second": round(metrics.tokens / (time.monotonic() - start_time), 1),
@@ -274,10 +270,11 @@ class Trainer:
                 "changed by hand?"
             )
 
-    def skip_or_stop(self, metrics: MetricAccumulator, training_set: TrainingSet, examples: Examples) -> None:
-        """Count the step as skipped if the user asked for that, else stop the run and say which samples did it."""
-        if self.config.skip_nonfinite:
-            self.skipped += 1
+    def check_finite(
+        self, metrics: MetricAccumulator, norm: torch.Tensor, training_set: TrainingSet, examples: Examples
+    ) -> None:
+        """Raise TOPRError with the completions of an update whose loss or gradient is not finite."""
+        if math.isfinite(metrics.loss) and bool(norm.isfinite()):
             return
         delta = torch.cat(metrics.delta)
         largest = float(delta.nan_to_num(nan=math.inf).abs().max())
@@ -285,7 +282,7 @@ class Trainer:
             f"the loss or its gradient is not finite at step {self.step}; loss "
             f"{metrics.loss / self.divisor(training_set, examples):.4g}, "
             f"largest |log-ratio| {largest:.4g}, completions {training_set.rows(examples).tolist()}; the last "
-            "checkpoint is kept (lower optim.lr, or set optim.skip_nonfinite=true)"
+            "checkpoint is kept (lower optim.lr)"
         )
 
 

@@ -207,7 +207,7 @@ def why_not_exact(model: Any) -> str | None:
     if config.model_type not in MODEL_TYPES:
         return f"models of type {config.model_type} are not among {', '.join(MODEL_TYPES)}"
     if config._attn_implementation != "sdpa":
-        return f"model.attention={config._attn_implementation}, where sdpa is needed"
+        return f"its attention is {config._attn_implementation}, where sdpa is needed"
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     has_window = config.model_type == "mistral" and config.sliding_window is not None
     if layer_types != {"full_attention"} or has_window:
