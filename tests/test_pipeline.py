@@ -92,13 +92,13 @@ def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_pa
 
 
 def test_each_iteration_stands_for_itself(tmp_path):
-    """Its weights are kept if they were to be, what they sampled is this run's alone, the last one is the result."""
-    settings = ["iterations=3", "compose=anna_karenina", "checkpoint.keep_iterations=[1]", "data.eval_n=3"]
+    """No weights are kept but the last, what they sampled is this run's alone, the last one is the result."""
+    settings = ["iterations=3", "compose=anna_karenina", "checkpoint.weights=last", "data.eval_n=3"]
     config = config_of(*overrides(tmp_path, *settings))
 
     summary = run(config)
 
-    assert [path.parent.name for path in config.folder.glob("iteration-*/model")] == ["iteration-1"]
+    assert not list(config.folder.glob("iteration-*/model"))
     base = weights_fingerprint(fetch_model_folder("tiny"))
     shared_keys, keys_of_run = (rollout_keys(folder / "store") for folder in (tmp_path, config.folder))
     assert [key["weights"] for key in shared_keys] == [base] * 2, "to train on and to test"

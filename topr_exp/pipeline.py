@@ -451,7 +451,7 @@ def summarize(
         "too_long": {"train": data.train.too_long, "test": data.test.too_long},
     }
     summary = summarize_run(folder, config, base_figures, final_figures, problem_figures)
-    if config.checkpoint.save_model:
+    if config.checkpoint.weights != "none":
         environment = folder.read("environment.json")
         write_card(folder.model_of(config.iterations), config, summary, environment, data.trained_on, data.header)
     folder.finish(summary)

@@ -94,6 +94,6 @@ def report_finished(config: Config, folder: RunFolder) -> dict[str, Any]:
     folder.remove_leftovers(config.iterations)
     summary = folder.read_results()
     say(f"finished before, nothing to do: {folder.path}\n\n{format_results(summary, folder.path)}")
-    if keeps_no_model(folder.path) and config.checkpoint.save_model:
+    if keeps_no_model(folder.path) and config.checkpoint.weights != "none":
         warn(f"{folder.path}: {NOT_SAVED}; overwrite=true trains it again")
     return summary

@@ -1,4 +1,4 @@
-"""`python -m topr_exp.track FOLDER wandb|tensorboard [tracking.KEY=VALUE ...]`: send a finished run to a tracker.
+"""`python -m topr_exp.track FOLDER wandb|tensorboard`: send a finished run to a tracker.
 
 Sends the run's records as if it had been tracked during training; repeat it to send only what is missing.
 """
@@ -19,7 +19,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("topr_exp.track", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
-    parser.add_argument("settings", nargs="*", metavar="tracking.KEY=VALUE", help="for example tracking.project=mine")
     return exit_status(partial(track, parser.parse_args(arguments)))
 
 
@@ -30,15 +29,12 @@ def track(options: argparse.Namespace) -> int:
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
-    for setting in options.settings:
-        if not setting.startswith("tracking."):
-            raise ConfigError(f"{setting}: only tracking.KEY=VALUE is read here")
     if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
     for fault in changed_results(folder) or ():  # none of a mark without checksums
         warn(f"{folder}, changed since it finished: {fault}")
     group = folder.parent.name if is_name(folder.parent.name) else "runs"
-    overrides = [f"tracking={options.tracker}", f"name={group}", "dry_run=true", *options.settings]
+    overrides = [f"tracking={options.tracker}", f"name={group}", "dry_run=true"]
     say(send_finished(compose(overrides).tracking, folder))
     return 0
 

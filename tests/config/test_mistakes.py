@@ -65,7 +65,7 @@ def test_a_key_of_an_earlier_release_is_one_line_that_says_what_to_use(key):
 
 # Other than -11, or an empty text.
 WRONG_VALUES = dict.fromkeys(("baseline", "threshold", "delta_v"), math.inf)
-WRONG_VALUES |= {"keep_iterations": [0], "shape": [1], "pass_rate": [0.5], "template": "no place", "stop": ["a", ""]}
+WRONG_VALUES |= {"shape": [1], "pass_rate": [0.5], "template": "no place", "stop": ["a", ""]}
 
 
 def test_every_range_is_applied_in_its_own_words():
@@ -113,7 +113,6 @@ evaluation.problems=9
 task.solver=tiny
 schedule.updates=2
 schedule.replay=0.5
-tracking.project=x
 """
 
 
@@ -161,7 +160,7 @@ model.name=2024_11_03,1e5,'2_0',tiny | ["2024_11_03", "1e5", "2_0", "tiny"]
 model.name=choice(1e5,2_0) | ["1e5", "2_0"]
 data.fewshot_file=nan | ["nan"]
 data.stop=[1e5, '2_0', a\,3_0],[nan] | [["1e5", "2_0", "a,3_0"], ["nan"]]
-tracking.project=null,1_0 | [null, "1_0"]
+mu_model=null,1_0 | [null, "1_0"]
 optim.lr=1e-3,2e-3 | [0.001, 0.002]
 """
 

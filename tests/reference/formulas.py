@@ -277,14 +277,17 @@ def sapo(answer):
 def rec(answer):
     """A token counts until its ratio has left the trust interval on the side to which A drives it."""
     algo, ratio = answer.algo, answer.delta.detach().exp()
-    a = answer.signals["advantage"] if algo["drop"] else answer.completion.centered
+    a = answer.completion.centered
     may_grow = (ratio <= 1 + algo["eps_high"]) & (a >= 0)
     may_shrink = (ratio >= 1 - algo["eps_low"]) & (a <= 0)
     is_inside = may_grow | may_shrink
-    metrics = {"advantage": a, "clipped": share(~is_inside)}
-    if algo["drop"]:
-        metrics["kept"] = answer.signals["kept"]
-    return -a * answer.logp[is_inside].sum(), metrics
+    return -a * answer.logp[is_inside].sum(), {"advantage": a, "clipped": share(~is_inside)}
+
+
+def red_drop(answer):
+    """A is relative to what is kept of the group, and 0 of what is dropped."""
+    a = answer.signals["advantage"]
+    return -a * answer.logp.sum(), {"advantage": a, "clipped": 0.0, "kept": answer.signals["kept"]}
 
 
 # ---- regressions and regularized policy gradients
@@ -369,7 +372,7 @@ FORMULAS = {
     "gmpo": gmpo,
     "sapo": sapo,
     "rec": rec,
-    "red_drop": rec,
+    "red_drop": red_drop,
     "oapl": oapl,
     "opmd": opmd,
     "asymre": asymre,
@@ -423,7 +426,7 @@ def signals_of(answer, group):
     if algo["name"] in ("agro", "agro_on_policy") or (algo["name"] == "rloo" and algo["beta"] > 0):
         rewards_of_others = [regularized_reward(member) for member in group if member is not answer]
         return {"advantage": regularized_reward(answer) - float(np.mean(rewards_of_others))}
-    if not algo["drop"]:
+    if algo["name"] != "red_drop":
         return {"advantage": completion.against_others}
     # The first negatives, as many as there are positives.
     members = [member.completion for member in group]

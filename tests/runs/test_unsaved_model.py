@@ -1,10 +1,10 @@
-"""checkpoint.save_model=false: what a finished run without weights says of itself, and how much room models take."""
+"""checkpoint.weights=none: what a finished run without weights says of itself, and how much room models take."""
 
 import json
 
 import pytest
 
-from tests.conftest import config_of, overrides, refused
+from tests.conftest import config_of, overrides
 from tests.run_folders import make_sweep_of_two
 from topr_exp import evaluate
 from topr_exp.pipeline import run
@@ -15,9 +15,8 @@ from topr_exp.store import __main__ as store
 from topr_exp.sweeps.registry import read_statuses
 from topr_exp.sweeps.status_table import status_table
 from topr_exp.sweeps.sweep import read_runs
-from topr_exp.types import ConfigError
 
-UNSAVED = "checkpoint.save_model=false"
+UNSAVED = "checkpoint.weights=none"
 LINE = f"its model was not saved ({UNSAVED})"
 
 
@@ -68,11 +67,6 @@ def test_weights_that_a_kill_at_the_end_left_are_removed_by_the_same_command(uns
     run(unsaved)
 
     assert not (unsaved.folder / "model").exists()
-
-
-def test_settings_that_need_the_weights_are_refused():
-    with refused(r"checkpoint.keep_iterations must be null or \[\] where save_model is", ConfigError):
-        config_of(UNSAVED, "checkpoint.keep_iterations=[1]")
 
 
 def test_a_run_that_is_not_finished_keeps_its_weights(tmp_path):

@@ -20,7 +20,7 @@ from tests.sweeps.test_group import assert_same_run
 
 LONG = "optim.epochs=8"  # 16 updates
 SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
-ON_SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
+ON_SLURM = ["cluster=slurm", "cluster.threads=1"]
 
 SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
@@ -120,7 +120,7 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     sweep, job, _ = submit(tmp_path, *cluster, f"cluster.setup=['touch {tmp_path}/prepared']", *words)
 
     script = next((sweep / ".submitit").glob("*/*_submission.sh")).read_text()
-    for option in ("--array=0-1%1", "--requeue", "--time=240", "--signal=USR2@120"):
+    for option in ("--array=0-1%1", "--requeue", "--time=240", "--signal=USR2@600"):
         assert f"#SBATCH {option}\n" in script
     assert "Comment=was tried" in ask("scontrol", "show", "job", job)
     finish()
@@ -162,7 +162,7 @@ def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_
 @extended
 @pytest.mark.parametrize("partition", ["low", "grace"])
 def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_path, undisturbed):
-    partition_settings = [f"cluster.partition={partition}", "cluster.cpus_per_task=4", "cluster.threads=1"]
+    partition_settings = [f"cluster.partition={partition}", "cluster.additional_parameters={exclusive: true}"]
     sweep, _, folder = submit(tmp_path, *SLOWLY, *partition_settings)
     reach(folder, 5)
 

@@ -25,7 +25,7 @@ LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.eve
 def cut_off(home):
     """The environment of a user who is not logged in, and without a way to the network even for a client that tries."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
-    variables |= {"HOME": str(home), "WANDB_BASE_URL": DEAD, "WANDB_ERROR_REPORTING": "false"}
+    variables |= {"HOME": str(home), "WANDB_BASE_URL": DEAD, "WANDB_ERROR_REPORTING": "false", "WANDB_PROJECT": "ours"}
     return variables | dict.fromkeys(PROXIES, DEAD)
 
 

@@ -110,7 +110,7 @@ def test_an_online_run_is_sent_what_it_lacks(client, tmp_path):
 
 
 def test_each_setting_of_wandb_reaches_it_with_what_the_run_is(client, tmp_path):
-    config = config_of(f"output_dir={tmp_path}", "name=all", "tracking=wandb", "baseline=-0.3", "tracking.project=ours")
+    config = config_of(f"output_dir={tmp_path}", "name=all", "tracking=wandb", "baseline=-0.3")
 
     with attempt(config) as folder:
         path = folder.path
@@ -230,11 +230,11 @@ def test_a_folder_that_is_made_again_is_another_run(tmp_path):
 
 def test_a_finished_run_is_sent_to_wandb_once(client, tmp_path):
     _, path = make_run(tmp_path, steps=12)
-    words = [str(path), "wandb", "tracking.project=mine"]
+    words = [str(path), "wandb"]
 
     assert track(words) == 0
     assert [row["train/loss"] for row in client.rows if "train/loss" in row] == losses_of(path)
-    assert client.init_arguments["project"] == "mine"
+    assert client.init_arguments["project"] == "ours"
     assert client.run.summary["final/pass_at_1"]
 
     client.resume_at(client.rows[-1]["_step"] + 1)

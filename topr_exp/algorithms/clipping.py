@@ -1,11 +1,11 @@
-"""Clipping by PPO's rule: PPO, GRPO, GSPO and GMPO, which differ in the ratio that it clips, and the one-sided REC.
+"""Clipping by PPO's rule: PPO, GRPO, GSPO and GMPO, which differ in the ratio that it clips; REC and RED-Drop.
 
 Δ = log π/μ of a response, δ_t of a token, r_t = e^δ_t. A is R0 − c (PPO), or relative to all n responses to the prompt.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.algorithms.base import (
     GroupLoss,
@@ -20,6 +20,7 @@ from topr_exp.algorithms.base import (
     group_sums,
     lengths,
     log_or_minus_inf,
+    log_prob,
     log_ratio,
     masked,
     mean_over_tokens,
@@ -187,44 +188,60 @@ class GMPO(GroupClipped):
 
 
 @dataclass(frozen=True)
-class REC(Clipped):
-    """Group-relative REINFORCE with one-sided clipping (REC) or with surplus negatives dropped (RED-Drop).
+class REC(GroupLoss, Clipped):
+    """REC: group-relative REINFORCE with one-sided clipping.
 
     loss = − Σ_t 1[(A ≥ 0 and r_t ≤ 1 + ε_high) or (A ≤ 0 and r_t ≥ 1 − ε_low)] A logπ(y_t|x, y_<t),   A = r − r̄
 
-    arXiv 2509.24203, REC-OneSide without importance weight. `drop=true` keeps only as many negatives of a group as it
-    has positives, those with the lowest sample index (exchangeable: a random choice, the same in any batch); r̄ is the
-    mean of what is kept, dropped samples have loss 0 and stay in the count. With infinite ε it is RED-Drop.
+    arXiv 2509.24203, REC-OneSide without importance weight.
 
-    Signals (`drop`): advantage, kept. Metrics: advantage, clipped; for `drop` also kept.
+    Metrics: advantage, clipped.
     """
 
     eps_low: PositiveOrInf  # the ratio is clipped below 1 − this
-    drop: bool  # drop negatives of a group until it has as many positives
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
-    papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203"), "red_drop": Paper("RED-Drop", "2509.24203")}
-    uses_baseline: ClassVar[bool] = False
+    papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203")}
+    former: ClassVar[dict[str, Any]] = {"drop": False}  # earlier releases' keys, for `schema.identity`
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        check_batch(batch)
+        advantage = advantage_of(batch, "group", self.name)
+        delta = token_log_ratio(batch).detach()
+        token_advantage = advantage[:, None]
+        low = log_or_minus_inf(1 - self.eps_low)
+        high = math.log1p(self.eps_high)
+        is_inside = ((token_advantage >= 0) & (delta <= high)) | ((token_advantage <= 0) & (delta >= low))
+        objective = advantage * masked(batch.logp.where(is_inside, 0.0), batch).sum(1)
+        metrics = {"advantage": advantage, "clipped": mean_over_tokens(~is_inside, batch)}
+        return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
+
+
+@dataclass(frozen=True)
+class REDDrop(GroupLoss):
+    """RED-Drop: group-relative REINFORCE after surplus negatives of a group are dropped.
+
+    loss = − A Σ_t logπ(y_t|x, y_<t),   A = r − r̄
+
+    arXiv 2509.24203. Of a group's negatives only as many are kept as it has positives, those with the lowest sample
+    index (exchangeable: a random choice, the same in any batch); r̄ is the mean of what is kept, dropped samples have
+    loss 0 and stay in the count.
+
+    Signals: advantage, kept. Metrics: advantage, clipped (0: nothing is), kept.
+    """
+
+    length_normalize: bool  # divide an answer's loss by its number of tokens
+
+    papers: ClassVar = {"red_drop": Paper("RED-Drop", "2509.24203")}
+    drops_tokens: ClassVar[bool] = True
+    signal_names: ClassVar[frozenset[str]] = frozenset({"advantage", "kept"})
+    former: ClassVar[dict[str, Any]] = {"_target_": "REC", "eps_low": ".inf", "eps_high": ".inf", "drop": True}
 
     @property
     def needs(self) -> frozenset[str]:
-        if self.drop:
-            return frozenset({"groups", "group_rewards"})
-        return frozenset({"group_rewards"})
-
-    @property
-    def drops_tokens(self) -> bool:
-        return self.drop
-
-    @property
-    def signal_names(self) -> frozenset[str]:
-        if self.drop:
-            return frozenset({"advantage", "kept"})
-        return frozenset()
+        return frozenset({"groups", "group_rewards"})
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        if not self.drop:
-            return {}
         check_complete_groups(batch, self.name)
         kept_weight = self._is_kept(batch).to(batch.reward.dtype)
         _, kept_count = group_sums(batch, kept_weight)
@@ -234,19 +251,13 @@ class REC(Clipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
-        if self.drop:
-            advantage = signal(batch, "advantage")
-        else:
-            advantage = advantage_of(batch, "group", self.name)
-        delta = token_log_ratio(batch).detach()
-        token_advantage = advantage[:, None]
-        low = log_or_minus_inf(1 - self.eps_low)
-        high = math.log1p(self.eps_high)
-        is_inside = ((token_advantage >= 0) & (delta <= high)) | ((token_advantage <= 0) & (delta >= low))
-        objective = advantage * masked(batch.logp.where(is_inside, 0.0), batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": mean_over_tokens(~is_inside, batch)}
-        if self.drop:
-            metrics["kept"] = signal(batch, "kept")
+        advantage = signal(batch, "advantage")
+        objective = advantage * log_prob(batch)
+        metrics = {
+            "advantage": advantage,
+            "clipped": advantage.new_zeros(advantage.shape),
+            "kept": signal(batch, "kept"),
+        }
         return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
 
     def _is_kept(self, batch: Batch) -> Tensor:

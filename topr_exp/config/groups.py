@@ -137,19 +137,12 @@ class EvaluationConfig(Section):
     problems: OptionalCount = None  # number of test problems for these (the first ones); None: all
 
 
-FROM_1 = Range("numbers from 1, null for all", lambda numbers: all(number >= 1 for number in numbers))
-
-
 @dataclass(frozen=True)
 class CheckpointConfig(Section):
     """Intervals of checkpoints, and the weights that stay on disk."""
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
-    keep_iterations: Annotated[list[int] | None, FROM_1]  # whose weights are kept besides the last's; None: all
-    save_model: bool = True  # False: a run that finishes removes its weights
-
-    def check(self) -> Iterator[Rule]:
-        yield "keep_iterations", self.save_model or not self.keep_iterations, "null or [] where save_model is false"
+    weights: Literal["all", "last", "none"] = "all"  # of iterations that a finished run keeps
 
 
 @dataclass(frozen=True)
@@ -157,10 +150,6 @@ class TrackingConfig(Section):
     """Files are always written; `wandb` sends the same to Weights & Biases, `tensorboard` writes it for TensorBoard."""
 
     name: Annotated[str, Range("none, wandb or tensorboard", ("none", "wandb", "tensorboard").__contains__)]
-    project: str | None = None  # of W&B
-
-    def check(self) -> Iterator[Rule]:
-        yield "project", self.name != "wandb" or bool(self.project), "set for wandb"
 
 
 ADAMW_BETAS = (0.9, 0.999)

@@ -138,7 +138,7 @@ def find_weights(key: str, word: str) -> Path | None:
         folder = folder / "model"
         if not (folder / "config.json").exists():
             if read_config(folder.parent, "summary.json").get("model_saved") is False:
-                raise ConfigError(f"{key}={word}: its model was not saved (checkpoint.save_model=false)")
+                raise ConfigError(f"{key}={word}: its model was not saved (checkpoint.weights=none)")
             raise ConfigError(f"{key}={word}: there is no model in it, nor in its model/ (no config.json)")
     return folder
 

@@ -11,11 +11,16 @@ RETIRED = {
     "algo.square_baseline": "on-policy AGRO has no baseline of the square",
     "algo.beta_value": "the temperature of V* is 0.5",
     "algo.form": "M2PO is the paper's",
+    "algo.drop": "algo=red_drop drops negatives, algo=rec does not",
     "algo.normalize_std": "algo.advantage=group is without the division by the standard deviation",
+    "checkpoint.keep_iterations": "checkpoint.weights=last keeps the last iteration's weights alone",
+    "checkpoint.save_model": "set checkpoint.weights=none to keep no weights",
     "cluster.array_parallelism": "set cluster.jobs",
     "cluster.constraint": "set cluster.additional_parameters={constraint: NAME}",
+    "cluster.cpus_per_task": "set cluster.threads",
     "cluster.max_num_timeout": "a run is requeued 20 times at most; raise cluster.timeout_min",
     "cluster.qos": "set cluster.additional_parameters={qos: NAME}",
+    "cluster.signal_delay_s": "a run is stopped 10 minutes before cluster.timeout_min, at most a quarter of it",
     "compose.duplicates": "equal completions of a problem are all kept",
     "compose.max_draws": "a round draws 10 times at most",
     "compose.pairs_per_problem": "a problem gives 16 pairs at most; compose.n_examples limits them all",
@@ -43,6 +48,7 @@ RETIRED = {
     "tracking.group": "runs are grouped by `name`",
     "tracking.job_type": "the type is `train`",
     "tracking.model_artifact": "upload the weights with `wandb artifact put`",
+    "tracking.project": OF_WANDB.format("WANDB_PROJECT"),
 }
 
 

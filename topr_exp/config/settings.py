@@ -322,7 +322,6 @@ def unread(config: Config) -> list[str]:
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not in_rounds,
-        "tracking.project": config.tracking.name == "wandb",
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": in_rounds for key in ("updates", "rounds", "replay")},
     }

@@ -157,7 +157,7 @@ def format_results(summary: dict[str, Any], folder: Path) -> str:
     run = shlex.quote(str(folder))
     sweep = shlex.quote(str(folder.parent))
     if summary.get("model_saved") is False:
-        model = "no model: checkpoint.save_model=false"
+        model = "no model: checkpoint.weights=none"
         evaluate_line = ""
     else:
         model = "model/"

@@ -25,7 +25,7 @@ RESULTS = (
     "summary.json",
 )
 TRAINING_SET_FILES = ("*.json", "*.npy")  # of an iteration
-NOT_SAVED = "its model was not saved (checkpoint.save_model=false)"
+NOT_SAVED = "its model was not saved (checkpoint.weights=none)"
 
 
 # ---- the mark
@@ -67,7 +67,7 @@ def result_files(folder: Path) -> list[Path]:
 
 
 def keeps_no_model(folder: Path) -> bool:
-    """True for a finished run with checkpoint.save_model=false."""
+    """True for a finished run with checkpoint.weights=none."""
     summary, _ = read_run_file(folder / "summary.json", unreadable_is_damage=True)
     return summary.get("model_saved") is False
 

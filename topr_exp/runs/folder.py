@@ -237,17 +237,14 @@ class RunFolder:
         self.refuse_if_taken_over()
         for iteration in range(1, finished_iteration + 1):  # a later iteration may resume from its checkpoints
             shutil.rmtree(self.path / "checkpoints" / str(iteration), ignore_errors=True)
-        checkpoint = self._config.checkpoint
-        kept_iterations = checkpoint.keep_iterations if checkpoint.save_model else []
-        if kept_iterations is None:  # all
+        if self._config.checkpoint.weights == "all":
             return
         for iteration in range(1, finished_iteration):
-            if iteration not in kept_iterations:
-                shutil.rmtree(self.model_of(iteration), ignore_errors=True)
+            shutil.rmtree(self.model_of(iteration), ignore_errors=True)
 
     @distributed.main_process_only
     def remove_unwanted_models(self) -> None:
-        """Remove the weights of a finished run with checkpoint.save_model=false."""
+        """Remove the weights of a finished run with checkpoint.weights=none."""
         if keeps_no_model(self.path):
             for folder in model_folders_of(self.path):
                 shutil.rmtree(folder, ignore_errors=True)

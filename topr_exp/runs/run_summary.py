@@ -40,7 +40,7 @@ def summarize_run(
             training_figures[name] = training_set[name]
     notes = [training_set.get("note"), *folder.lost_records()]
     summary: dict[str, Any] = {"base": base_figures, "final": final_figures}
-    if not config.checkpoint.save_model:
+    if config.checkpoint.weights == "none":
         summary["model_saved"] = False
     summary |= {
         "algo": config.algo.name,

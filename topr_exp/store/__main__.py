@@ -82,7 +82,7 @@ def list_tables(store: Store, options: argparse.Namespace) -> None:
         print(f"{store.root} holds no tables")
     for sweep, sizes in model_sizes(store.root.parent).items():
         runs = plural(len(sizes), "run")
-        print(f"models of {runs}, {readable_size(sum(sizes))} in {sweep}; checkpoint.save_model=false keeps none")
+        print(f"models of {runs}, {readable_size(sum(sizes))} in {sweep}; checkpoint.weights=none keeps none")
 
 
 def model_sizes(output_dir: Path) -> dict[Path, list[int]]:

@@ -19,6 +19,9 @@ class LocalCluster(ClusterConfig):
         return self.processes
 
 
+SIGNAL_DELAY_S = 600  # enough for an update and a checkpoint of an 8B model, which is reread for its checksum
+
+
 @dataclass(frozen=True)
 class SlurmCluster(ClusterConfig):
     """A Slurm cluster."""
@@ -28,17 +31,13 @@ class SlurmCluster(ClusterConfig):
     partition: str | None
     account: str | None
     timeout_min: Count  # minutes until a job is stopped with a checkpoint and requeued
-    signal_delay_s: Count  # seconds before the time limit at which it gets its stop signal
     nodes: Count
     gpus_per_node: OptionalCount
-    cpus_per_task: OptionalCount
     mem_gb: OptionalCount  # per node
     setup: list[str] | None  # shell commands before a run
     additional_parameters: NamedValues  # other sbatch options, by their long names
 
     def check(self) -> Iterator[Rule]:
-        is_in_time = self.signal_delay_s < 60 * self.timeout_min
-        yield "signal_delay_s", is_in_time, f"below {self.timeout_min} minutes"
         for key in ("partition", "account"):  # each becomes a line of a script
             value = getattr(self, key) or ""
             yield key, "\n" not in value, "a single line"
@@ -48,6 +47,11 @@ class SlurmCluster(ClusterConfig):
     @property
     def world_size(self) -> int:
         return self.nodes * (self.gpus_per_node or 1)
+
+    @property
+    def signal_delay_s(self) -> int:
+        """Seconds before the time limit at which a job gets its stop signal."""
+        return min(SIGNAL_DELAY_S, 60 * self.timeout_min // 4)
 
 
 # By `cluster.name`.

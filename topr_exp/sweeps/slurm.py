@@ -35,7 +35,7 @@ ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
-SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")  # in Submitit
+SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "mem_gb")  # in Submitit
 SLURM_NAMES = ("partition", "account", "signal_delay_s")  # in Submitit with `slurm_`
 
 
@@ -175,10 +175,10 @@ def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, 
     import submitit
 
     setup = list(cluster.setup or [])
-    if cluster.cpus_per_task:
-        setup.append(f"export OMP_NUM_THREADS={cluster.cpus_per_task}")
+    if cluster.threads:
+        setup.append(f"export OMP_NUM_THREADS={cluster.threads}")
         setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
-    settings = {name: getattr(cluster, name) for name in SAME_NAMES}
+    settings = {name: getattr(cluster, name) for name in SAME_NAMES} | {"cpus_per_task": cluster.threads}
     for name in SLURM_NAMES:
         settings[f"slurm_{name}"] = getattr(cluster, name)
     executor = submitit.AutoExecutor(folder=folder, cluster="slurm")

@@ -44,9 +44,7 @@ def describe_model_sizes(statuses: Sequence[RunStatus]) -> list[str]:
             sizes.append(size)
     if not sizes:
         return []
-    return [
-        f"models of {plural(len(sizes), 'run')}: {readable_size(sum(sizes))}; checkpoint.save_model=false keeps none"
-    ]
+    return [f"models of {plural(len(sizes), 'run')}: {readable_size(sum(sizes))}; checkpoint.weights=none keeps none"]
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import logging
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -70,7 +71,7 @@ class WandbWriter(Writer):
         config, _ = read_run_file(self.folder / "config.json")
         environment, _ = read_run_file(self.folder / "environment.json")
         return wandb.init(
-            project=self.tracking.project,
+            project=wandb_project(),
             group=self.folder.parent.name,
             job_type="train",
             name=self.folder.name,
@@ -123,6 +124,11 @@ class WandbWriter(Writer):
 
         with contextlib.suppress(AttributeError):  # not started yet
             wandb.setup()._connection._proc._process.kill()  # there is no public way; the constraints pin the version
+
+
+def wandb_project() -> str:
+    """Return the W&B project of this environment."""
+    return os.environ.get("WANDB_PROJECT") or "topr_exp"
 
 
 def run_id(folder: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.tracking.wandb_writer import wandb_project
 from topr_exp.types import TOPRError
 
 STEPS = "optimizer_step"
@@ -42,7 +43,7 @@ COLUMNS = (
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = CommandParser(prog="python -m topr_exp.tracking.workspace", description=__doc__)
-    parser.add_argument("--project", default="topr_exp", help="as in tracking.project (default: topr_exp)")
+    parser.add_argument("--project", default=wandb_project(), help="(default: WANDB_PROJECT, else topr_exp)")
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
     parser.add_argument("--group", help="only the runs of this sweep (the `name` of its runs)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the specification, create nothing")
