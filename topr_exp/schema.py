@@ -23,10 +23,9 @@ from topr_exp.types import ConfigError, has_half_pair
 LONGEST = 80  # characters of a run's name before the hash
 LONGEST_CHOICE = 20  # characters of an algorithm, a data set or a model in it
 LONGEST_VALUE = 16  # characters of a setting's value in it
-# Settings of where and how fast a run computes and what it reports; of the model, labels whose effects are settings.
+# Settings of where and how fast a run computes and what it reports.
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
-    "model.size", "model.shape", "model.settings_of",
     "sampler.python", "sampler.gpu_memory_utilization", "sampler.sleep",
     "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.compile",
 })  # fmt: skip

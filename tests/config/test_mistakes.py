@@ -65,7 +65,7 @@ def test_a_key_of_an_earlier_release_is_one_line_that_says_what_to_use(key):
 
 # Other than -11, or an empty text.
 WRONG_VALUES = dict.fromkeys(("baseline", "threshold", "delta_v"), math.inf)
-WRONG_VALUES |= {"shape": [1], "pass_rate": [0.5], "template": "no place", "stop": ["a", ""]}
+WRONG_VALUES |= {"pass_rate": [0.5], "template": "no place", "stop": ["a", ""]}
 
 
 def test_every_range_is_applied_in_its_own_words():

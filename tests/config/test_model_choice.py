@@ -14,6 +14,7 @@ from topr_exp.config.load import load
 from topr_exp.config.model_choice import SHIPPED, Shape, choose_settings
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import settings
+from topr_exp.runs.plan import plan
 from topr_exp.types import ConfigError
 
 CHOICES = sorted(path.stem for path in CONF.glob("model/*.yaml"))
@@ -120,11 +121,12 @@ def test_a_run_without_a_model_is_one_line(tmp_path):
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "model=deepseek_r1_8b, which is for it"),
     ],
 )
-def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, word, settings_of):
-    (config,) = composed(f"{key}={word}")
+def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, word, settings_of, capsys):
+    (job,) = plan(parse_arguments([f"{key}={word}", "sampler=hf"])).jobs
 
     name = word.partition("/")[2]
-    assert (config.model.path, config.model.name, config.model.settings_of) == (word, name, settings_of)
+    assert (job.config.model.path, job.config.model.name) == (word, name)
+    assert capsys.readouterr().out == f"model {word}: settings of {settings_of}\n"
 
 
 @pytest.mark.parametrize("words", [["data=gsm8k"], ["experiment=smoke"], ["data=math", "algo=tis"]])
@@ -133,7 +135,7 @@ def test_no_other_setting_gives_a_real_model_those_of_a_toy(words, tmp_path):
 
     (config,) = composed(f"model.path={folder}", *words)
 
-    assert config.model.size == "large"
+    assert config.data.source == "hub"
     with refused("model=tiny model.path=.* settings of a shipped model .* leave model=tiny out", ConfigError):
         composed("model=tiny", f"model.path={folder}", *words)
 
@@ -143,7 +145,7 @@ def test_settings_that_are_chosen_by_name_and_values_on_the_command_line_stay(tm
     toy_folder = model_folder(tmp_path / "toy", TOY)
 
     (config,) = composed("model=deepseek_r1_8b", f"model.path={folder}")
-    assert (config.model.name, config.model.settings_of) == ("deepseek_r1_8b", None)
+    assert config.model.name == "deepseek_r1_8b"
     (config,) = composed(f"model={folder}", "model.name=mine", "optim.lr=3e-5")
     assert (config.model.name, config.optim.lr) == ("mine", 3e-5)
     (config,) = composed("model=tiny_noise", f"model.path={toy_folder}")
@@ -164,9 +166,11 @@ def test_a_yaml_of_the_users_own_takes_part(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text(text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
 
-    (config,) = composed("--config-dir", str(tmp_path), f"model={folder}")
+    composer = Composer(parse_arguments(["--config-dir", str(tmp_path), f"model={folder}"]))
+    composer.base()
 
-    assert config.model.settings_of == f"model=mine, {HAS_SHAPE}"
+    (choice,) = composer.model_choices.values()
+    assert choice.described == f"model=mine, {HAS_SHAPE}"
 
 
 def test_evaluate_takes_the_same_settings(tmp_path, capsys):

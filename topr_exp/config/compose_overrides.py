@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from topr_exp import __version__
 from topr_exp.config.hydra_internals import BasicSweeper, get_args_parser
-from topr_exp.config.load import SETTINGS, is_text, unknown_key
+from topr_exp.config.load import SETTINGS, VARIABLES, is_text, unknown_key
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
 from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
 from topr_exp.schema import first_line, literal, show
@@ -113,6 +113,7 @@ class Composer:
         self.multirun = bool(args.multirun)
         self.groups = {*self.loader.list_groups("")}
         self.compositions: dict[tuple[str, ...], Composition] = {}  # by the choices of groups
+        self.model_choices: dict[str, ModelChoice] = {}  # by path: of the models composed so far that are no choice
         # Its folders have choices that the loader does not list.
         self.has_searchpath = any(text.startswith("hydra.searchpath=") for text in args.overrides)
         self.overrides = [self.parse(quote_folder(text)) for text in args.overrides]
@@ -247,11 +248,13 @@ class Composer:
         composed = copy.deepcopy(cached_settings)
         for override in values:
             key = str(override.key_or_group)
-            if key.startswith("learning_rates.") and OmegaConf.select(composed, key) is None:
+            is_variable = key.partition(".")[0] in VARIABLES
+            if is_variable and OmegaConf.select(composed, key) is None:
                 raise unknown_key(key)
             self.call(partial(OmegaConf.update, composed, key, override.value(), force_add=True))
         if model is not None:
-            settings = {"path": model.path, "shape": None, "settings_of": model.described}
+            self.model_choices[model.path] = model
+            settings = {"path": model.path}
             if "model.name" not in [override.key_or_group for override in overrides]:
                 settings["name"] = model.name
             for key, value in settings.items():
@@ -302,10 +305,9 @@ class Composer:
         overrides = [override for override in self.overrides if not is_no_experiment(override)]
         if model is None:
             return [str(override.input_line) for override in overrides]
-        words = [f"model={model.choice}", f"model.path={quoted(model.path)}", "model.shape=null"]
+        words = [f"model={model.choice}", f"model.path={quoted(model.path)}"]
         if "model.name" not in [override.key_or_group for override in overrides]:
             words.append(f"model.name={quoted(model.name)}")
-        words.append(f"++model.settings_of={quoted(model.described)}")
         return words + [str(override.input_line) for override in without_model(overrides)]
 
     def is_value(self, key: str) -> bool:

@@ -31,6 +31,7 @@ from topr_exp.types import ConfigError
 # Groups whose choices have different settings: by `name`, and losses and sources by `_target_`, their class.
 CHOICES = ("cluster", "sampler")
 TARGETS = ("algo", "data")
+VARIABLES = ("learning_rates", "preset")  # nodes of YAMLs that settings are interpolated from
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 
@@ -57,7 +58,7 @@ def load(composed: DictConfig) -> Config:
 
 
 def resolved(composed: DictConfig) -> dict[str, Any]:
-    """The composed values with `${...}` computed, without Hydra's own and what `optim.lr` was interpolated from."""
+    """The composed values with `${...}` computed, without Hydra's own and what others are interpolated from."""
     try:
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -73,7 +74,7 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
             message = f"optim.lr: {fault}; set optim.lr"
         raise ConfigError(message) from None
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key not in ("hydra", "learning_rates")}
+    return {str(key): value for key, value in values.items() if key not in ("hydra", *VARIABLES)}
 
 
 def build_section(group: str, values: Any) -> Any:
@@ -256,9 +257,9 @@ def nearest_key(key: str, keys: list[str]) -> str | None:
 def size(tiny: Any, large: Any, *, _root_: Any) -> Any:
     """`${size:TINY,LARGE}` in a YAML: as the model's YAML says."""
     by_size = {"tiny": tiny, "large": large}
-    model_size = OmegaConf.select(_root_, "model.size")
+    model_size = OmegaConf.select(_root_, "preset.size")
     if model_size not in by_size:
-        raise ConfigError(f"model.size={show(model_size)}: expected {' or '.join(by_size)}, in the model's YAML")
+        raise ConfigError(f"preset.size={show(model_size)}: expected {' or '.join(by_size)}, in the model's YAML")
     return by_size[model_size]
 
 

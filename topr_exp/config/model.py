@@ -8,7 +8,6 @@ from topr_exp.schema import Count, Range, Rule, Section, Seed, above, at_least, 
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
-SHAPE = Range("three numbers from 1", lambda numbers: len(numbers) == 3 and min(numbers) >= 1)
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,7 @@ class ModelConfig(Section):
     """The model that samples and is trained."""
 
     name: Annotated[str, Range("a text", bool)]  # a label, and the entry in conf/learning_rates.yaml
-    size: Literal["tiny", "large"]  # selects the value of ${size:TINY,LARGE} in YAMLs
     path: Annotated[str, MODEL]
-    # hidden_size, num_hidden_layers, vocab_size of its config.json: a folder of that shape takes the YAML's settings.
-    shape: Annotated[list[int] | None, SHAPE] = None
-    settings_of: str | None = None  # for the header: whose settings a model has that is no choice; set by the command
     revision: str | None = None  # on the hub: a branch, tag or commit; None: the newest
     dtype: Literal["float32", "bfloat16"]
     reference: str | None = None  # path of π_ref, for losses with a reference; None: `path`

@@ -176,17 +176,20 @@ def read_presets(choices: Sequence[str]) -> list[Preset]:
 def preset_of(choice: str, file: Path) -> list[Preset]:
     """The preset that a YAML is; none where it names no model, or can't be read (Hydra says so if it is chosen)."""
     try:
-        model: Any = OmegaConf.select(OmegaConf.load(file), "model", default={})
-        path = model.get("path")
-        shape = model.get("shape")
+        settings = OmegaConf.load(file)
+        path = OmegaConf.select(settings, "model.path")
+        shape: Any = OmegaConf.select(settings, "preset.shape")
     except (OmegaConfBaseException, YAMLError, OSError, AttributeError):
         return []
     if not isinstance(path, str):
         return []
     if is_shipped(path):
         return [Preset(choice, path, shape_of(SHIPPED / path), toy=True)]
-    stored_shape = Shape(*shape) if shape else None
-    return [Preset(choice, path, stored_shape, toy=False)]
+    if shape is None:
+        return [Preset(choice, path, None, toy=False)]
+    if len(shape) != len(Shape._fields):
+        raise ConfigError(f"{file}: preset.shape={list(shape)}: expected three numbers, as in [4096, 32, 128256]")
+    return [Preset(choice, path, Shape(*shape), toy=False)]
 
 
 def shape_of(folder: Path) -> Shape | None:

@@ -42,11 +42,9 @@ def format_header(
     log_report: rows on imported completions.
     """
     data = config.data
-    model = config.model
     schedule = config.schedule
     task = describe_group(config.task, "task.") if config.task.verifies else ""
-    settings_origin = f"of {model.settings_of}" if model.settings_of is not None else ""
-    sampling = f"{describe_group(config.sampler, 'sampler.')}{slow_sampler(config)}"
+    sampling = f"{describe_group(config.sampler, 'sampler.')}{slow_sampler(config, policy)}"
     rounds = list_settings(schedule) if schedule.in_rounds else ""
     iterations = str(config.iterations) if config.iterations > 1 else ""
     gpus = idle_gpus(config.cluster.world_size) if policy.device.type == "cuda" else ""
@@ -56,7 +54,6 @@ def format_header(
         "trained on": trained_on.text + count_left_out(sets.train_report, train),
         "tested on": describe_test(config, test) + count_left_out(sets.test_report, test),
         "model": describe_model(config, policy),
-        "settings": settings_origin,
         "precision": slow_precision(policy.device.type, policy.precision),
         "sampling": f"{sampling}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": describe_group(config.compose, "compose."),
@@ -100,9 +97,12 @@ def describe_model(config: Config, policy: Policy) -> str:
     return text
 
 
-def slow_sampler(config: Config) -> str:
+SLOW_SIZE = 50_000_000  # weights from which vLLM samples many times faster
+
+
+def slow_sampler(config: Config, policy: Policy) -> str:
     """Say why a large model is not sampled by vLLM; "" for others."""
-    if config.sampler.name != "hf" or config.model.size != "large":
+    if config.sampler.name != "hf" or policy.model.num_parameters() < SLOW_SIZE:
         return ""
     reason = why_not_vllm()
     if reason is None:

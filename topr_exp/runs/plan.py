@@ -13,7 +13,7 @@ from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import check_files, describe_unsolvable_problems
-from topr_exp.runtime.terminal import warn
+from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
 
 SHARED_KEYS = ("cluster.name", "name", "output_dir")  # of the runs of a sweep
@@ -48,6 +48,8 @@ def plan(args: Namespace) -> Plan:
         config = load(composed)
         check_files(config)
         jobs.append(Job(overrides, config, composed))
+    for model in composer.model_choices.values():
+        say(f"model {model.path}: settings of {model.described}")
     warn_of_settings([job.config for job in jobs])
     if is_sweep:
         check_sweep(jobs)
