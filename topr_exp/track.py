@@ -19,16 +19,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("topr_exp.track", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
+    parser.add_argument("settings", nargs="*", help=argparse.SUPPRESS)  # of earlier releases
     return exit_status(partial(track, parser.parse_args(arguments)))
 
 
 def track(options: argparse.Namespace) -> int:
     """Send a finished run; ConfigError for a run that is none."""
     from topr_exp.api import compose
+    from topr_exp.config.retired import refuse_retired
     from topr_exp.config.settings import is_name
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
+    for setting in options.settings:
+        refuse_retired(setting.partition("=")[0])
+        raise ConfigError(f"{setting}: no setting is read here")
     if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
     for fault in changed_results(folder) or ():  # none of a mark without checksums

@@ -297,7 +297,10 @@ def test_what_cant_be_sent_is_one_line(tmp_path, capsys):
 
     for words, line in (
         ([str(unfinished), "wandb"], "is no finished run; one that trains is tracked with tracking=wandb"),
-        ([str(finished), "wandb", "seed=3"], "seed=3: only tracking.KEY=VALUE is read here"),
+        (
+            [str(finished), "wandb", "tracking.project=mine"],
+            "tracking.project is gone: set W&B's environment variable WANDB_PROJECT",
+        ),
     ):
         assert track(words) == 2
         assert line in capsys.readouterr().err
