@@ -85,7 +85,7 @@ class Study:
         """The run of SFT on GSM8K's solutions, and its command line."""
         solutions = self.folder / "solutions.jsonl"
         write_solutions(solutions, self.config)
-        imitation_words = ("algo=sft", "mu=none", f"optim.epochs={IMITATION_EPOCHS}", "checkpoint.save_model=true")
+        imitation_words = ("algo=sft", "mu=none", f"optim.epochs={IMITATION_EPOCHS}", "checkpoint.weights=all")
         words = [*self.words, "name=imitation", f"data.completions={solutions}", *imitation_words]
         return plan_runs(words), words
 
