@@ -97,7 +97,7 @@ def minutes_left(study: Study, step: Step) -> float:
 def describe_work(study: Study) -> str:
     missing_steps = [step for step in study.steps if not study.is_done(step)]
     minutes = sum(minutes_left(study, step) for step in missing_steps)
-    return f"{plural(len(missing_steps), 'step')} would take at most {minutes:.0f} minutes on one H200"
+    return f"{plural(len(missing_steps), 'step')} take at most {minutes:.0f} minutes on one H200 by estimate"
 
 
 def print_plan(study: Study, *, is_small: bool) -> None:

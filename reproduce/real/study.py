@@ -101,12 +101,18 @@ class Study:
         return jobs, words
 
     def imitation_model(self) -> Path:
-        """The model that the imitation left. ConfigError where its folder is gone."""
+        """The model that the imitation left. ConfigError where it is gone, or the completions of recorded runs."""
         assert self.imitation is not None, "the first step is done"
-        folder = self.folder / "imitation" / self.imitation["run"] / "model"
-        if not folder.is_dir():
-            raise ConfigError(f"{folder} is missing, from which runs began: bring it back, or give a new --out")
-        return folder
+        model = self.folder / "imitation" / self.imitation["run"] / "model"
+        needed_folders = [model]
+        if self.record_of_cell:
+            needed_folders.append(self.folder / "store" / "rollouts")
+        for folder in needed_folders:
+            if not folder.is_dir():
+                raise ConfigError(
+                    f"{folder} is missing, on which recorded runs rest: bring it back, or give a new --out"
+                )
+        return model
 
     # ---- records
 

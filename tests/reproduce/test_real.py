@@ -63,14 +63,14 @@ def test_the_plan_is_listed_and_starts_nothing(tmp_path, capsys):
 
     *lines, total = capsys.readouterr().out.splitlines()
     assert len(lines) == len(plan_steps())
-    assert re.match(r"15 steps would take at most \d+ minutes on one H200, at 44,200 ", total)
+    assert re.match(r"15 steps take at most \d+ minutes on one H200 by estimate, at 44,200 ", total)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which it would run")
 def test_without_a_gpu_one_line_says_what_would_be_done(tmp_path):
     with refused(
-        r"no GPU is seen: 15 steps would take at most \d+ minutes on one H200; --plan lists .*, --small tries"
+        r"no GPU is seen: 15 steps take at most \d+ minutes on one H200 by estimate; --plan lists .*, --small tries"
     ):
         make_study(parser().parse_intermixed_args(["--out", str(tmp_path)]))
 
@@ -82,6 +82,7 @@ def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_wha
     study = open_study_of("--small", "--out", str(tmp_path))
     study.imitation = {"run": "sft"}
     shutil.copytree(SHIPPED / "tiny", tmp_path / "imitation" / "sft" / "model")
+    (tmp_path / "store" / "rollouts").mkdir(parents=True)
     study.record_of_cell[Cell("tis", 0.1, 0)] = {}
     (step,) = (step for step in study.steps if step.name == "tis, seed 0")
 
@@ -168,14 +169,26 @@ def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
     assert (folder / "real.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_whose_imitation_is_gone_and_one_of_another_model_are_refused(tmp_path):
-    (tmp_path / "real.json").write_text(json.dumps({
-        "environments": [], "bases": [], "runs": [],
-        "extra": {"imitation": {"run": "sft", "settings": {"model.name": "tiny"}}},
-    }))  # fmt: skip
+@pytest.fixture
+def folder_of_tiny(tmp_path: Path) -> Path:
+    """The folder of a study of the tiny model whose imitation is recorded, and gone."""
+    imitation = {"run": "sft", "settings": {"model.name": "tiny"}}
+    stored = {"environments": [], "bases": [], "runs": [], "extra": {"imitation": imitation}}
+    (tmp_path / "real.json").write_text(json.dumps(stored))
+    return tmp_path
 
-    study = open_study_of("--small", "--out", str(tmp_path))
-    with refused("imitation/sft/model is missing, from which runs began: bring it back"):
+
+def test_a_study_whose_weights_or_completions_did_not_come_back_is_refused(folder_of_tiny):
+    study = open_study_of("--small", "--out", str(folder_of_tiny))
+    with refused("imitation/sft/model is missing, on which recorded runs rest: bring it back"):
         study.run(SAMPLING)
+
+    (folder_of_tiny / "imitation" / "sft" / "model").mkdir(parents=True)
+    study.record_of_cell[Cell("topr", 0.1, 0)] = {}
+    with refused("store/rollouts is missing, on which recorded runs rest"):
+        study.run(SAMPLING)
+
+
+def test_the_folder_of_another_models_study_is_refused(folder_of_tiny):
     with refused("--out .*: it holds the study of tiny; give another folder"):
-        open_study_of("--out", str(tmp_path))
+        open_study_of("--out", str(folder_of_tiny))
