@@ -294,7 +294,7 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     values: [S, P]. With a single seed it holds over problems alone; with two it covers less than 95 % (about 88 % where
     they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1. Of differences, where
     seeds seem not to differ, their spread counts with S - 1 degrees of freedom all the same: else such intervals would
-    cover 21 to 73 % (docs/statistics.md).
+    cover too rarely (docs/statistics.md, "What intervals cover").
     share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
     seeds, problems = values.shape
