@@ -66,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
     from reproduce.check import check, write_figure, write_records
-    from reproduce.figures import FIGURES
     from reproduce.files import write_file
     from reproduce.jobs import missing_runs, plan_figure, run_all
     from reproduce.page import write_page
@@ -96,8 +95,18 @@ def make_figures(options: argparse.Namespace) -> int:
         return int(not all(agreements))
     for need in needs:
         print(f"{need.figure.name}: drawn from {write_figure(need, request)} runs", flush=True)
-    print(f"wrote {write_page(FIGURES, request.out)} in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
+    print(
+        f"wrote {write_page(figures_of_page(request.out), request.out)} in {(time.monotonic() - began) / 60:.1f} minutes",
+        flush=True,
+    )
     return code
+
+
+def figures_of_page(out: Path) -> list[Figure]:
+    """All figures, and the planned ones that `out` has records of."""
+    from reproduce.figures import FIGURES, PLANNED
+
+    return [*FIGURES, *(figure for figure in PLANNED if (out / f"{figure.name}.json").exists())]
 
 
 def is_of_repository(out: Path) -> bool:
@@ -120,14 +129,14 @@ def refuse_changed_code(out: Path) -> None:
 
 def read_request(options: argparse.Namespace) -> Request:
     """The options, checked; the runs of a check have their own folder, a new one unless a check was stopped."""
-    from reproduce.figures import FIGURES
+    from reproduce.figures import FIGURES, PLANNED
     from reproduce.jobs import Request
 
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: not a folder")
     overrides = [word for word in options.figures if "=" in word]
     refuse_unrecorded(overrides)
-    figures = choose_figures(FIGURES, options)
+    figures = choose_figures(FIGURES, options, planned=PLANNED)
     if options.check:
         folder = check_folder(overrides) / "check"
         if (folder / COMPARED).exists():
@@ -157,18 +166,23 @@ def refuse_unrecorded(overrides: Sequence[str]) -> None:
             )
 
 
-def choose_figures(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:
-    """The figures that are named, or all; those that train their own model are left out where one is given."""
+def choose_figures(
+    figures: Sequence[Figure], options: argparse.Namespace, *, planned: Sequence[Figure] = ()
+) -> list[Figure]:
+    """The figures that are named, or all; those that train their own model are left out where one is given.
+
+    planned: figures that are chosen by name alone.
+    """
     names = [word for word in options.figures if "=" not in word]
     model = next((word for word in options.figures if word.startswith("model=")), None)
-    figure_of = {figure.name: figure for figure in figures}
+    figure_of = {figure.name: figure for figure in (*figures, *planned)}
     for name in names:
         if name not in figure_of:
             raise ConfigError(f"{name}: no such figure; allowed: {', '.join(figure_of)}")
         if model and figure_of[name].own_model:
             raise ConfigError(f"{model}: {name} trains another model; leave one of the two out")
     if names:
-        return [figure for figure in figures if figure.name in names]
+        return [figure for name, figure in figure_of.items() if name in names]
     default_figures = []
     for figure in figures:
         if (options.full or not figure.only_full) and not (model and figure.own_model):

@@ -34,6 +34,7 @@ KEYS_OF_LOSSES = (
     "optim.reduction", "optim.whole_groups", "data.turns", "data.choices", "algo.correction", "algo.denominator",
     "algo.mask", "algo.rule", "algo.renormalize", "schedule.lag", "schedule.concurrency", "schedule.tokens_per_update",
     "schedule.max_lag", "schedule.when_stale", "sampler.mismatch.weights", "sampler.mismatch.logits_noise",
+    "sampler.top_logprobs", "algo.center_scores",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"

@@ -19,7 +19,7 @@ from tests.algorithms.tabular_policies import (
     rng,
     token_score,
 )
-from tests.conftest import config_of
+from tests.conftest import config_of, refused
 from topr_exp.types import Batch, ConfigError, TOPRError
 
 NAIVE = {"a_pos": 1, "b_pos": 1, "a_neg": 1, "b_neg": 1}
@@ -179,9 +179,40 @@ def test_a_loop_of_ones_own_has_the_head_of_the_sampler() -> None:
         loss(dataclasses.replace(whole_vocabulary, head_logp=None))
 
 
-def test_a_run_refuses_it() -> None:
-    with pytest.raises(ConfigError, match=r"^algo=topr needs the head of the sampler's distribution, which no run"):
-        config_of("algo=topr", "algo.center_scores=true", "mu=sampler")
+IN_A_RUN = ["algo=topr", "algo.center_scores=true", "mu=sampler", "sampler.top_logprobs=8"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("sampler.top_logprobs=null", r"sampler\.top_logprobs must be 1 or more for algo=topr, .*; got null"),
+        ("mu=scored", r"mu must be sampler for algo=topr, which reads the sampler's distribution .*; got scored"),
+        ("sampler=vllm", r"sampler\.name must be hf for algo=topr, .*; got vllm"),
+        ("data.completions=log.jsonl", r"data\.completions must be null for algo=topr, .*; got log\.jsonl"),
+    ],
+)
+def test_a_run_has_what_its_sampler_noted(setting: str, line: str) -> None:
+    assert config_of(*IN_A_RUN).sampler.top_logprobs == 8
+    with refused(f"^{line}$", ConfigError):
+        config_of(*IN_A_RUN, setting)
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        ("sampler=vllm", "null for sampler=vllm: sampler=hf alone notes them"),
+        (
+            "schedule=async schedule.lag=null schedule.concurrency=4 schedule.tokens_per_update=8 "
+            "schedule.in_flight=true",
+            "null where schedule.in_flight is true",
+        ),
+    ],
+)
+def test_only_the_sampler_of_transformers_notes_its_distribution_and_for_whole_completions(
+    words: str, allowed: str
+) -> None:
+    with refused(rf"^sampler\.top_logprobs must be {allowed}; got 8$", ConfigError):
+        config_of(*words.split(), "sampler.top_logprobs=8")
 
 
 def test_it_is_refused_beside_what_its_head_has_no_numbers_for() -> None:

@@ -25,9 +25,10 @@ def replace(value: Any, **changes: Any) -> Any:
     return dataclasses.replace(value, **changes)
 
 
-POLICY = Policy(make_model(11), Plain(), "weights", torch.float32)
+VOCABULARY = 11
+POLICY = Policy(make_model(VOCABULARY), Plain(), "weights", torch.float32)
 HALF = replace(POLICY, compute_dtype=torch.bfloat16)
-HALF_WEIGHTS = replace(HALF, model=make_model(11).bfloat16())
+HALF_WEIGHTS = replace(HALF, model=make_model(VOCABULARY).bfloat16())
 VLLM = VLLMConfig(**dataclasses.asdict(CONFIG) | {"name": "vllm", "mismatch": Mismatch()}, sleep=False)
 PROBLEMS = [Problem("a", "?", "4"), Problem("b", "?", "6")]
 MATH = Grading("math")
@@ -90,6 +91,7 @@ SAMPLER_CHANGES: dict[str, Any] = {
     "max_new_tokens": 7,
     "prompts_per_shard": 3,
     "mismatch": Mismatch("int8"),
+    "top_logprobs": 5,
 }
 NO_PART_OF_A_COMPLETION = {"seed": 7, "python": "other", "gpu_memory_utilization": 0.5, "sleep": True}
 ROLLOUTS_CHANGES: list[dict[str, Any]] = [
@@ -154,6 +156,13 @@ def test_what_changes_no_completion_or_score_is_in_no_key():
     for name, value in NO_PART_OF_A_COMPLETION.items():
         assert key_of_rollouts(config=replace(VLLM, **{name: value})) == key_of_rollouts(config=VLLM), name
     assert key_of_scores(batch_size=3) == key_of_scores()
+
+
+def test_completions_without_noted_tokens_have_the_key_of_earlier_releases():
+    noting = [replace(CONFIG, top_logprobs=count) for count in (VOCABULARY, VOCABULARY + 1)]
+
+    assert "top_logprobs" not in key_of_rollouts()["sampler"]
+    assert key_of_rollouts(config=noting[0]) == key_of_rollouts(config=noting[1]), "both note all"
 
 
 OWN_SAMPLER = """

@@ -30,6 +30,12 @@ BROKEN = {  # settings, and the iteration and its update before which the run br
         1,
         5,
     ),
+    "within a round, with the sampler's distribution": (
+        f"{ROUNDS} mu=sampler sampler.top_logprobs=5 algo.center_scores=true optim.lr=1e-3 schedule.rounds=2 "
+        "schedule.updates=2 optim.batch_size=8",
+        1,
+        3,
+    ),
     "lora": (f"{LORA} algo=agro evaluation.every=2", 2, 1),
     "lora in rounds": (f"{LORA} {ROUNDS} algo=rloo schedule.rounds=2", 2, 1),
 }
@@ -51,6 +57,7 @@ def summary_of(config):
     "case",
     [
         "offline",
+        "within a round, with the sampler's distribution",
         pytest.param("within a round, with replay", marks=pytest.mark.extended),
         pytest.param("lora", marks=[pytest.mark.extended, needs_peft]),
         pytest.param("lora in rounds", marks=[pytest.mark.extended, needs_peft]),

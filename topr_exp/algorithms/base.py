@@ -35,7 +35,7 @@ NEEDS = {
     "groups": "all responses to a prompt are in one global batch (Batch.group says which belong together)",
     "old_logp": "Batch.old_logp: the sampled tokens scored by training's forward pass, beside μ (mu=sampler)",
     "kept": "all log-probabilities are renormalised over what top_k and top_p let the sampler draw (mu=sampler)",
-    "head": "Batch.head_logp, head_mu_logp: the tokens that the sampler found likeliest; in a loop of your own alone",
+    "head": "Batch.head_logp, head_mu_logp: tokens that the sampler found likeliest (sampler.top_logprobs, mu=sampler)",
     "ref_logp": "Batch.ref_logp: the sampled tokens scored by the reference model",
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",

@@ -51,7 +51,7 @@ class PolicyGradient(Tapered):
     correction: PositiveOrNull = None  # cap C of the weight min(π_old/μ, C); null: none; needs mu=sampler
     correction_level: Literal["token", "mean", "sum"] = "token"  # span of π_old/μ
     mask: list[Mask] | None = None  # tokens or answers that are dropped: statistic, level, low, high, sides
-    center_scores: bool = False  # subtract what the sampler's error alone would do (`centering`); in your own loop
+    center_scores: bool = False  # subtract what the sampler's error alone would do; needs sampler.top_logprobs
     renormalize: bool = False  # π is renormalised over what top_k and top_p let the sampler draw; needs mu=sampler
 
     papers: ClassVar = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from topr_exp.schema import Count, Range, Rule, Section, Seed, above, at_least, identity, within
+from topr_exp.schema import Count, OptionalCount, Range, Rule, Section, Seed, above, at_least, identity, within
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
@@ -81,6 +81,7 @@ class SamplerConfig(Section):
     max_new_tokens: Count
     prompts_per_shard: Count
     mismatch: Mismatch = Mismatch()
+    top_logprobs: OptionalCount = None  # likeliest tokens whose log q is noted at each place
 
     @property
     def unchanged(self) -> bool:
@@ -93,8 +94,12 @@ class SamplerConfig(Section):
         return self.top_k > 0 or self.top_p < 1
 
     def distribution(self, vocabulary: int) -> dict[str, Any]:
-        """Key of the distribution of a completion in the store; top_k at most the vocabulary."""
-        settings = identity(replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
+        """Key of the distribution of a completion in the store; counts of tokens are at most the vocabulary."""
+        top_logprobs = self.top_logprobs
+        if top_logprobs is not None:
+            top_logprobs = min(top_logprobs, vocabulary)
+        within_vocabulary = replace(self, top_k=min(self.top_k, vocabulary), top_logprobs=top_logprobs)
+        settings = identity(within_vocabulary, "sampler.")
         return {key: value for key, value in settings.items() if key not in ("seed", "prompts_per_shard")}
 
 

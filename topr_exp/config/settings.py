@@ -156,8 +156,8 @@ def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
 
 # Values by key that some runs need.
 WHOLE = {"compose.drop_truncated": False}  # to train on a whole group or round
-# To know which tokens could be drawn.
-DRAWABLE = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
+# To know more of what the sampler drew from than the probabilities of the sampled tokens.
+NOTED = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}  # to sample from the policy itself
 ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0,
@@ -276,18 +276,22 @@ def round_rules(config: Config) -> Iterator[Rule]:
 
 
 def sampling_rules(config: Config) -> Iterator[Rule]:
-    """Only transformers can be changed on purpose, and say which tokens could be drawn."""
+    """Only transformers can be changed on purpose, and note what they draw from."""
+    top_logprobs = config.sampler.top_logprobs
     if config.sampler.name != "hf":
         why = f"for sampler={config.sampler.name}: sampler=hf alone can be changed"
         yield from fixed_values(config, UNCHANGED, why)
     if "head" in config.algo.needs:
-        raise ValueError(
-            f"algo={config.algo.name} needs the head of the sampler's distribution, which no run notes: it is for a "
-            "loop of your own (topr_exp.batch_from_logits), without algo.center_scores it trains here"
-        )
+        why = f"for algo={config.algo.name}, which reads the sampler's distribution (algo.center_scores)"
+        yield from fixed_values(config, {"mu": "sampler"} | NOTED, why)
+        yield "sampler.top_logprobs", top_logprobs is not None, f"1 or more {why}: how many of the likeliest tokens"
+    if top_logprobs is not None:
+        why = f"null for sampler={config.sampler.name}: sampler=hf alone notes them"
+        yield "sampler.top_logprobs", config.sampler.name == "hf", why
+        yield "sampler.top_logprobs", not config.schedule.in_flight, "null where schedule.in_flight is true"
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
-        yield from fixed_values(config, DRAWABLE, why)
+        yield from fixed_values(config, NOTED, why)
         yield "sampler.top_k", config.sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
@@ -320,7 +324,7 @@ def unread(config: Config) -> list[str]:
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": has_log,
         "evaluation.problems": config.evaluation.every is not None,
-        **dict.fromkeys(UNCHANGED, samples),
+        **dict.fromkeys((*UNCHANGED, "sampler.top_logprobs"), samples),
         "optim.epochs": not in_rounds,
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": in_rounds for key in ("updates", "rounds", "replay")},

@@ -1,10 +1,11 @@
 """Completions of language models: one Arrow table, whose columns grow from stage to stage.
 
-    sampled   problem, sample, tokens, text, finish, sampler_logp (log q of the distribution drawn from)
+    sampled   problem, sample, tokens, text, finish, sampler_logp (log q of the distribution drawn from),
+              as far as a sampler notes them top_logp and top_ids, kept and kept_sizes
     graded    verdict, answer, path, class, reward where rewards are numbers
     scored    mu_logp, old_logp, ref_logp, as far as a loss reads them
 
-Lists (tokens, log-probabilities) hold a value for each sampled token.
+Lists hold a value for each sampled token; those that a sampler notes, several.
 """
 
 import json
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from topr_exp.sampling.top_logprobs import TOP_IDS, TOP_LOGP, TopTokens
 from topr_exp.store import Ragged, Store, Table
 from topr_exp.store.source import Derivation, Source
 from topr_exp.types import CORRECT, Problem
@@ -110,6 +112,14 @@ class Completions:
     def drawable_tokens(self) -> list[Ragged]:
         """DRAWABLE_COLUMNS: ids of all tokens that could be drawn, and how many for each token; or no columns."""
         return [self.lists(name) for name in DRAWABLE_COLUMNS if self.has(name)]
+
+    def top_tokens(self, row: int) -> TopTokens:
+        """What the sampler noted of its distribution at each place of a completion, [T, k]."""
+        logp = self.lists(TOP_LOGP)[row].reshape(len(self.tokens[row]), -1)
+        ids = None
+        if self.has(TOP_IDS):
+            ids = self.lists(TOP_IDS)[row].reshape(logp.shape)
+        return TopTokens(logp, ids)
 
     @cached_property
     def verdicts(self) -> NDArray[np.int8]:

@@ -21,6 +21,7 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample, Sampler
+from topr_exp.sampling.top_logprobs import top_columns
 from topr_exp.schema import class_path
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, PROMPTS
@@ -165,7 +166,7 @@ def check_samples(samples_by_prompt: list[list[Sample]], prompt_count: int, n: i
 def table_of_samples(
     policy: Policy, samples_by_prompt: list[list[Sample]], stop: Sequence[str], first_problem: int = 0
 ) -> pa.Table:
-    """Tabulate the completions of consecutive problems, with DRAWABLE_COLUMNS where the sampler notes these."""
+    """Tabulate the completions of consecutive problems, with all that the sampler notes beside them."""
     samples = [*chain.from_iterable(samples_by_prompt)]
     sizes = [len(group) for group in samples_by_prompt]
     problem_index = first_problem + np.repeat(np.arange(len(sizes)), sizes)
@@ -180,6 +181,9 @@ def table_of_samples(
             "sampler_logp": pa.array([sample.logprobs for sample in samples], pa.list_(pa.float32())),
         }
     )
+    if samples[0].top_tokens:
+        for name, column in top_columns([sample.top_tokens for sample in samples]).items():
+            table = table.append_column(name, column)
     if not samples[0].drawable_ids:
         return table
     drawable_ids = [[*chain.from_iterable(sample.drawable_ids)] for sample in samples]

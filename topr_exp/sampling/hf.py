@@ -16,6 +16,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.sampling.decoding_batch import DecodingBatch
 from topr_exp.sampling.mismatch import rounded_weights
 from topr_exp.sampling.sampler import Sample, Sampler, seed_of
+from topr_exp.sampling.top_logprobs import likeliest_tokens
 
 # Attention without cuDNN, which would make a plan for every length that a completion passes through.
 ATTENTION_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -71,9 +72,9 @@ class HFSampler(Sampler):
         }
 
     def without_mismatch(self) -> Sampler:
-        if self.config.unchanged and not self.keeps_drawable:
+        if self.config.unchanged and self.config.top_logprobs is None and not self.keeps_drawable:
             return self
-        return HFSampler(replace(self.config, mismatch=Mismatch()))
+        return HFSampler(replace(self.config, mismatch=Mismatch(), top_logprobs=None))
 
 
 class TokenDraw(NamedTuple):
@@ -147,6 +148,9 @@ class Decoder:
         tokens = draw.tokens.tolist()
         logprobs = draw.logprobs.tolist()
         drawable_ids = ids_with_probability(draw.distribution) if self.keeps_drawable else None
+        top_tokens = None
+        if self.config.top_logprobs is not None:
+            top_tokens = likeliest_tokens(draw.distribution, self.config.top_logprobs)
         appended = 0
         running_indices = []
         for index, row in enumerate(rows):
@@ -157,6 +161,8 @@ class Decoder:
             sample.logprobs.append(logprobs[index])
             if drawable_ids is not None:
                 sample.drawable_ids.append(drawable_ids[index])
+            if top_tokens is not None:
+                sample.top_tokens.append(top_tokens[index])
             appended += 1
             if tokens[index] in self.eos_ids:
                 sample.stop("stop")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from topr_exp.config.model import SamplerConfig
 from topr_exp.models.policy import Policy
+from topr_exp.sampling.top_logprobs import TopTokens
 
 
 def seed_of(*numbers: int) -> int:
@@ -25,6 +26,7 @@ class Sample:
     logprobs: list[float] = field(default_factory=list)  # under the distribution each token was drawn from
     finish: str = "length"  # stop (end-of-sequence), stop_string or length
     drawable_ids: list[list[int]] = field(default_factory=list)  # by token, of a sampler that `keeps_drawable`
+    top_tokens: list[TopTokens] = field(default_factory=list)  # by token, with `sampler.top_logprobs`
 
     def stop(self, finish: str) -> None:
         """End the completion before the token limit."""
@@ -78,7 +80,7 @@ class Sampler(ABC):
         """Name program, versions and device; stored with the completions, no part of their key."""
 
     def without_mismatch(self) -> "Sampler":
-        """Return this sampler without `sampler.mismatch` and `keeps_drawable`, for completions not trained on."""
+        """Return a sampler for completions not trained on: without `sampler.mismatch`, noting nothing beside them."""
         return self
 
     def sleep(self) -> None:  # noqa: B027

@@ -9,37 +9,51 @@ from torch import Tensor
 
 from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
-from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.hidden_states import Head, Inputs
+from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.tree_attention import layout_for
 from topr_exp.types import Batch, PairBatch
 
 
-def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device) -> Inputs:
-    """Build the input of the forward pass over some completions."""
+def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device, *, needs_head: bool = False) -> Inputs:
+    """Build the input of the forward pass over some completions; needs_head: the loss reads `Batch.head_logp`."""
     drawable_columns = training_set.completions.drawable_tokens
     drawable_tokens = []  # by completion: the ids that could be drawn, and how many for each token; or nothing
     for row in rows.tolist():
         drawable_tokens.append([column[row] for column in drawable_columns])
-    return Inputs(training_set.sequences(rows), device, drawable_tokens)
+    head = None
+    if needs_head:
+        head = head_of(training_set, rows)
+    return Inputs(training_set.sequences(rows), device, drawable_tokens, head)
 
 
-def loss_batch(
-    training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Tensor, vocab_kl: Tensor | None
-) -> Batch | PairBatch:
-    """Build the loss's input for `rows`, whose tokens have log-probabilities `logp` [B, T]; mask, vocab_kl: [B, T].
+def head_of(training_set: TrainingSet, rows: Rows) -> Head:
+    """Collect the tokens that the sampler noted at the places of some completions."""
+    ids_of_rows = []
+    for row in rows.tolist():
+        ids = training_set.completions.top_tokens(row).ids
+        if ids is None:
+            return Head(None)
+        ids_of_rows.append(ids)
+    return Head(np.concatenate(ids_of_rows).astype(np.int64))
+
+
+def loss_batch(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: TokenScores) -> Batch | PairBatch:
+    """Build the loss's input for `rows`, whose tokens have these scores; mask: [B, T].
 
     Of pairs, the first half of the rows are the chosen completions and the second half the rejected ones.
     """
     if training_set.description["unit"] != "pairs":
-        return batch_of_rows(training_set, rows, logp, mask, vocab_kl)
+        return batch_of_rows(training_set, rows, mask, scores)
     middle = len(rows) // 2
-    chosen = batch_of_rows(training_set, rows[:middle], logp[:middle], mask[:middle], None)
-    rejected = batch_of_rows(training_set, rows[middle:], logp[middle:], mask[middle:], None)
+    chosen = batch_of_rows(training_set, rows[:middle], mask[:middle], TokenScores(scores.logp[:middle]))
+    rejected = batch_of_rows(training_set, rows[middle:], mask[middle:], TokenScores(scores.logp[middle:]))
     return PairBatch(chosen, rejected)
 
 
-def batch_of_rows(training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
+def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: TokenScores) -> Batch:
     """Build the batch of single completions, one a row."""
+    logp = scores.logp
     completions = training_set.completions
     groups = training_set.groups
 
@@ -56,7 +70,18 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Ten
             array_row[: len(values[row])] = values[row]
         return torch.from_numpy(array).to(logp.device)
 
+    def padded_head(head_logp: Tensor) -> Tensor:
+        """What the sampler noted of the same tokens [B, T, k], with zeros behind each completion."""
+        array = np.zeros(head_logp.shape, dtype=np.float32)
+        for array_row, row in zip(array, rows.tolist(), strict=True):
+            head_mu_logp = completions.top_tokens(row).logp
+            array_row[: len(head_mu_logp)] = head_mu_logp
+        return torch.from_numpy(array).to(logp.device)
+
     mu_logp = padded("mu_logp")
+    head_mu_logp = None
+    if scores.head_logp is not None:
+        head_mu_logp = padded_head(scores.head_logp)
     return Batch(
         logp=logp,
         mu_logp=mu_logp if mu_logp is not None else logp.detach(),
@@ -72,7 +97,9 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, logp: Tensor, mask: Ten
         group_size=numbers(groups.size[rows]),
         group_rewards=numbers(groups.rewards[groups.group[rows]]),
         ref_logp=padded("ref_logp"),
-        vocab_kl=vocab_kl,
+        vocab_kl=scores.vocab_kl,
+        head_logp=scores.head_logp,
+        head_mu_logp=head_mu_logp,
     )
 
 

@@ -30,8 +30,9 @@ class TokenScores(NamedTuple):
     """Scores of every completion token from the output layer, [B, T] float32 each, 0 at padding."""
 
     logp: Tensor  # log π(y_t | x, y_<t), with gradient
-    entropy: Tensor | None  # of π(. | x, y_<t), in nats, detached
-    vocab_kl: Tensor | None  # KL(π(. | x, y_<t) ‖ π_ref(. | x, y_<t)), with gradient
+    entropy: Tensor | None = None  # of π(. | x, y_<t), in nats, detached
+    vocab_kl: Tensor | None = None  # KL(π(. | x, y_<t) ‖ π_ref(. | x, y_<t)), with gradient
+    head_logp: Tensor | None = None  # [B, T, k] log π of the head's tokens, with gradient
 
 
 def score_tokens(
@@ -57,14 +58,19 @@ def score_tokens(
     if reference is not None:
         reference_logp = distribution_of(reference, inputs, float32_head)
     score = ScoreFunction(inputs, reference_logp, entropy)
-    columns = []  # log π, the KL if there is a reference, entropy if asked for
-    for values in OutputLayer(model, float32=float32_head).scores(hidden, score):
-        columns.append(values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values))
-    return TokenScores(
-        logp=columns[0],
-        entropy=columns[-1].detach() if entropy else None,
-        vocab_kl=columns[1] if reference is not None else None,
-    )
+    columns = {}
+    for name, values in zip(score.names, OutputLayer(model, float32=float32_head).scores(hidden, score), strict=True):
+        columns[name] = padded(values, inputs.mask)
+    if entropy:
+        columns["entropy"] = columns["entropy"].detach()
+    return TokenScores(**columns)
+
+
+def padded(values: Tensor, mask: Tensor) -> Tensor:
+    """Return values [N, ...] of the tokens of all completions as [B, T, ...], 0 at padding."""
+    shape = values.shape[1:]
+    mask_of_values = mask.view(*mask.shape, *[1 for _ in shape])
+    return values.new_zeros((*mask.shape, *shape)).masked_scatter(mask_of_values, values)
 
 
 # Maps the first row and the number of rows to log-probabilities [rows, V].
@@ -86,7 +92,7 @@ def distribution_of(model: Any, inputs: Inputs, float32_head: bool) -> Distribut
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """Maps logits of completion tokens to log π, the KL to a reference if there is one, and entropy if asked for.
+    """Maps logits of completion tokens to the scores of `TokenScores` that are asked for.
 
     Where the drawable tokens are known, log π is the log-probability among these. Entropy has no gradient.
     """
@@ -95,8 +101,23 @@ class ScoreFunction:
     reference_logp: Distribution | None
     entropy: bool
 
+    @property
+    def names(self) -> list[str]:
+        """The scores in their order; entropy is the last."""
+        names = ["logp"]
+        if self.reference_logp is not None:
+            names.append("vocab_kl")
+        if self.inputs.head is not None:
+            names.append("head_logp")
+        if self.entropy:
+            names.append("entropy")
+        return names
+
     def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
-        """Return scores [n] of logits [n, V] of the tokens from `start` on; without `statistics` no entropy."""
+        """Return scores [n], the head's [n, k], of logits [n, V] of the tokens from `start` on.
+
+        Without `statistics` there is no entropy.
+        """
         logp = logits.log_softmax(-1)
         drawable_logp = logp
         if self.inputs.drawable_columns:
@@ -106,6 +127,8 @@ class ScoreFunction:
         if self.reference_logp is not None:
             reference_logp = self.reference_logp(start, len(logits))
             columns.append((logp.exp() * (logp - reference_logp)).sum(-1))
+        if self.inputs.head is not None:
+            columns.append(self.inputs.gather_head(logp, start))
         if self.entropy and statistics:
             with torch.no_grad():
                 columns.append(-(logp.exp() * logp).sum(-1))

@@ -18,7 +18,7 @@ class Score(Protocol):
     """Maps logits of hidden states to scores of each."""
 
     def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
-        """Scores [n] of logits [n, V] of the states from `start` on: those with gradient, then `statistics` without."""
+        """Scores [n, ...] of logits [n, V] of the states from `start` on; `statistics`, without gradient, come last."""
 
 
 class OutputLayer:
@@ -73,7 +73,7 @@ class OutputLayer:
         split_product.add_product(total, transpose(self.parts(gradient)), self.parts(hidden))
 
     def scores(self, hidden: Tensor, score: Score) -> tuple[Tensor, ...]:
-        """Compute scores [N] of hidden states [N, H], with gradient.
+        """Compute scores [N, ...] of hidden states [N, H], with gradient.
 
         Where logits are too many to hold, the backward pass computes them again; else autograd alone does the work.
         """
@@ -94,7 +94,7 @@ class ChunkedScoring:
     chunk_size: int
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Compute scores [N] of hidden states [N, H]."""
+        """Compute scores [N, ...] of hidden states [N, H]."""
         chunks = []
         for start in range(0, len(hidden), self.chunk_size):
             logits = self.layer.logits(hidden[start : start + self.chunk_size])

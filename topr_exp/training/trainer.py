@@ -26,6 +26,7 @@ from topr_exp.training import checkpoint
 from topr_exp.training.batches import MicroBatches, loss_batch, micro_batches, model_inputs
 from topr_exp.training.contract import checked_output, checked_signals
 from topr_exp.training.layers import compile_layers
+from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
@@ -62,6 +63,7 @@ class Trainer:
         if config.compile:
             compile_layers(policy.model)
         self.has_signals = bool(loss.signal_names)
+        self.needs_head = "head" in loss.needs
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
@@ -205,10 +207,10 @@ class Trainer:
         options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": self.reference}
         for positions, is_counted in batches:
             rows = training_set.rows(examples[positions])
-            inputs = model_inputs(training_set, rows, self.policy.device)
+            inputs = model_inputs(training_set, rows, self.policy.device, needs_head=self.needs_head)
             with self.policy.autocast():
                 scores = self.layout.score(inputs, entropy=True, **options)
-            batch = loss_batch(training_set, rows, scores.logp, inputs.mask, scores.vocab_kl)
+            batch = loss_batch(training_set, rows, inputs.mask, scores)
             if global_signals is not None:
                 signals = {name: values[positions] for name, values in global_signals.items()}
                 batch = with_signals(batch, signals)
@@ -249,7 +251,7 @@ class Trainer:
                     positions_on_device = torch.from_numpy(positions).to(logp.device)
                     logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
             distributed.all_reduce_sum_(logp)
-            return checked_signals(self.loss, loss_batch(training_set, rows, logp, mask, None))
+            return checked_signals(self.loss, loss_batch(training_set, rows, mask, TokenScores(logp)))
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
