@@ -95,10 +95,8 @@ def make_figures(options: argparse.Namespace) -> int:
         return int(not all(agreements))
     for need in needs:
         print(f"{need.figure.name}: drawn from {write_figure(need, request)} runs", flush=True)
-    print(
-        f"wrote {write_page(figures_of_page(request.out), request.out)} in {(time.monotonic() - began) / 60:.1f} minutes",
-        flush=True,
-    )
+    page = write_page(figures_of_page(request.out), request.out)
+    print(f"wrote {page} in {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return code
 
 

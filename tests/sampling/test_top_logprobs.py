@@ -60,14 +60,15 @@ def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, tempera
     for prompt, group, group_of_three in zip(PROMPTS, groups, groups_of_three, strict=True):
         for sample, sample_of_three in zip(group, group_of_three, strict=True):
             assert sample.tokens == sample_of_three.tokens
-            for place, (whole, three) in enumerate(zip(sample.top_tokens, sample_of_three.top_tokens, strict=True)):
+            noted_pairs = zip(sample.top_tokens, sample_of_three.top_tokens, strict=True)
+            for place, (vocabulary, likeliest) in enumerate(noted_pairs):
                 with rounded_weights(model, weights):
                     expected = probabilities(model, [*prompt, *sample.tokens[:place]], noise, temperature, top_p)
-                np.testing.assert_allclose(np.exp(whole.logp), expected, atol=1e-5)
-                assert whole.ids is None
-                assert whole.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
-                assert three.logp.tolist() == sorted(whole.logp.tolist(), reverse=True)[:3]
-                assert whole.logp[three.ids].tolist() == three.logp.tolist()
+                np.testing.assert_allclose(np.exp(vocabulary.logp), expected, atol=1e-5)
+                assert vocabulary.ids is None
+                assert vocabulary.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
+                assert likeliest.logp.tolist() == sorted(vocabulary.logp.tolist(), reverse=True)[:3]
+                assert vocabulary.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
 
 
 def test_each_token_has_its_place_though_ended_completions_stay_in_the_batch():

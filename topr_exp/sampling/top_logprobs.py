@@ -41,12 +41,13 @@ def likeliest_tokens(distribution: torch.Tensor, count: int) -> list[TopTokens]:
 def top_columns(completions: Sequence[Sequence[TopTokens]]) -> dict[str, pa.Array]:
     """Tabulate the likeliest tokens at the places of each completion."""
     places = [*chain.from_iterable(completions)]
-    count = len(places[0].logp)
-    place_counts = [len(places_of_completion) for places_of_completion in completions]
-    # Offsets of 64 bits: a shard may hold more than 2^31 numbers.
-    offsets = pa.array(count * np.cumsum([0, *place_counts]), pa.int64())
-    columns = {TOP_LOGP: pa.LargeListArray.from_arrays(offsets, np.concatenate([place.logp for place in places]))}
+    place_counts = [*map(len, completions)]
+    row_bounds = len(places[0].logp) * np.cumsum([0, *place_counts])
+    offsets = pa.array(row_bounds, pa.int64())  # of 64 bits: a shard may hold more than 2^31 numbers
+    logp = np.concatenate([place.logp for place in places])
+    columns = {TOP_LOGP: pa.LargeListArray.from_arrays(offsets, logp)}
     ids_of_places = [place.ids for place in places if place.ids is not None]
     if ids_of_places:
-        columns[TOP_IDS] = pa.LargeListArray.from_arrays(offsets, np.concatenate(ids_of_places))
+        ids = np.concatenate(ids_of_places)
+        columns[TOP_IDS] = pa.LargeListArray.from_arrays(offsets, ids)
     return columns

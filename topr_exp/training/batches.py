@@ -9,6 +9,7 @@ from torch import Tensor
 
 from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
+from topr_exp.sampling.completions import Completions
 from topr_exp.training.hidden_states import Head, Inputs
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.tree_attention import layout_for
@@ -70,18 +71,10 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
             array_row[: len(values[row])] = values[row]
         return torch.from_numpy(array).to(logp.device)
 
-    def padded_head(head_logp: Tensor) -> Tensor:
-        """What the sampler noted of the same tokens [B, T, k], with zeros behind each completion."""
-        array = np.zeros(head_logp.shape, dtype=np.float32)
-        for array_row, row in zip(array, rows.tolist(), strict=True):
-            head_mu_logp = completions.top_tokens(row).logp
-            array_row[: len(head_mu_logp)] = head_mu_logp
-        return torch.from_numpy(array).to(logp.device)
-
     mu_logp = padded("mu_logp")
     head_mu_logp = None
     if scores.head_logp is not None:
-        head_mu_logp = padded_head(scores.head_logp)
+        head_mu_logp = padded_head(completions, rows, scores.head_logp)
     return Batch(
         logp=logp,
         mu_logp=mu_logp if mu_logp is not None else logp.detach(),
@@ -101,6 +94,15 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
         head_logp=scores.head_logp,
         head_mu_logp=head_mu_logp,
     )
+
+
+def padded_head(completions: Completions, rows: Rows, head_logp: Tensor) -> Tensor:
+    """Pad the sampler's log-probabilities of the head as `head_logp` [B, T, k], with zeros behind each completion."""
+    array = np.zeros(head_logp.shape, dtype=np.float32)
+    for array_row, row in zip(array, rows.tolist(), strict=True):
+        head_mu_logp = completions.top_tokens(row).logp
+        array_row[: len(head_mu_logp)] = head_mu_logp
+    return torch.from_numpy(array).to(head_logp.device)
 
 
 # ---- micro-batches
