@@ -52,8 +52,8 @@ def anatomy(name: str, updates: int) -> dict[str, Any]:
     limit = best_product_rate(runner)
     shares = time_shares(runner, updates)
     rate = operations / seconds
-    print(f"{name}: {1e3 * seconds:.0f} ms an update, {operations / 1e9:.2f} GFLOP, {rate / 1e9:.0f} GFLOP/s; "
-          f"a product of the largest layer {limit / 1e9:.0f} GFLOP/s: {rate / limit:.0%} of the limit")  # fmt: skip
+    cost = f"{1e3 * seconds:.0f} ms an update, {operations / 1e9:.2f} GFLOP, {rate / 1e9:.0f} GFLOP/s"
+    print(f"{name}: {cost}; a product of the largest layer {limit / 1e9:.0f} GFLOP/s: {rate / limit:.0%} of the limit")
     for kind, share in sorted(shares.items(), key=lambda item: -item[1]):
         print(f"  {share:5.1%}  {kind}")
     return {
@@ -77,18 +77,19 @@ def count_operations(runner: UpdateRunner) -> float:
 def best_product_rate(runner: UpdateRunner) -> float:
     """Measure operations a second of tokens x hidden times hidden x intermediate, the best of two seconds."""
     policy = runner.policy
-    config = policy.model.config
     rows = int(runner.tokens / runner.batches)
-    states = torch.randn(rows, config.hidden_size, device=policy.device, dtype=policy.compute_dtype)
-    weight = torch.randn(config.hidden_size, config.intermediate_size, device=policy.device, dtype=policy.compute_dtype)
+    hidden, intermediate = policy.model.config.hidden_size, policy.model.config.intermediate_size
+    states = torch.randn(rows, hidden, device=policy.device, dtype=policy.compute_dtype)
+    weight = torch.randn(hidden, intermediate, device=policy.device, dtype=policy.compute_dtype)
     best_seconds = float("inf")
     end = time.monotonic() + 2
     while time.monotonic() < end:
         start_time = clock(policy.device)
         for _ in range(10):
             states @ weight
-        best_seconds = min(best_seconds, (clock(policy.device) - start_time) / 10)
-    return 2 * rows * config.hidden_size * config.intermediate_size / best_seconds
+        seconds = (clock(policy.device) - start_time) / 10
+        best_seconds = min(best_seconds, seconds)
+    return 2 * rows * hidden * intermediate / best_seconds
 
 
 def time_shares(runner: UpdateRunner, updates: int) -> dict[str, float]:
@@ -104,9 +105,12 @@ def time_shares(runner: UpdateRunner, updates: int) -> dict[str, float]:
     wall_seconds = time.perf_counter() - start_time
     shares: dict[str, float] = defaultdict(float)
     for event in profiler.key_averages():
-        microseconds = event.self_device_time_total if is_cuda else event.self_cpu_time_total
-        if event.key.startswith("aten::"):  # the kernels that these start have separate rows
-            shares[kind_of(event.key)] += microseconds / 1e6 / wall_seconds
+        if not event.key.startswith("aten::"):  # the kernels that operators start have separate rows
+            continue
+        microseconds = event.self_cpu_time_total
+        if is_cuda:
+            microseconds = event.self_device_time_total
+        shares[kind_of(event.key)] += microseconds / 1e6 / wall_seconds
     shares["Python and dispatch"] = max(0.0, 1 - sum(shares.values()))
     return dict(shares)
 

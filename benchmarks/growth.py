@@ -19,7 +19,15 @@ from training import Case, UpdateRunner, timed
 
 
 def case(*, prefix: int = 0, completion: int = 32, batch: int = 16) -> Case:
-    return Case("tiny", prefix, (40, 40), (completion, completion), batch, batch, "adamw", "")
+    return Case(
+        "tiny",
+        prefix=prefix,
+        prompt=(40, 40),
+        completion=(completion, completion),
+        batch=batch,
+        micro=batch,
+        optimizer="adamw",
+    )
 
 
 CURVES = {
@@ -35,7 +43,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    measure.write("growth", {name: curve(name, cases, options.repeats) for name, cases in CURVES.items()})
+    curves = {}
+    for name, cases in CURVES.items():
+        curves[name] = curve(name, cases, options.repeats)
+    measure.write("growth", curves)
 
 
 def curve(name: str, cases: dict[int, Case], repeats: int) -> list[dict[str, Any]]:
@@ -46,10 +57,11 @@ def curve(name: str, cases: dict[int, Case], repeats: int) -> list[dict[str, Any
         runner = UpdateRunner(case, 2 * case.batch)
         runner.update()
         seconds = measure.median([timed(runner.update, runner.device) for _ in range(repeats)])
-        rows.append({"size": size, "seconds": seconds, "bytes": measure.peak_memory(runner.update, runner.device)})
-        mebibytes = rows[-1]["bytes"] / 2**20
-        line = f"{size:18} {seconds:9.3f} {exponent(rows, 'seconds')} {mebibytes:7.0f} {exponent(rows, 'bytes')}"
-        print(line, flush=True)
+        peak_bytes = measure.peak_memory(runner.update, runner.device)
+        rows.append({"size": size, "seconds": seconds, "bytes": peak_bytes})
+        time_cells = f"{seconds:9.3f} {exponent(rows, 'seconds')}"
+        memory_cells = f"{peak_bytes / 2**20:7.0f} {exponent(rows, 'bytes')}"
+        print(f"{size:18} {time_cells} {memory_cells}", flush=True)
     return rows
 
 
@@ -58,8 +70,9 @@ def exponent(rows: list[dict[str, Any]], key: str) -> str:
     if len(rows) == 1:
         return " " * 6
     smaller, larger = rows[-2:]
-    value = math.log(larger[key] / smaller[key]) / math.log(larger["size"] / smaller["size"])
-    return f"{value:6.2f}"
+    growth = math.log(larger[key] / smaller[key])
+    growth_of_size = math.log(larger["size"] / smaller["size"])
+    return f"{growth / growth_of_size:6.2f}"
 
 
 if __name__ == "__main__":

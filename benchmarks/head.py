@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -36,7 +37,8 @@ class Problem(NamedTuple):
 
     def gradients(self, head: Head) -> list[Tensor]:
         """Compute the gradients of the hidden states and of the weight by a head."""
-        loss = (self.coefficients * head(self.hidden, self.weight, self.targets)).sum()
+        log_p = head(self.hidden, self.weight, self.targets)
+        loss = (self.coefficients * log_p).sum()
         return list(torch.autograd.grad(loss, [self.hidden, self.weight]))
 
 
@@ -72,35 +74,46 @@ def compare(vocabulary: int, options: argparse.Namespace) -> list[dict[str, Any]
     gradient_bytes = 4 * (problem.hidden.numel() + problem.weight.numel())
     rows = []
     for name, head in heads.items():
+        peak_bytes = measure.peak_memory(partial(problem.gradients, head), device)
         row = {
             "vocabulary": vocabulary,
             "head": name,
             "seconds": measure.median(seconds[name][1:]),
-            "peak_bytes": measure.peak_memory(lambda head=head: problem.gradients(head), device) - gradient_bytes,
+            "peak_bytes": peak_bytes - gradient_bytes,
             "error": largest_error(problem.gradients(head), expected),
         }
         rows.append(row)
-        print(f"  vocabulary {vocabulary:>7,} {name:<6} {row['seconds'] * 1000:>9,.1f} ms, "
-              f"{max(row['peak_bytes'], 0) / 2**20:>8,.1f} MiB, largest error of a gradient {row['error']:.0e}",
-              flush=True)  # fmt: skip
+        print_row(row)
     return rows
 
 
+def print_row(row: dict[str, Any]) -> None:
+    milliseconds = row["seconds"] * 1000
+    mebibytes = max(row["peak_bytes"], 0) / 2**20
+    cost = f"{milliseconds:>9,.1f} ms, {mebibytes:>8,.1f} MiB"
+    error = f"largest error of a gradient {row['error']:.0e}"
+    print(f"  vocabulary {row['vocabulary']:>7,} {row['head']:<6} {cost}, {error}", flush=True)
+
+
 def random_problem(vocabulary: int, options: argparse.Namespace) -> Problem:
+    tokens, size = options.tokens, options.hidden
     device = torch.device(options.device)
     torch.manual_seed(0)
-    hidden = torch.randn(options.tokens, options.hidden, device=device)
-    weight = torch.randn(vocabulary, options.hidden, device=device) / options.hidden**0.5
-    targets = torch.randint(vocabulary, (options.tokens,), device=device)
-    coefficients = torch.randn(options.tokens, device=device)
-    return Problem(hidden.requires_grad_(), weight.requires_grad_(), targets, coefficients)
+    hidden = torch.randn(tokens, size, device=device)
+    weight = torch.randn(vocabulary, size, device=device) / size**0.5
+    targets = torch.randint(vocabulary, (tokens,), device=device)
+    coefficients = torch.randn(tokens, device=device)
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    return Problem(hidden, weight, targets, coefficients)
 
 
 def largest_error(gradients: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference relative to the largest expected number of each gradient."""
     errors = []
     for gradient, reference in zip(gradients, expected, strict=True):
-        errors.append(float((gradient - reference).abs().max() / reference.abs().max()))
+        difference = (gradient - reference).abs().max()
+        errors.append(float(difference / reference.abs().max()))
     return max(errors)
 
 
@@ -112,16 +125,19 @@ def clock(device: torch.device) -> float:
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    return -functional.cross_entropy(functional.linear(hidden, weight), targets, reduction="none")
+    logits = functional.linear(hidden, weight)
+    return -functional.cross_entropy(logits, targets, reduction="none")
 
 
 def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Compute as `score_tokens` does without entropy and KL."""
-    model = SimpleNamespace(get_output_embeddings=lambda: SimpleNamespace(weight=weight, bias=None))
+    head = SimpleNamespace(weight=weight, bias=None)
+    model = SimpleNamespace(get_output_embeddings=lambda: head)
 
     def score(logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
         chunk_targets = targets[start : start + len(logits), None]
-        return (logits.log_softmax(-1).gather(-1, chunk_targets)[:, 0],)
+        log_p = logits.log_softmax(-1).gather(-1, chunk_targets)
+        return (log_p[:, 0],)
 
     (logp,) = OutputLayer(model, float32=True).scores(hidden, score)
     return logp

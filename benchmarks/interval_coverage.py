@@ -26,6 +26,8 @@ MAX_COLLAPSED = 0.15  # pass@1 of a seed that counts as collapsed
 LEAD = 0.05  # of an algorithm over another; where it alone collapses, it is worse by 8 points in the mean
 EQUAL_GROUPS = (3, 7, 15)
 CLAIMS = 20  # of a figure
+ERROR = 0.05  # of a claim, or of all together
+RARE_SHARE = 0.001
 FREEDOMS = np.array([1e6, 1e3, 120, 60, 30, 20, 14, 10, 8, 6, 5, 4, 3, 2])
 
 
@@ -33,18 +35,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python benchmarks/interval_coverage.py", description=__doc__)
     parser.add_argument("--worlds", type=int, default=1000, metavar="N", help="of each kind (default: %(default)s)")
-    return exit_status(partial(print_table, parser.parse_args(arguments).worlds))
+    options = parser.parse_args(arguments)
+    return exit_status(partial(print_table, options.worlds))
 
 
 def print_table(worlds: int) -> int:
     """Print a column for each number of seeds without and with collapse."""
-    columns = {}
+    columns: dict[str, dict[str, Any]] = {}
     for collapse in (0.0, COLLAPSE):
         for seeds in SEED_COUNTS:
+            head = f"{seeds} seeds"
+            if collapse:
+                head += ", collapse"
             rng = np.random.default_rng([seeds, collapse > 0])
-            head = f"{seeds} seeds, collapse" if collapse else f"{seeds} seeds"
             columns[head] = dict(measure_rules(rng, worlds, seeds, collapse))
-    print(f"| % of {worlds} worlds | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    print(f"| % of {worlds} worlds | {' | '.join(columns)} |")
+    print(f"|---|{'---|' * len(columns)}")
     for rule in next(iter(columns.values())):
         cells = [f"{100 * column[rule]:.1f}" for column in columns.values()]
         print(f"| {rule} | {' | '.join(cells)} |")
@@ -56,11 +62,41 @@ def measure_rules(
 ) -> Iterator[tuple[str, float | np.floating[Any]]]:
     """Measure each rule with a number of seeds: its name and a share of worlds."""
     groups = draw_worlds(rng, worlds, 1 + CLAIMS, seeds, collapse)
-    reference, truth = groups[:, 0], LEVEL * (1 - collapse)
+    reference, rivals = groups[:, 0], groups[:, 1:]
+    yield from measure_coverage(rng, reference, rivals[:, 0], collapse)
+    p, _ = decide(rivals, groups[:, :1])
+    least_p = p.min(1)
+    yield "wrong: one claim between equals", np.mean(p <= ERROR)
+    yield f"wrong: any of {CLAIMS} between equals, each alone", np.mean(least_p <= ERROR)
+    yield f"wrong: any of {CLAIMS} between equals, Holm by the intervals' freedom", np.mean(least_p <= ERROR / CLAIMS)
+    p, _ = decide(rivals, groups[:, :1], cautious=True)
+    yield f"wrong: any of {CLAIMS} between equals, Holm", np.mean(p.min(1) <= ERROR / CLAIMS)
+    level = LEVEL - LEAD
+    if collapse:
+        level = LEVEL + LEAD
+    worse = draw_worlds(rng, worlds, 1, seeds, collapse, level)
+    p, lead = decide(worse, draw_worlds(rng, worlds, 1, seeds, 0.0))
+    is_claimed = (p <= ERROR) & (lead > 0)
+    yield "wrong: above one that is better in the mean", np.mean(is_claimed)
+    for count in EQUAL_GROUPS:
+        worlds_with_claims = count_worlds_with_claims(groups[:, :count])
+        yield f"wrong: any of {count} equals called worse or best", worlds_with_claims / worlds
+
+
+def measure_coverage(
+    rng: np.random.Generator, reference: Values, group: Values, collapse: float
+) -> Iterator[tuple[str, float | np.floating[Any]]]:
+    """Measure how often intervals contain the true value: of one group's mean, two groups' difference, and shares.
+
+    reference, group: [worlds, seeds, problems]
+    """
+    worlds, seeds, _ = reference.shape
+    truth = LEVEL * (1 - collapse)
     yield "covered: mean over seeds and problems", np.mean(covers(truth, *crossed(reference)))
-    error_of_seeds = abs(reference.mean((1, 2)) - truth)
-    yield "covered: mean over seeds alone", np.mean(error_of_seeds <= t_half_width(reference.mean(2).T))
-    difference = groups[:, 1] - reference
+    error = abs(reference.mean((1, 2)) - truth)
+    half_width = t_half_width(reference.mean(2).T)
+    yield "covered: mean over seeds alone", np.mean(error <= half_width)
+    difference = group - reference
     is_covered = covers(0.0, *crossed(difference, cautious=True))
     of_seeds, _, residual = mean_squares(difference)
     yield "covered: paired difference", np.mean(is_covered)
@@ -69,21 +105,9 @@ def measure_rules(
     collapsed_counts = (reference.mean(2) < MAX_COLLAPSED).sum(1)
     collapse_intervals = [intervals_by_count[count] for count in collapsed_counts]
     yield "covered: share of collapsed seeds", share_containing(collapse, collapse_intervals)
-    rare = rng.binomial(COMPLETIONS, 0.001, (worlds, seeds, PROBLEMS)) / COMPLETIONS
+    rare = rng.binomial(COMPLETIONS, RARE_SHARE, (worlds, seeds, PROBLEMS)) / COMPLETIONS
     rare_intervals = [intervals.crossed_interval(values, share=True) for values in rare]
-    yield "covered: a share of 0.1 %, mostly counts of 0", share_containing(0.001, rare_intervals)
-    p, _ = decide(groups[:, 1:], groups[:, :1])
-    yield "wrong: one claim between equals", np.mean(p <= 0.05)
-    yield f"wrong: any of {CLAIMS} between equals, each alone", np.mean(p.min(1) <= 0.05)
-    yield f"wrong: any of {CLAIMS} between equals, Holm by the intervals' freedom", np.mean(p.min(1) <= 0.05 / CLAIMS)
-    p, _ = decide(groups[:, 1:], groups[:, :1], cautious=True)
-    yield f"wrong: any of {CLAIMS} between equals, Holm", np.mean(p.min(1) <= 0.05 / CLAIMS)
-    worse = draw_worlds(rng, worlds, 1, seeds, collapse, LEVEL + (LEAD if collapse else -LEAD))
-    p, lead = decide(worse, draw_worlds(rng, worlds, 1, seeds, 0.0))
-    yield "wrong: above one that is better in the mean", np.mean((p <= 0.05) & (lead > 0))
-    for count in EQUAL_GROUPS:
-        worlds_with_claims = count_worlds_with_claims(groups[:, :count])
-        yield f"wrong: any of {count} equals called worse or best", worlds_with_claims / worlds
+    yield "covered: a share of 0.1 %, mostly counts of 0", share_containing(RARE_SHARE, rare_intervals)
 
 
 def share_containing(value: float, candidates: list[Any]) -> np.floating[Any]:
@@ -92,20 +116,28 @@ def share_containing(value: float, candidates: list[Any]) -> np.floating[Any]:
 
 
 def draw_worlds(
-    rng: np.random.Generator, worlds: int, groups: int, seeds: int, collapse: float, level: float = LEVEL
+    rng: np.random.Generator,
+    worlds: int,
+    groups: int,
+    seeds: int,
+    collapse: float,
+    level: float = LEVEL,
 ) -> Values:
     """Draw final pass@1 of each problem, in the mean level (1 − collapse): chances are symmetric and within 0 and 1."""
-    of_problems = rng.normal(0, 0.12, (worlds, 1, 1, PROBLEMS)).clip(-0.22, 0.22)
-    of_groups = rng.normal(0, 0.03, (worlds, groups, 1, PROBLEMS))
-    of_groups_and_seeds = of_groups + rng.normal(0, 0.02, (worlds, groups, seeds, 1))
+    by_problem = rng.normal(0, 0.12, (worlds, 1, 1, PROBLEMS)).clip(-0.22, 0.22)
+    by_group = rng.normal(0, 0.03, (worlds, groups, 1, PROBLEMS))
+    by_seed = rng.normal(0, 0.02, (worlds, groups, seeds, 1))
+    by_group_and_seed = (by_group + by_seed).clip(-0.11, 0.11)
     is_sound = rng.random((worlds, groups, seeds, 1)) >= collapse
-    chance = (level + of_problems + of_groups_and_seeds.clip(-0.11, 0.11)) * is_sound
+    chance = (level + by_problem + by_group_and_seed) * is_sound
     return rng.binomial(COMPLETIONS, chance) / COMPLETIONS
 
 
 def crossed(values: Values, **options: bool) -> tuple[Values, Values, Values]:
     """Return mean, standard error and degrees of freedom of [..., S, P], as `crossed_interval` computes them."""
-    return values.mean((-2, -1)), *crossed_error(mean_squares(values), *values.shape[-2:], **options)
+    seeds, problems = values.shape[-2:]
+    error, freedom = crossed_error(mean_squares(values), seeds, problems, **options)
+    return values.mean((-2, -1)), error, freedom
 
 
 def covers(truth: float, mean: Values, error: Values, freedom: Values) -> NDArray[np.bool_]:
@@ -118,9 +150,10 @@ def decide(values: Values, reference: Values, **options: bool) -> tuple[Values, 
 
     lead, error, freedom = crossed(values - reference, **options)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(error > 0, 2 * stdtr(freedom, -abs(lead) / error), 1.0)
-    leader_collapsed = np.where(lead > 0, has_collapsed_seeds(values), has_collapsed_seeds(reference))
-    return np.where(leader_collapsed, 1.0, p), lead
+        p = 2 * stdtr(freedom, -abs(lead) / error)
+    has_collapsed = np.where(lead > 0, has_collapsed_seeds(values), has_collapsed_seeds(reference))
+    is_tested = (error > 0) & ~has_collapsed
+    return np.where(is_tested, p, 1.0), lead
 
 
 def has_collapsed_seeds(values: Values) -> NDArray[np.bool_]:
@@ -134,8 +167,10 @@ def count_worlds_with_claims(groups: Values) -> int:
     total = 0
     for count in set(sound_counts) - {0, 1}:
         has_count = sound_counts == count
-        sound_groups = groups[has_count][is_sound[has_count]].reshape(-1, count, *groups.shape[2:])
-        total += int(intervals.below_another(sound_groups, quantile=interpolated).any((1, 2)).sum())
+        sound_groups = groups[has_count][is_sound[has_count]]
+        sound_worlds = sound_groups.reshape(-1, count, *groups.shape[2:])
+        is_below = intervals.below_another(sound_worlds, quantile=interpolated)
+        total += int(is_below.any((1, 2)).sum())
     return total
 
 

@@ -57,9 +57,12 @@ def conditions() -> dict[str, Any]:
     """Return hardware, threads and versions, to stand beside every result."""
     import transformers
 
+    gpu = None
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name()
     return {
         "cpu": field_of(Path("/proc/cpuinfo"), "model name") or platform.processor(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": gpu,
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
@@ -67,7 +70,9 @@ def conditions() -> dict[str, Any]:
 
 
 def write(name: str, result: dict[str, Any]) -> None:
+    """Write a result with its conditions into OUT."""
     OUT.mkdir(parents=True, exist_ok=True)
     path = OUT / f"{name}.json"
-    path.write_text(json.dumps({**result, "conditions": conditions()}, indent=1) + "\n")
+    text = json.dumps({**result, "conditions": conditions()}, indent=1)
+    path.write_text(f"{text}\n")
     print(f"written to {path}")

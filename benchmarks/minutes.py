@@ -47,6 +47,7 @@ ASSUMED: dict[str, tuple[float, str]] = {
     "minutes of two engines' starts": (2.7, "measured on an H200 with a small model: 95 and 67 s"),
 }  # fmt: skip
 WORDS = ["model=llama3_8b", "data=gsm8k"]
+ADAFACTOR_BYTES = 8 * 4  # a weight: eight passes in float32
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Layout:
     runs: int = 1  # side by side, which share all results of the base
 
 
-H200, H100 = GPU("H200", 4.8e12, False), GPU("H100", 3.35e12, True)
+H200 = GPU("H200", bandwidth=4.8e12, recompute=False)
+H100 = GPU("H100", bandwidth=3.35e12, recompute=True)
 LAYOUTS = [
     Layout("one H200", H200),
     Layout("8 H100, the plain command: one GPU computes", H100),
@@ -99,8 +101,13 @@ def size_of_8b() -> ModelSize:
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     key_width = hidden * shape["num_key_value_heads"] // shape["num_attention_heads"]
     attention = 2 * hidden * (hidden + key_width)
-    layer = attention + 3 * hidden * shape["intermediate_size"] + 2 * hidden
-    return ModelSize(layers * layer + hidden, hidden * shape["vocab_size"], layers * 2 * key_width * 2)
+    mlp = 3 * hidden * shape["intermediate_size"]
+    norms = 2 * hidden
+    return ModelSize(
+        layers=layers * (attention + mlp + norms) + hidden,
+        head=hidden * shape["vocab_size"],
+        cache_bytes=2 * layers * 2 * key_width,
+    )
 
 
 MODEL = size_of_8b()
@@ -123,15 +130,19 @@ def update_seconds(gpu: GPU, batch: int, processes: int = 1) -> float:
     """Return the seconds of an update."""
     examples = batch / processes
     tokens = SHARED + examples * (QUESTION + COMPLETION)
-    operations_of_weight = 8 if gpu.recompute or processes > 1 else 6
+    operations_of_weight = 6
+    if gpu.recompute or processes > 1:
+        operations_of_weight = 8
     layers = product_seconds(operations_of_weight * MODEL.layers * tokens, "training")
     # Products of halves, three each; logits are computed twice.
-    head = product_seconds(3 * 8 * MODEL.head * examples * COMPLETION, "output layer")
+    head_operations = 3 * 8 * MODEL.head * examples * COMPLETION
+    head = product_seconds(head_operations, "output layer")
     # Blocks are gathered twice in bfloat16, all else once in float32; gradients are summed in float32.
     sent_bytes = 2 * 2 * MODEL.layers + 4 * 2 * MODEL.head + 4 * MODEL.weights
     links = sent_bytes * (processes - 1) / processes / (assumed("GB/s between GPUs") * 1e9)
     visible_links = links * (1 - assumed("share of what is sent that is hidden"))
-    optimizer = memory_seconds(8 * 4 * MODEL.weights / processes, gpu, ", Adafactor")
+    optimizer_bytes = ADAFACTOR_BYTES * MODEL.weights / processes
+    optimizer = memory_seconds(optimizer_bytes, gpu, ", Adafactor")
     return layers + head + visible_links + optimizer
 
 
@@ -139,7 +150,8 @@ def scoring_seconds(batch: int, n: int) -> float:
     """Return the seconds to score a batch of completions, n to a problem."""
     tokens = SHARED + batch / n * QUESTION + batch * COMPLETION
     layers = product_seconds(2 * MODEL.layers * tokens, "scoring")
-    return layers + product_seconds(3 * 2 * MODEL.head * batch * COMPLETION, "output layer")
+    head_operations = 3 * 2 * MODEL.head * batch * COMPLETION
+    return layers + product_seconds(head_operations, "output layer")
 
 
 def sampling_seconds(gpu: GPU, problems: int, n: int, *, shard: int, engines: int = 1) -> float:
@@ -148,11 +160,14 @@ def sampling_seconds(gpu: GPU, problems: int, n: int, *, shard: int, engines: in
     A step reads the weights, and the keys and values of each sequence.
     """
     sequences_at_once = assumed("sequences that an engine samples at once")
-    cache_seconds = memory_seconds(MODEL.cache_bytes * (SHARED + QUESTION + COMPLETION / 2), gpu)
+    mean_context = SHARED + QUESTION + COMPLETION / 2
+    cache_seconds = memory_seconds(MODEL.cache_bytes * mean_context, gpu)
     core_seconds = assumed("ms of a core for a step of them") / 1e3 / sequences_at_once
-    step_seconds = memory_seconds(2 * MODEL.weights, gpu) + assumed("ms of a step beside memory") / 1e3
+    launch_seconds = assumed("ms of a step beside memory") / 1e3
+    step_seconds = memory_seconds(2 * MODEL.weights, gpu) + launch_seconds
     tail_steps = assumed("tokens of the longest completion of a shard") - COMPLETION
-    shards = math.ceil(math.ceil(problems / shard) / engines)
+    all_shards = math.ceil(problems / shard)
+    shards = math.ceil(all_shards / engines)
     tokens = min(problems, shards * shard) * n * COMPLETION
     steps = tokens / sequences_at_once + shards * tail_steps
     return tokens * max(cache_seconds, core_seconds) + step_seconds * steps
@@ -160,18 +175,22 @@ def sampling_seconds(gpu: GPU, problems: int, n: int, *, shard: int, engines: in
 
 def stages(layout: Layout, config: Config) -> dict[str, float]:
     """Return the minutes of each stage."""
-    n, shard = config.data.n, config.sampler.prompts_per_shard
+    gpu, processes = layout.gpu, layout.processes
+    base_processes = processes * layout.runs  # which divide the work with the base
+    n, eval_n = config.data.n, config.data.eval_n
+    shard = config.sampler.prompts_per_shard
     batch, score_batch = config.optim.batch_size, config.optim.score_batch_size
-    base_processes = layout.processes * layout.runs  # which divide the work with the base
     starts = 60 * assumed("minutes of two engines' starts")
-    eval_n = config.data.eval_n
+    loads = assumed("GB read and written by loads") / assumed("GB/s of the disk")
+    score_batches = TRAIN * n / score_batch
+    updates = config.optim.epochs * TRAIN * n / batch
     seconds = {
-        "loading": starts + assumed("GB read and written by loads") / assumed("GB/s of the disk"),
-        "evaluation before": sampling_seconds(layout.gpu, TEST, eval_n, shard=shard, engines=base_processes),
-        "sampling": sampling_seconds(layout.gpu, TRAIN, n, shard=shard, engines=base_processes),
-        "μ": TRAIN * n / score_batch * scoring_seconds(score_batch, n) / base_processes,
-        "training": config.optim.epochs * TRAIN * n / batch * update_seconds(layout.gpu, batch, layout.processes),
-        "evaluation after": sampling_seconds(layout.gpu, TEST, eval_n, shard=shard, engines=layout.processes),
+        "loading": starts + loads,
+        "evaluation before": sampling_seconds(gpu, TEST, eval_n, shard=shard, engines=base_processes),
+        "sampling": sampling_seconds(gpu, TRAIN, n, shard=shard, engines=base_processes),
+        "μ": score_batches * scoring_seconds(score_batch, n) / base_processes,
+        "training": updates * update_seconds(gpu, batch, processes),
+        "evaluation after": sampling_seconds(gpu, TEST, eval_n, shard=shard, engines=processes),
     }
     return {stage: value / 60 for stage, value in seconds.items()}
 
@@ -188,13 +207,14 @@ def tables() -> str:
     columns = ["derived minutes", *minutes, "together", "an update, s"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *rows]
     lines += ["", "| assumed | | from |", "|---|---|---|"]
-    lines += [f"| {name} | {value:,g} | {source} |" for name, (value, source) in ASSUMED.items()]
+    for name, (value, source) in ASSUMED.items():
+        lines.append(f"| {name} | {value:,g} | {source} |")
     return "\n".join(lines)
 
 
 # ---- models of 0.1 to 2 B parameters on a card of 24 GB
 
-CARD = GPU("RTX 4090", 1.008e12, True)
+CARD = GPU("RTX 4090", bandwidth=1.008e12, recompute=True)
 CARD_PEAK = 165e12  # operations/s in bfloat16 with float32 sums, dense, by NVIDIA's sheet
 # An update of SmolLM2-135M's shape on an H100: 64 examples of 14,700 tokens took 0.178 s, AdamW 0.0045 of them. At 60 %
 # of the peak the products take 0.03; the other seconds moved this many bytes a token, layer and unit of width.
@@ -223,11 +243,14 @@ def preset_stages(name: str) -> dict[str, float]:
         tokens = problems * completions * PRESET_COMPLETION
         cache_bytes = presets.cache_bytes(name) * (PRESET_QUESTION + PRESET_COMPLETION / 2)
         step_seconds = memory_seconds(2 * weights + PRESET_SEQUENCES * cache_bytes, CARD)
-        overhead = (assumed("ms of a step beside memory") + assumed("ms of a core for a step of them") / 4) / 1e3
+        core_milliseconds = assumed("ms of a core for a step of them") / 4
+        overhead = (assumed("ms of a step beside memory") + core_milliseconds) / 1e3
         return tokens / PRESET_SEQUENCES * (step_seconds + overhead)
 
     tokens = batch * (PRESET_QUESTION + PRESET_COMPLETION)
-    optimizer_bytes = ADAM_BYTES if config.optim.name == "adamw" else 8 * 4
+    optimizer_bytes = ADAFACTOR_BYTES
+    if config.optim.name == "adamw":
+        optimizer_bytes = ADAM_BYTES
     passes = 4 * forward_seconds(tokens, batch * PRESET_COMPLETION)
     step_seconds = passes + memory_seconds(optimizer_bytes * weights, CARD)
     seconds = {
@@ -252,4 +275,7 @@ def preset_rows() -> str:
 
 
 if __name__ == "__main__":
-    print(preset_rows() if "--presets" in sys.argv[1:] else tables())
+    if "--presets" in sys.argv[1:]:
+        print(preset_rows())
+    else:
+        print(tables())

@@ -21,7 +21,15 @@ from training import CASES, Case, UpdateRunner
 
 SHAPES = {
     "135m": dataclasses.replace(CASES["plain_135m"], prefix=4, prompt=(3, 9), completion=(4, 10)),
-    "tiny_shape": Case("small", 4, (3, 9), (4, 10), 8, 8, "adamw", "none"),
+    "tiny_shape": Case(
+        "small",
+        prefix=4,
+        prompt=(3, 9),
+        completion=(4, 10),
+        batch=8,
+        micro=8,
+        optimizer="adamw",
+    ),
 }
 
 

@@ -31,7 +31,10 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for processes in options.processes:
-            for parallel in ("ddp", "fsdp") if processes > 1 else ("ddp",):
+            layouts = ("ddp", "fsdp")
+            if processes == 1:
+                layouts = ("ddp",)
+            for parallel in layouts:
                 output_dir = Path(folder) / f"{processes}-{parallel}"
                 layout = [f"cluster.processes={processes}", f"cluster.parallel={parallel}"]
                 rate = tokens_per_second(output_dir, [*layout, *options.settings])
@@ -44,13 +47,13 @@ def main() -> None:
 
 def tokens_per_second(output_dir: Path, settings: list[str]) -> float:
     """Make a run and return the tokens a second of its median update."""
-    common_settings = ["experiment=smoke", "optim.epochs=10", "cluster.threads=1", f"output_dir={output_dir}"]
-    subprocess.run(
-        [sys.executable, "-m", "topr_exp", *common_settings, *settings], check=True, stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "topr_exp", "experiment=smoke", "optim.epochs=10", "cluster.threads=1"]
+    subprocess.run([*command, f"output_dir={output_dir}", *settings], check=True, stdout=subprocess.DEVNULL)
     (metrics,) = output_dir.glob("*/*/metrics.jsonl")
-    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    return statistics.median(record["tokens_per_second"] for record in records[WARM_UP_UPDATES:])
+    rates = []
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        rates.append(json.loads(line)["tokens_per_second"])
+    return statistics.median(rates[WARM_UP_UPDATES:])
 
 
 if __name__ == "__main__":

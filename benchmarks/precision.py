@@ -32,9 +32,14 @@ PROMPT_TOKENS = 32
 def random_llama(hidden: int) -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=4,
-        num_attention_heads=hidden // 64, num_key_value_heads=hidden // 64, max_position_embeddings=1024,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=4,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=hidden // 64,
+        max_position_embeddings=1024,
+    )
     model = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         largest_logit = model(torch.arange(3, 103)[None]).logits.amax(-1).mean()
@@ -47,20 +52,23 @@ def moved(model: Any) -> Any:
     moved_model = copy.deepcopy(model)
     with torch.no_grad():
         for weight in moved_model.parameters():
-            weight += 2e-4 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
+            generator = torch.Generator().manual_seed(2)
+            weight += 2e-4 * torch.randn(weight.shape, generator=generator)
     return moved_model
 
 
 @torch.inference_mode()
 def draw_sequences(model: Any, prompts: int, tokens: int) -> list[tuple[Any, Any]]:
     """Draw random prompts, and a completion of each by the model."""
-    ids = torch.randint(3, VOCABULARY, (prompts, PROMPT_TOKENS), generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, VOCABULARY, (prompts, PROMPT_TOKENS), generator=generator)
     ids[:, :16] = ids[0, :16].clone()  # shared, so that a batch is laid out in another way than a sequence alone
     new_ids, cache = ids, None
     for _ in range(tokens):
         output = model(input_ids=new_ids, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
-        new_ids = torch.multinomial(output.logits[:, -1].softmax(-1), 1)
+        probabilities = output.logits[:, -1].softmax(-1)
+        new_ids = torch.multinomial(probabilities, 1)
         ids = torch.cat([ids, new_ids], dim=1)
     rows = ids.numpy().astype(np.int32)
     return [(row[:PROMPT_TOKENS], row[PROMPT_TOKENS:]) for row in rows]
@@ -79,7 +87,8 @@ def score(model: Any, sequences: Sequence[Any], dtype: torch.dtype, *, float32_h
 
     def log_probabilities(batch: Sequence[Any]) -> Tensor:
         with policy.autocast():
-            return score_tokens(model, Inputs(batch, policy.device), float32_head=float32_head).logp.sum(1)
+            scores = score_tokens(model, Inputs(batch, policy.device), float32_head=float32_head)
+        return scores.logp.sum(1)
 
     one_by_one = [log_probabilities([sequence]) for sequence in sequences]
     return Scores(log_probabilities(sequences), torch.cat(one_by_one))
@@ -95,13 +104,15 @@ def errors(hidden: int, prompts: int, tokens: int) -> dict[str, dict[str, float]
     log_ratio = pi - mu
     figures = {}
     for name, float32_head in (("bfloat16", False), ("float32", True)):
-        mu, same_pi = score(model, sequences, torch.bfloat16, float32_head=float32_head)
-        pi = score(moved_model, sequences, torch.bfloat16, float32_head=float32_head).one_by_one
+        base = score(model, sequences, torch.bfloat16, float32_head=float32_head)
+        moved_base = score(moved_model, sequences, torch.bfloat16, float32_head=float32_head)
+        mu = base.together
         figures[name] = {
-            "same weights": root_mean_square(same_pi - mu),
-            "after a step": root_mean_square(pi - mu - log_ratio),
+            "same weights": root_mean_square(base.one_by_one - mu),
+            "after a step": root_mean_square(moved_base.one_by_one - mu - log_ratio),
         }
-    return {**figures, "truth": {"after a step": root_mean_square(log_ratio)}}
+    figures["truth"] = {"after a step": root_mean_square(log_ratio)}
+    return figures
 
 
 def root_mean_square(values: Tensor) -> float:
@@ -117,7 +128,10 @@ def main() -> None:
     torch.set_num_threads(1)
     figures = errors(options.hidden, options.prompts, options.tokens)
     for name, values in figures.items():
-        print(f"output layer in {name}: " if name != "truth" else "log π − log μ itself: ", values)
+        title = f"output layer in {name}: "
+        if name == "truth":
+            title = "log π − log μ itself: "
+        print(title, values)
     measure.write("precision", {**vars(options), "errors": figures})
 
 

@@ -10,19 +10,55 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import topr_exp
 from topr_exp.config.settings import Config
 
-# vocabulary, width, MLP, layers, heads, heads of keys and values; all share the embeddings with the output layer
+# All share the embeddings with the output layer.
 SHAPES: dict[str, dict[str, Any]] = {
-    "smollm2_135m": {"model_type": "llama", "vocab_size": 49_152, "hidden_size": 576, "intermediate_size": 1536,
-                     "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3},
-    "qwen2_5_0_5b": {"model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864,
-                     "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2},
-    "qwen3_0_6b": {"model_type": "qwen3", "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072,
-                   "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
-    "llama3_2_1b": {"model_type": "llama", "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192,
-                    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8},
-    "qwen2_5_1_5b": {"model_type": "qwen2", "vocab_size": 151_936, "hidden_size": 1536, "intermediate_size": 8960,
-                     "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2},
-}  # fmt: skip
+    "smollm2_135m": {
+        "model_type": "llama",
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    },
+    "qwen2_5_0_5b": {
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+    },
+    "qwen3_0_6b": {
+        "model_type": "qwen3",
+        "vocab_size": 151_936,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "llama3_2_1b": {
+        "model_type": "llama",
+        "vocab_size": 128_256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "qwen2_5_1_5b": {
+        "model_type": "qwen2",
+        "vocab_size": 151_936,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+    },
+}
 
 
 def model_config(name: str) -> Any:
@@ -46,4 +82,5 @@ def cache_bytes(name: str) -> int:
 def parameters(name: str) -> int:
     """Count the weights, the shared embeddings once."""
     with torch.device("meta"):
-        return int(AutoModelForCausalLM.from_config(model_config(name)).num_parameters())
+        model = AutoModelForCausalLM.from_config(model_config(name))
+    return int(model.num_parameters())

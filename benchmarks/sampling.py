@@ -43,19 +43,29 @@ def main() -> None:
         for side, work in (("ours", ours), ("generate", generate)):
             start_time = time.process_time()
             tokens = work(policy, prompts, options.n, seed)
-            rates[side].append(tokens / (time.process_time() - start_time))
+            seconds = time.process_time() - start_time
+            rates[side].append(tokens / seconds)
     medians = {side: measure.median(values[1:]) for side, values in rates.items()}
     ratio = medians["ours"] / medians["generate"]
-    print(f"{options.prompts} prompts of up to {max(map(len, prompts))} tokens, {options.n} completions of each")
+    longest_prompt = max(map(len, prompts))
+    print(f"{options.prompts} prompts of up to {longest_prompt} tokens, {options.n} completions of each")
     print(f"  ours {medians['ours']:,.0f} tokens/s, generate {medians['generate']:,.0f}: {ratio:.2f} times as fast")
-    result = {"options": vars(options), "tokens_per_second": medians, "all": rates, "ratio": ratio}
+    result = {
+        "options": vars(options),
+        "tokens_per_second": medians,
+        "all": rates,
+        "ratio": ratio,
+    }
     measure.write(f"sampling-{options.shots}", result)
 
 
 def make_prompts(policy: Policy, count: int, shots: int) -> list[list[int]]:
     """Encode questions after `shots` tokens of other questions."""
     problems = draw_problems(embedded_gsm8k.draw, "gsm8k", split="train", count=count + 60, seed=0)
-    rows = [policy.encode(f"Question: {problem.question}\nAnswer:").tolist() for problem in problems]
+    rows = []
+    for problem in problems:
+        ids = policy.encode(f"Question: {problem.question}\nAnswer:")
+        rows.append(ids.tolist())
     prefix: list[int] = []
     for row in rows[count:]:
         prefix += row[1:]
@@ -75,10 +85,10 @@ def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
     )
     generator = torch.Generator().manual_seed(seed)
     decoder = Decoder(model=policy.model, config=config, eos_ids=policy.eos_ids, generator=generator)
-    groups = decoder.draw(prompts, n)
     token_count = 0
-    for group in groups:
-        token_count += sum(len(sample.tokens) for sample in group)
+    for group in decoder.draw(prompts, n):
+        for sample in group:
+            token_count += len(sample.tokens)
     return token_count
 
 
@@ -104,7 +114,8 @@ def generate(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int
         )
     completions = sequences[:, width:]
     is_end = torch.isin(completions, torch.tensor(policy.eos_ids))
-    completion_lengths = torch.where(is_end.any(1), is_end.int().argmax(1) + 1, completions.shape[1])
+    first_end = is_end.int().argmax(1)
+    completion_lengths = torch.where(is_end.any(1), first_end + 1, completions.shape[1])
     return int(completion_lengths.sum())
 
 

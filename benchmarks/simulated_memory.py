@@ -86,7 +86,18 @@ class Case:
     def layout(self) -> str:
         if self.processes == 1:
             return "one process"
-        return f"{self.processes} {'hsdp' if self.by_machine else 'fsdp'}"
+        return f"{self.processes} {self.parallel}"
+
+    @property
+    def parallel(self) -> str:
+        if self.by_machine:
+            return "hsdp"
+        return "fsdp"
+
+
+def is_distributed(types: Any) -> bool:
+    """True for an operation on DTensors, by the types of its arguments."""
+    return any(issubclass(kind, DTensor) for kind in types)
 
 
 class MemoryCounter(TorchDispatchMode):
@@ -113,18 +124,21 @@ class MemoryCounter(TorchDispatchMode):
         torch.UntypedStorage.resize_ = self.resize
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
+        if is_distributed(types):
             return NotImplemented  # it has the size of the whole; the operation on its local part follows
         result = function(*args, **(kwargs or {}))
         for tensor in tree_iter(result):
-            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor) and tensor.device.type != "meta":
+            if not isinstance(tensor, torch.Tensor) or isinstance(tensor, DTensor):
+                continue
+            if tensor.device.type != "meta":
                 self.count(tensor.untyped_storage())
         return result
 
     def count(self, storage: torch.UntypedStorage) -> None:
         key = StorageWeakRef(storage)
-        self.upper_bound += storage.nbytes() - self.sizes.get(key, 0)
-        self.sizes[key] = storage.nbytes()
+        size = storage.nbytes()
+        self.upper_bound += size - self.sizes.get(key, 0)
+        self.sizes[key] = size
         if self.upper_bound > self.peak:
             self.peak = max(self.peak, self.bytes_alive())
 
@@ -165,7 +179,7 @@ class TrafficCounter(TorchDispatchMode):
         self.gib: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
+        if is_distributed(types):
             return NotImplemented
         name = function.name()
         if name.startswith(("c10d::", "_c10d_functional::")) and function._opname not in WAITING:
@@ -175,10 +189,15 @@ class TrafficCounter(TorchDispatchMode):
     def count(self, message: Message, args: Any) -> None:
         ranks = torch.distributed.get_process_group_ranks(message.group(args))
         sizes = [tensor.nbytes for tensor in tree_iter(args) if isinstance(tensor, torch.Tensor)]
-        size = sum(sizes) if message.rounds == 2 else max(sizes)  # of the whole, not of a part
+        size = max(sizes)  # of the whole, not of a part
+        if message.rounds == 2:
+            size = sum(sizes)
         machines = {rank // PROCESSES_OF_MACHINE for rank in ranks}
-        reach = "between machines" if len(machines) > 1 else "within a machine"
-        self.gib[f"{message.content} {reach}"] += message.rounds * (len(ranks) - 1) / len(ranks) * size / GIB
+        reach = "within a machine"
+        if len(machines) > 1:
+            reach = "between machines"
+        share = (len(ranks) - 1) / len(ranks)
+        self.gib[f"{message.content} {reach}"] += message.rounds * share * size / GIB
 
 
 @contextlib.contextmanager
@@ -213,7 +232,8 @@ def skeleton(size: str, lora: int | None) -> Policy:
         config = LlamaConfig(**LLAMAS[size], max_position_embeddings=8192)
     else:
         config = presets.model_config(size)
-    torch.set_default_dtype(torch.float32 if lora is None else torch.bfloat16)
+    if lora is not None:
+        torch.set_default_dtype(torch.bfloat16)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
         policy = Policy(model.eval(), None, "simulated", torch.bfloat16)
@@ -225,10 +245,13 @@ def skeleton(size: str, lora: int | None) -> Policy:
 
 def allocate(model: Any) -> None:
     """Give a skeleton's weights their memory, and compute its rotary frequencies."""
-    weights = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in model.named_parameters()}
+    weights = {}
+    for name, weight in model.named_parameters():
+        weights[name] = torch.empty(weight.shape, dtype=weight.dtype)
     model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
-    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+    rotary_class = type(model.model.rotary_emb)
+    model.model.rotary_emb = rotary_class(model.config)
 
 
 class UpdateCost(NamedTuple):
@@ -245,12 +268,15 @@ def update(case: Case) -> UpdateCost:
     memory, traffic = MemoryCounter(), TrafficCounter()
     with on_tensor_cores(), processes(case), FakeTensorMode(allow_non_fake_inputs=True), memory, traffic:
         allocate(policy.model)
-        layout = parallel.parallelize(policy, "hsdp" if case.by_machine else "fsdp")
+        layout = parallel.parallelize(policy, case.parallel)
         traffic.gib.clear()
         peaks = {"weights": memory.bytes_alive() / GIB, "forward": 0.0, "backward": 0.0}
         config = optimizer_config(case)
-        optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], config)
-        clip = optimizer.clip if config.name == "adafactor" else layout.clip
+        weights = [weight for _, weight in trained_weights(policy.model)]
+        optimizer: Any = make_optimizer(weights, config)
+        clip = layout.clip
+        if config.name == "adafactor":
+            clip = optimizer.clip
         scores: list[TokenScores] = []
 
         def forward() -> None:
@@ -283,12 +309,21 @@ def on_tensor_cores() -> Iterator[None]:
 
 
 def optimizer_config(case: Case) -> OptimConfig:
-    name = case.optimizer if case.lora is None else "adamw"
+    name = case.optimizer
+    if case.lora is not None:
+        name = "adamw"
     return OptimConfig(
-        name=name, lr=5e-7, grad_clip=1.0, batch_size=case.batch,
-        micro_batch_size=case.micro, gradient_checkpointing=case.recompute, epochs=1,
-        reduction="sequences", warmup_steps=0, schedule="constant",
-    )  # fmt: skip
+        name=name,
+        lr=5e-7,
+        grad_clip=1.0,
+        batch_size=case.batch,
+        micro_batch_size=case.micro,
+        gradient_checkpointing=case.recompute,
+        epochs=1,
+        reduction="sequences",
+        warmup_steps=0,
+        schedule="constant",
+    )
 
 
 def sequences(rng: np.random.Generator, case: Case, vocabulary: int) -> list[tuple[Any, Any]]:
@@ -306,19 +341,26 @@ def preset_case(name: str, recompute: bool) -> Case:
     """Return the longest update of a preset on one GPU."""
     config = presets.settings(name)
     return Case(
-        config.optim.micro_batch_size, recompute, model=name, batch=config.optim.batch_size,
-        shared=PRESET_SHARED, question=PRESET_PROMPT - PRESET_SHARED, completion=config.sampler.max_new_tokens,
+        config.optim.micro_batch_size,
+        recompute,
+        model=name,
+        batch=config.optim.batch_size,
+        shared=PRESET_SHARED,
+        question=PRESET_PROMPT - PRESET_SHARED,
+        completion=config.sampler.max_new_tokens,
         optimizer=config.optim.name,
-    )  # fmt: skip
+    )
 
 
 def sampling_memory(name: str) -> float:
     """Count the GiB of `sampler=hf` for a preset: weights in float32 and in bfloat16, keys and values of a shard."""
     config = topr_exp.compose([f"model={name}", "data=gsm8k", "sampler=hf"])
     weights = skeleton(name, None).model.num_parameters()
+    weight_bytes = (4 + 2) * weights
     completions = config.data.n * config.sampler.prompts_per_shard
     tokens = completions * (PRESET_PROMPT + config.sampler.max_new_tokens)
-    return ((4 + 2) * weights + tokens * presets.cache_bytes(name)) / GIB
+    cache_bytes = tokens * presets.cache_bytes(name)
+    return (weight_bytes + cache_bytes) / GIB
 
 
 def preset_rows(names: list[str]) -> list[dict[str, Any]]:
@@ -348,7 +390,10 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
         layouts.append((16, True))
     cases = []
     for processes, by_machine in layouts:
-        for micro in options.micro if processes == 1 else [1]:
+        micro_batches = [1]
+        if processes == 1:
+            micro_batches = options.micro
+        for micro in micro_batches:
             for recompute in (True, False):
                 cases.append(Case(micro, recompute, processes, by_machine, **common_fields))
     return cases
@@ -356,14 +401,27 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
+    parser.add_argument(
+        "--micro",
+        type=int,
+        nargs="+",
+        default=[8, 4, 1],
+        choices=[1, 2, 4, 8],
+        help="of one process",
+    )
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
     parser.add_argument("--lora", type=int, metavar="RANK")
     parser.add_argument("--gather", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--question", type=int, default=100, metavar="TOKENS")
     parser.add_argument("--completion", type=int, default=200, metavar="TOKENS")
     parser.add_argument("--model", default="8b", choices=LLAMAS)
-    parser.add_argument("--preset", nargs="*", choices=presets.SHAPES, metavar="NAME", help="without a name: all")
+    parser.add_argument(
+        "--preset",
+        nargs="*",
+        choices=presets.SHAPES,
+        metavar="NAME",
+        help="without a name: all",
+    )
     return parser.parse_args()
 
 
@@ -375,15 +433,19 @@ def main() -> None:
     torch.set_num_threads(1)
     options = parse_options()
     if options.preset is not None:
-        measure.write("simulated-memory-presets", {"rows": preset_rows(options.preset or list(presets.SHAPES))})
+        names = options.preset or list(presets.SHAPES)
+        measure.write("simulated-memory-presets", {"rows": preset_rows(names)})
         return
     rows = []
     for case in cases_of(options):
         cost = update(case)
         rows.append({"layout": case.layout, **asdict(case), **cost.peaks, "sent": cost.sent})
-        way = f"micro-batches of {case.micro}, {'with' if case.recompute else 'without'} checkpointing"
+        checkpointing = "without checkpointing"
+        if case.recompute:
+            checkpointing = "with checkpointing"
         peak = f"{max(cost.peaks.values()):.1f} GiB ({joined(cost.peaks)})"
-        print(f"{case.layout}, {way}: {peak}; sent: {joined(cost.sent) or 'nothing'}", flush=True)
+        sent = joined(cost.sent) or "nothing"
+        print(f"{case.layout}, micro-batches of {case.micro}, {checkpointing}: {peak}; sent: {sent}", flush=True)
     measure.write("simulated-memory", {"rows": rows})
     sys.stdout.flush()
     os._exit(0)  # torch's fake process group often crashes as the interpreter ends

@@ -41,7 +41,17 @@ from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import CORRECT, INCORRECT, Problem
 
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, "reward")
+TOPR = Tapered(
+    "topr",
+    a_pos=1.0,
+    b_pos=1.0,
+    a_neg=0.0,
+    b_neg=1.0,
+    ratio="sequence",
+    length_normalize=True,
+    advantage="reward",
+)
+WARM_UP_UPDATES = 2  # of each side, which are not timed
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Case:
     batch: int
     micro: int  # of ours and of TRL's
     optimizer: str
-    target: str
+    target: str = "none"
     samples: int = 1  # completions a prompt, side by side
 
     @property
@@ -65,25 +75,125 @@ class Case:
 
 
 LLAMAS = {
-    "small": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2,
-              "num_key_value_heads": 1, "vocab_size": 2048, "tie_word_embeddings": False},
-    "100m": {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 6,
-             "num_key_value_heads": 2, "vocab_size": 128_256, "tie_word_embeddings": False},
-    "135m": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
-             "num_key_value_heads": 3, "vocab_size": 49_152, "tie_word_embeddings": True},  # SmolLM2-135M
-    "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
-             "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True},
-    "8b": {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32, "num_attention_heads": 32,
-           "num_key_value_heads": 8, "vocab_size": 128_256, "tie_word_embeddings": False},
-}  # fmt: skip
+    "small": {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 2048,
+        "tie_word_embeddings": False,
+    },
+    "100m": {
+        "hidden_size": 384,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "vocab_size": 128_256,
+        "tie_word_embeddings": False,
+    },
+    "135m": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49_152,
+        "tie_word_embeddings": True,
+    },  # SmolLM2-135M
+    "0.6b": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+    },
+    "8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128_256,
+        "tie_word_embeddings": False,
+    },
+}
 CASES = {
-    "short": Case("tiny", 0, (27, 51), (7, 34), 32, 32, "adamw", "≥ 1.2 times TRL's samples/s"),
-    "few_shot": Case("tiny", 900, (27, 51), (7, 34), 32, 32, "adamw", "≥ 4 times TRL's samples/s"),
-    "groups": Case("tiny", 0, (27, 51), (7, 34), 64, 16, "adamw", "none", samples=8),
-    "plain_135m": Case("135m", 0, (80, 180), (50, 150), 64, 64, "adamw", "none"),
-    "gsm8k_0.6b": Case("0.6b", 900, (40, 120), (80, 250), 64, 16, "adafactor", "≥ 4 times TRL's samples/s"),
-    "plain_0.6b": Case("0.6b", 0, (40, 120), (200, 512), 64, 16, "adafactor", "≥ 1.5 × tokens/s, MFU ≥ 45 %"),
-    "plain_8b": Case("8b", 0, (40, 120), (200, 512), 16, 8, "adafactor", "≥ 1.5 × tokens/s, ≤ 72 GiB"),
+    "short": Case(
+        "tiny",
+        prefix=0,
+        prompt=(27, 51),
+        completion=(7, 34),
+        batch=32,
+        micro=32,
+        optimizer="adamw",
+        target="≥ 1.2 times TRL's samples/s",
+    ),
+    "few_shot": Case(
+        "tiny",
+        prefix=900,
+        prompt=(27, 51),
+        completion=(7, 34),
+        batch=32,
+        micro=32,
+        optimizer="adamw",
+        target="≥ 4 times TRL's samples/s",
+    ),
+    "groups": Case(
+        "tiny",
+        prefix=0,
+        prompt=(27, 51),
+        completion=(7, 34),
+        batch=64,
+        micro=16,
+        optimizer="adamw",
+        target="none",
+        samples=8,
+    ),
+    "plain_135m": Case(
+        "135m",
+        prefix=0,
+        prompt=(80, 180),
+        completion=(50, 150),
+        batch=64,
+        micro=64,
+        optimizer="adamw",
+        target="none",
+    ),
+    "gsm8k_0.6b": Case(
+        "0.6b",
+        prefix=900,
+        prompt=(40, 120),
+        completion=(80, 250),
+        batch=64,
+        micro=16,
+        optimizer="adafactor",
+        target="≥ 4 times TRL's samples/s",
+    ),
+    "plain_0.6b": Case(
+        "0.6b",
+        prefix=0,
+        prompt=(40, 120),
+        completion=(200, 512),
+        batch=64,
+        micro=16,
+        optimizer="adafactor",
+        target="≥ 1.5 × tokens/s, MFU ≥ 45 %",
+    ),
+    "plain_8b": Case(
+        "8b",
+        prefix=0,
+        prompt=(40, 120),
+        completion=(200, 512),
+        batch=16,
+        micro=8,
+        optimizer="adafactor",
+        target="≥ 1.5 × tokens/s, ≤ 72 GiB",
+    ),
 }
 
 
@@ -112,15 +222,17 @@ def run(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
         seconds["ours"].append(timed(runner.update, runner.device))
         runner.trainer.zero_grad()  # as TRL does at the end of its updates: both lie on one device
 
+    updates = WARM_UP_UPDATES + options.updates
     if trl_runner is None:
-        for _ in range(options.updates + 2):
+        for _ in range(updates):
             turn()
     else:
-        trl_runner.train(options.updates + 2, turn, seconds["trl"])
+        trl_runner.train(updates, turn, seconds["trl"])
     result: dict[str, Any] = {"case": name, "batch": case.batch, "tokens_an_update": runner.tokens / runner.batches}
     for side, values in seconds.items():
         if values:
-            result[side] = {"seconds": measure.median(values[2:]), "all_seconds": values}
+            median = measure.median(values[WARM_UP_UPDATES:])
+            result[side] = {"seconds": median, "all_seconds": values}
     result["ours"]["peak_bytes"] = measure.peak_memory(runner.update, runner.device)
     if trl_runner is not None:
         result["trl"]["peak_bytes"] = trl_runner.peak
@@ -131,25 +243,29 @@ def report(result: dict[str, Any], case: Case, runner: UpdateRunner, options: ar
     """Print the case and add rates and ratios."""
     print(f"{result['case']}: batch {case.batch}, sequences of {runner.mean_length:.0f} tokens on average")
     for side in ("ours", "trl"):
-        if side not in result:
-            continue
-        figures = result[side]
-        figures["samples_per_second"] = case.batch / figures["seconds"]
-        figures["tokens_per_second"] = result["tokens_an_update"] / figures["seconds"]
-        print(f"  {side:<5} {figures['seconds']:.3f} s an update, {figures['samples_per_second']:,.1f} samples/s, "
-              f"{figures['tokens_per_second']:,.0f} tokens/s, peak {figures['peak_bytes'] / 2**20:,.0f} MiB",
-              flush=True)  # fmt: skip
+        if side in result:
+            figures = result[side]
+            figures["samples_per_second"] = case.batch / figures["seconds"]
+            figures["tokens_per_second"] = result["tokens_an_update"] / figures["seconds"]
+            print_side(side, figures)
     if "trl" in result:
         result["speed_ratio"] = result["trl"]["seconds"] / result["ours"]["seconds"]
         result["memory_ratio"] = result["ours"]["peak_bytes"] / result["trl"]["peak_bytes"]
-        print(
-            f"  ours: {result['speed_ratio']:.2f} times TRL's samples/s at {result['memory_ratio']:.2f} of its memory"
-        )
+        speed = f"{result['speed_ratio']:.2f} times TRL's samples/s"
+        print(f"  ours: {speed} at {result['memory_ratio']:.2f} of its memory")
         print(f"  (target: {case.target})")
     if options.peak_tflops and not case.prefix:
-        result["mfu"] = runner.operations() / (result["ours"]["seconds"] * options.peak_tflops * 1e12)
+        peak_rate = options.peak_tflops * 1e12
+        result["mfu"] = runner.operations() / (result["ours"]["seconds"] * peak_rate)
         print(f"  MFU {result['mfu']:.1%}")
     return result
+
+
+def print_side(side: str, figures: dict[str, Any]) -> None:
+    """Print seconds, rates and memory of ours or of TRL's update."""
+    rates = f"{figures['samples_per_second']:,.1f} samples/s, {figures['tokens_per_second']:,.0f} tokens/s"
+    mebibytes = figures["peak_bytes"] / 2**20
+    print(f"  {side:<5} {figures['seconds']:.3f} s an update, {rates}, peak {mebibytes:,.0f} MiB", flush=True)
 
 
 def clock(device: torch.device) -> float:
@@ -172,51 +288,75 @@ def sequences(case: Case, count: int, vocabulary: int) -> list[tuple[np.ndarray,
     prefix = rng.integers(3, vocabulary, case.prefix)
 
     def ids(bounds: tuple[int, int]) -> np.ndarray:
-        return rng.integers(3, vocabulary, rng.integers(bounds[0], bounds[1] + 1))
+        low, high = bounds
+        length = rng.integers(low, high + 1)
+        return rng.integers(3, vocabulary, length)
 
     pairs = []
     for _ in range(count // case.samples):
         prompt = np.concatenate([prefix, ids(case.prompt)]).astype(np.int32)
         for _ in range(case.samples):
-            pairs.append((prompt, ids(case.completion).astype(np.int32)))
+            completion = ids(case.completion).astype(np.int32)
+            pairs.append((prompt, completion))
     return pairs
 
 
 def make_model(name: str) -> Any:
     """Load the shipped model, or make a random one on the GPU if there is one; weights are float32."""
     if name == "tiny":
-        return load_model("tiny")[0]
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        return LlamaForCausalLM(LlamaConfig(**LLAMAS[name], max_position_embeddings=8192)).eval()
+        model, _ = load_model("tiny")
+        return model
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
+    config = LlamaConfig(**LLAMAS[name], max_position_embeddings=8192)
+    with torch.device(device):
+        return LlamaForCausalLM(config).eval()
 
 
 def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], case: Case) -> TrainingSet:
     """Make a training set of (prompt, completion) pairs, a third of them correct, with log μ by the policy itself."""
     indices = np.arange(len(pairs))
-    columns = pa.table({
-        "tokens": pa.array([tokens for _, tokens in pairs], pa.list_(pa.int32())),
-        "finish": ["stop"] * len(pairs),
-        "problem": pa.array(indices // case.samples, pa.int32()),
-        "sample": pa.array(indices % case.samples, pa.int16()),
-    })  # fmt: skip
+    columns = pa.table(
+        {
+            "tokens": pa.array([tokens for _, tokens in pairs], pa.list_(pa.int32())),
+            "finish": ["stop"] * len(pairs),
+            "problem": pa.array(indices // case.samples, pa.int32()),
+            "sample": pa.array(indices % case.samples, pa.int16()),
+        }
+    )
     prompts = [prompt for prompt, _ in pairs[:: case.samples]]
     problems = [Problem(str(index), "", "") for index in range(len(prompts))]
     completions = Completions(problems, prompts, columns)
     mu_logp = log_probabilities(policy, completions, range(len(pairs)), case.micro)["logp"]
-    verdicts = pa.array(np.where(indices % 3 == 0, CORRECT, INCORRECT), pa.int8())
+    is_correct = indices % 3 == 0
+    verdicts = pa.array(np.where(is_correct, CORRECT, INCORRECT), pa.int8())
     completions = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
-    compose = ComposeConfig()
     return build_training_set(
-        completions, "pm1", compose, "examples", seed=0, iteration=1, baseline=None, effective=None
+        completions,
+        "pm1",
+        ComposeConfig(),
+        "examples",
+        seed=0,
+        iteration=1,
+        baseline=None,
+        effective=None,
     )
 
 
 def optimizer_config(case: Case) -> OptimConfig:
     return OptimConfig(
-        name=case.optimizer, lr=1e-5, grad_clip=1.0, batch_size=case.batch,
-        micro_batch_size=case.micro, gradient_checkpointing=case.recomputes, epochs=1,
-        reduction="sequences", warmup_steps=0, schedule="constant",
-    )  # fmt: skip
+        name=case.optimizer,
+        lr=1e-5,
+        grad_clip=1.0,
+        batch_size=case.batch,
+        micro_batch_size=case.micro,
+        gradient_checkpointing=case.recomputes,
+        epochs=1,
+        reduction="sequences",
+        warmup_steps=0,
+        schedule="constant",
+    )
 
 
 class UpdateRunner:
@@ -252,12 +392,13 @@ class UpdateRunner:
     def update(self) -> None:
         start = self.next_batch * self.case.batch
         batch = np.arange(start, start + self.case.batch)
-        self.trainer.update(self.examples, batch, self.trainer.step + 1, expect_unit_ratio=False)
         self.next_batch = (self.next_batch + 1) % self.batches
+        self.trainer.update(self.examples, batch, self.trainer.step + 1, expect_unit_ratio=False)
 
     def operations(self) -> float:
         """Count the operations of an update, by the formula above."""
-        model, config = self.policy.model, self.policy.model.config
+        model = self.policy.model
+        config = model.config
         head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
         layer_weights = model.num_parameters() - head.numel()
         if head is not embedding:
@@ -283,17 +424,29 @@ class TRLRunner:
             completion_mask = [0] * len(prompt) + [1] * len(tokens)
             rows.append({"input_ids": [*prompt.tolist(), *tokens.tolist()], "completion_mask": completion_mask})
         arguments = {
-            "output_dir": tempfile.mkdtemp(), "per_device_train_batch_size": case.micro, "max_length": None,
-            "gradient_accumulation_steps": case.batch // case.micro, "learning_rate": 1e-5, "max_grad_norm": 1.0,
-            "lr_scheduler_type": "constant", "report_to": "none", "save_strategy": "no", "completion_only_loss": True,
-            "bf16": case.model != "tiny", "use_cpu": runner.device.type == "cpu",
+            "output_dir": tempfile.mkdtemp(),
+            "per_device_train_batch_size": case.micro,
+            "max_length": None,
+            "gradient_accumulation_steps": case.batch // case.micro,
+            "learning_rate": 1e-5,
+            "max_grad_norm": 1.0,
+            "lr_scheduler_type": "constant",
+            "report_to": "none",
+            "save_strategy": "no",
+            "completion_only_loss": True,
+            "bf16": case.model != "tiny",
+            "use_cpu": runner.device.type == "cpu",
             "gradient_checkpointing": case.recomputes,
-            "optim": "adamw_torch_fused" if case.optimizer == "adamw" else "adafactor", "disable_tqdm": True,
-        }  # fmt: skip
+            "optim": "adamw_torch_fused" if case.optimizer == "adamw" else "adafactor",
+            "disable_tqdm": True,
+        }
         self.make_trainer = lambda steps, callback: SFTTrainer(
-            make_model(case.model), SFTConfig(**arguments, max_steps=steps), train_dataset=Dataset.from_list(rows),
-            processing_class=load_model("tiny")[1], callbacks=[callback],
-        )  # fmt: skip
+            make_model(case.model),
+            SFTConfig(**arguments, max_steps=steps),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=load_model("tiny")[1],
+            callbacks=[callback],
+        )
 
     def train(self, steps: int, turn: Any, seconds: list[float]) -> None:
         """Train `steps` updates, each followed by a turn of ours; the last one's memory is measured besides."""

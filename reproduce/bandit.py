@@ -16,8 +16,12 @@ from topr_exp import Batch, loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-ACTIONS, GROUPS, GROUP_SIZE = 10, 128, 4
-BETA, LEARNING_RATE, UPDATES, SEEDS = 0.5, 4.0, 1000, 5
+ACTIONS = 10
+GROUPS, GROUP_SIZE = 128, 4  # of fixed samples
+BETA = 0.5
+LEARNING_RATE = 4.0
+UPDATES = 1000
+SEEDS = 5
 KL_FLOOR = 1e-12  # float64 can't tell a smaller KL from 0
 RECORDED_POINTS = 100  # of a curve
 
@@ -29,7 +33,13 @@ def compute_convergence(finished: FinishedRuns) -> Extra:
     for name, curves_of_seeds in train_bandits().items():
         curves[name] = [list(map(rounded, curve[::step])) for curve in curves_of_seeds]
         final[name] = [rounded(curve[-1]) for curve in curves_of_seeds]
-    return {"step": step, "curves": curves, "final": final, "beta": BETA, "actions": ACTIONS}
+    return {
+        "step": step,
+        "curves": curves,
+        "final": final,
+        "beta": BETA,
+        "actions": ACTIONS,
+    }
 
 
 def train_bandits(updates: int = UPDATES, seeds: int = SEEDS) -> dict[str, list[list[float]]]:
@@ -55,20 +65,23 @@ def train_bandit(function: Any, seed: int, updates: int) -> list[float]:
 
     generator = torch.Generator().manual_seed(seed)
     reward = torch.rand(ACTIONS, generator=generator, dtype=torch.float64)
-    ref_logp, mu_logp = torch.randn(2, ACTIONS, generator=generator, dtype=torch.float64).log_softmax(1)
+    logits_of_ref_and_mu = torch.randn(2, ACTIONS, generator=generator, dtype=torch.float64)
+    ref_logp, mu_logp = logits_of_ref_and_mu.log_softmax(1)
     optimal_logp = (ref_logp + reward / BETA).log_softmax(0)
     actions = torch.multinomial(mu_logp.exp(), GROUPS * GROUP_SIZE, replacement=True, generator=generator)
     logits = ref_logp.clone().requires_grad_()
     distances = []
     for update in range(updates + 1):
         logp = logits.log_softmax(0)
-        distances.append(max(kl_divergence(logp.detach(), optimal_logp).item(), 0.0))
-        if update < updates:
-            batch = batch_of_actions(actions, logp, mu_logp=mu_logp, ref_logp=ref_logp, reward=reward)
-            if function.signals is not None:
-                batch = dataclasses.replace(batch, signals=function.signals(batch))
-            (gradient,) = torch.autograd.grad(function(batch).loss.mean(), logits)
-            logits = (logits - LEARNING_RATE * gradient).detach().requires_grad_()
+        distance = kl_divergence(logp.detach(), optimal_logp).item()
+        distances.append(max(distance, 0.0))
+        if update == updates:
+            break
+        batch = batch_of_actions(actions, logp, mu_logp=mu_logp, ref_logp=ref_logp, reward=reward)
+        if function.signals is not None:
+            batch = dataclasses.replace(batch, signals=function.signals(batch))
+        (gradient,) = torch.autograd.grad(function(batch).loss.mean(), logits)
+        logits = (logits - LEARNING_RATE * gradient).detach().requires_grad_()
     return distances
 
 

@@ -33,7 +33,8 @@ def finished_records(need: Need) -> dict[str, tuple[Record, Path]]:
 
 def write_figure(need: Need, request: Request) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
-    figure, all_records = need.figure, write_records(need, request)
+    figure = need.figure
+    all_records = write_records(need, request)
     file = request.out / f"{figure.name}.json"
     extra = records.read(file)["extra"]
     finished = list(finished_records(need).values())
@@ -44,7 +45,8 @@ def write_figure(need: Need, request: Request) -> int:
     if all_records:
         records.write(file, all_records, extra)
         with project_style():
-            save_picture(figure.draw(Runs(all_records), extra), request.out / f"{figure.name}.png")
+            drawing = figure.draw(Runs(all_records), extra)
+            save_picture(drawing, request.out / f"{figure.name}.png")
     return len(all_records)
 
 
@@ -53,13 +55,14 @@ def write_records(need: Need, request: Request) -> list[Record]:
 
     Records of runs with settings that the figure no longer has (another learning rate, say) are left out.
     """
-    figure, file = need.figure, request.out / f"{need.figure.name}.json"
+    file = request.out / f"{need.figure.name}.json"
     stored = records.read(file)
     all_records = records.records_by_identity(stored)
     if not all_records.keys() <= need.jobs.keys():
         full_request = dataclasses.replace(request, full=True, overrides=())
-        identities = need.jobs.keys() | plan_figure(figure, full_request).jobs.keys()
-        all_records = {identity: record for identity, record in all_records.items() if identity in identities}
+        full_need = plan_figure(need.figure, full_request)
+        for identity in all_records.keys() - need.jobs.keys() - full_need.jobs.keys():
+            del all_records[identity]
     for identity, (record, _) in finished_records(need).items():
         all_records[identity] = record
     if all_records:
@@ -74,7 +77,8 @@ def check(need: Need, out: Path) -> bool:
     """Print how the finished runs of a figure compare with those that `out` records; True if they are the same."""
     file = out / f"{need.figure.name}.json"
     stored = records.read(file)
-    recorded, finished = records.records_by_identity(stored), finished_records(need)
+    recorded = records.records_by_identity(stored)
+    finished = finished_records(need)
     computed = {}
     for identity, job in need.jobs.items():
         name = job.config.folder.name
@@ -96,18 +100,15 @@ def compare(figure: Figure, stored: Mapping[str, Any], computed: Mapping[str, Re
     follows for each run that differs.
     """
     recorded = records.records_by_identity(dict(stored))
-    differences: dict[str, list[str]] = {}
-    for identity, record in computed.items():
-        if lines := records.differences(recorded[identity], record):
-            differences[identity] = lines
-    equal_count = len(computed) - len(differences)
-    text = f"{figure.name}: the same to the digit in {equal_count} of {plural(len(computed), 'run')}"
-    if not differences:
-        return [text]
     gaps, details = [], []
-    for identity, lines in differences.items():
-        gaps.append(largest_gap(recorded[identity], computed[identity]))
-        details.append(f"  {computed[identity]['run']}: {'; '.join(lines[:MOST_DIFFERENCES])}")
+    for identity, record in computed.items():
+        if differences := records.differences(recorded[identity], record):
+            gaps.append(largest_gap(recorded[identity], record))
+            details.append(f"  {record['run']}: {'; '.join(differences[:MOST_DIFFERENCES])}")
+    equal_count = len(computed) - len(details)
+    text = f"{figure.name}: the same to the digit in {equal_count} of {plural(len(computed), 'run')}"
+    if not details:
+        return [text]
     changed = changed_verdicts(figure, stored["extra"], recorded, {**recorded, **computed})
     text += f"; in the others final shares differ by up to {max(gaps):.2g} points, "
     if changed:
@@ -136,8 +137,10 @@ def changed_verdicts(
 
 
 def claim_words(figure: Figure, extra: dict[str, Any], table: Mapping[str, Record]) -> dict[str, str]:
+    """The word of each claim, by model and text; table: records by identity."""
+    runs = Runs(table.values())
     words: dict[str, str] = {}
-    for model, claims in figure.decide(Runs(table.values()), extra).items():
+    for model, claims in figure.decide(runs, extra).items():
         for claim in claims:
             words[f"{model}, {claim.text}"] = claim.word
     return words

@@ -41,9 +41,13 @@ class Claim:
             word = "undecided"
         elif self.holds:
             word = "shown"
+        elif self.p is None:
+            word = "not shown"
         else:
-            word = "not shown" if self.p is None else "reversed"
-        return f"{word} alone" if self.left_open else word
+            word = "reversed"
+        if self.left_open:
+            word += " alone"
+        return word
 
 
 Rule = Callable[[str, Interval | None, float], Claim]  # of a text, an interval and a limit
@@ -57,8 +61,11 @@ def decide(*decisions: Decision) -> Judge:
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         claims: list[Claim] = []
         for decision in decisions:
-            decided = decision(runs, extra)
-            claims += [decided] if isinstance(decided, Claim) else decided
+            outcome = decision(runs, extra)
+            if isinstance(outcome, Claim):
+                claims.append(outcome)
+            else:
+                claims += outcome
         return claims
 
     return judge
@@ -88,17 +95,26 @@ def above(text: str, interval: Interval | None, limit: float = 0.0) -> Claim:
         return Claim(text, None, NO_RUNS)
     evidence = interval.percent(sign=True)
     if interval.seeds < FEWEST_SEEDS:
-        return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0, interval=interval)
+        evidence += f"; fewer than {FEWEST_SEEDS} seeds"
+        return Claim(text, None, evidence, 1.0, interval=interval)
     if limit == interval.value == interval.error == 0:
         return Claim(text, None, evidence, equal=True, interval=interval)
-    return Claim(text, side_of(interval, limit), evidence, p_value(interval, limit), interval=interval)
+    return Claim(
+        text,
+        holds=side_of(interval, limit),
+        evidence=evidence,
+        p=p_value(interval, limit),
+        interval=interval,
+    )
 
 
 def side_of(interval: Interval, limit: float) -> bool | None:
     """True where an interval lies above a limit, False where it lies below; None where it holds the limit."""
     if interval.low > limit:
         return True
-    return False if interval.high < limit else None
+    if interval.high < limit:
+        return False
+    return None
 
 
 def below(text: str, interval: Interval | None, limit: float = 0.0) -> Claim:
@@ -108,7 +124,10 @@ def below(text: str, interval: Interval | None, limit: float = 0.0) -> Claim:
 
 def contrary(text: str, claim: Claim) -> Claim:
     """The claim of the opposite."""
-    return replace(claim, text=text, holds=None if claim.holds is None else not claim.holds)
+    holds = claim.holds
+    if holds is not None:
+        holds = not holds
+    return replace(claim, text=text, holds=holds)
 
 
 def within(text: str, interval: Interval | None, limit: float) -> Claim:
@@ -121,20 +140,25 @@ def all_within(text: str, intervals: Mapping[str, Interval | None], limit: float
     measured = {label: interval for label, interval in intervals.items() if interval is not None}
     if not measured:
         return Claim(text, None, NO_RUNS)
-    evidence = "; ".join(f"{label}: {interval.percent(sign=True)}" for label, interval in measured.items())
+    differences = [f"{label}: {interval.percent(sign=True)}" for label, interval in measured.items()]
+    evidence = "; ".join(differences)
     if min(interval.seeds for interval in measured.values()) < FEWEST_SEEDS:
         return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0)
-    outside, inside, p_outside, p_inside = False, True, 1.0, 0.0
+    are_all_inside, is_one_outside = True, False
+    p_inside, p_outside = 0.0, 1.0
     for interval in measured.values():
-        p_ends = p_value(interval, -limit), p_value(interval, limit)
-        outside |= interval.low > limit or interval.high < -limit
-        inside &= -limit < interval.low and interval.high < limit
-        p_inside = max(p_inside, *p_ends)  # two one-sided tests
+        are_all_inside &= -limit < interval.low and interval.high < limit
+        is_one_outside |= interval.low > limit or interval.high < -limit
+        p_at_limits = [p_value(interval, -limit), p_value(interval, limit)]
+        p_inside = max(p_inside, *p_at_limits)  # two one-sided tests
         if abs(interval.value) > limit:
-            p_outside = min(p_outside, *p_ends)
-    if outside:
-        return Claim(text, False, evidence, min(1.0, len(measured) * p_outside))
-    return Claim(text, True, evidence, p_inside) if inside else Claim(text, None, evidence, 1.0)
+            p_outside = min(p_outside, *p_at_limits)
+    if is_one_outside:
+        p_of_any = min(1.0, len(measured) * p_outside)  # Bonferroni
+        return Claim(text, False, evidence, p_of_any)
+    if are_all_inside:
+        return Claim(text, True, evidence, p_inside)
+    return Claim(text, None, evidence, 1.0)
 
 
 def p_value(interval: Interval, limit: float = 0.0) -> float:
@@ -142,9 +166,10 @@ def p_value(interval: Interval, limit: float = 0.0) -> float:
     from scipy.special import stdtr
 
     assert not math.isnan(interval.error), "of t intervals"
+    distance = abs(interval.value - limit)
     if interval.error == 0:
-        return float(interval.value == limit)
-    return float(2 * stdtr(interval.freedom, -abs(interval.value - limit) / interval.error))
+        return float(distance == 0)
+    return float(2 * stdtr(interval.freedom, -distance / interval.error))
 
 
 def holm(claims: Sequence[Claim]) -> list[Claim]:
@@ -153,31 +178,47 @@ def holm(claims: Sequence[Claim]) -> list[Claim]:
     With all m p-values in order, the i-th counts while p_i ≤ (1 − LEVEL) / (m − i), i from 0: the error of all
     together is at most 5 %. Claims without a p take no part.
     """
-    p_values = {i: claim.p for i, claim in enumerate(claims) if claim.p is not None}
-    order = sorted(p_values, key=lambda i: p_values[i])
-    open_claims: set[int] = set()
-    for rank, i in enumerate(order):
-        if open_claims or p_values[i] > (1 - LEVEL) / (len(order) - rank):
-            open_claims.add(i)
-    return [replace(claim, left_open=i in open_claims and claim.holds is not None) for i, claim in enumerate(claims)]
+    p_values: dict[int, float] = {}
+    for index, claim in enumerate(claims):
+        if claim.p is not None:
+            p_values[index] = claim.p
+    open_indices: set[int] = set()
+    for rank, index in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        limit = (1 - LEVEL) / (len(p_values) - rank)
+        if open_indices or p_values[index] > limit:
+            open_indices.add(index)
+    corrected = []
+    for index, claim in enumerate(claims):
+        is_open = index in open_indices and claim.holds is not None
+        corrected.append(replace(claim, left_open=is_open))
+    return corrected
 
 
 def verdict(claims: Sequence[Claim]) -> str:
     """shown: all claims are; partly: some are, or alone; else undecided where any is, and reversed where none is."""
     if not claims:
         return "nothing to decide"
+    if all(claim.word == "shown" for claim in claims):
+        return "shown"
     if any(claim.holds for claim in claims):
-        return "shown" if all(claim.word == "shown" for claim in claims) else "partly"
-    return "undecided" if any(claim.holds is None for claim in claims) else "reversed"
+        return "partly"
+    if any(claim.holds is None for claim in claims):
+        return "undecided"
+    return "reversed"
 
 
 # ---- groups that end above others
 
 
 def ends_above(
-    text: str, group: str, reference: str | None = None, *, metric: str = "pass@1", limit: float = 0.0,
+    text: str,
+    group: str,
+    reference: str | None = None,
+    *,
+    metric: str = "pass@1",
+    limit: float = 0.0,
     rule: Rule = above,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """That a group ends above a reference (None: its base) in a metric, by more than a limit; both are choices."""
 
     def judge(runs: Runs, extra: Extra) -> Claim:
@@ -190,9 +231,13 @@ def ends_above(
         claim = rule(text, interval, limit)
         if interval is None or metric == "invalid":
             return claim
-        lead = interval.value - limit if rule is not within else 0.0
+        lead = 0.0
+        if rule is not within:
+            lead = interval.value - limit
         claim = open_if_collapsed(claim, picked, reference_runs, lead=lead)
-        return claim if limit else note_cliff(claim, picked, reference_runs, runs=runs, lead=lead)
+        if limit:
+            return claim
+        return note_cliff(claim, picked, reference_runs, runs=runs, lead=lead)
 
     return judge
 
@@ -218,18 +263,24 @@ def others_end_above(text_of: Callable[[str], str], split: Split, reference: str
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         groups = split(runs)
         reference_runs = groups.pop(reference, Runs([]))
-        return [is_above(text_of(name_of(key)), group, reference_runs, runs=runs) for key, group in groups.items()]
+        claims = []
+        for key, group in groups.items():
+            claims.append(is_above(text_of(name_of(key)), group, reference_runs, runs=runs))
+        return claims
 
     return judge
 
 
 def ends_above_others(text_of: Callable[[str], str], split: Split, best: str) -> Judge:
-    """That one group of a split ends above each other one."""
+    """That one group of a split ends above each other one; text_of: maps the other's name to the sentence."""
 
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         groups = split(runs)
         best_runs = groups.pop(best, Runs([]))
-        return [is_above(text_of(name_of(key)), best_runs, group, runs=runs) for key, group in groups.items()]
+        claims = []
+        for key, group in groups.items():
+            claims.append(is_above(text_of(name_of(key)), best_runs, group, runs=runs))
+        return claims
 
     return judge
 
@@ -239,30 +290,47 @@ def open_if_collapsed(claim: Claim, first: Runs, second: Runs, *, lead: float) -
 
     lead: above 0 where `first` is the one that would be above; 0: neither may have collapsed.
     """
-    counts = [sum(collapsed_seeds(group)) for group in (first, second)]
-    if not any(counts):
+    first_count, second_count = sum(collapsed_seeds(first)), sum(collapsed_seeds(second))
+    if first_count == second_count == 0:
         return claim
-    texts = [f"{count} of {len(group)}" for count, group in zip(counts, (first, second), strict=True) if len(group)]
-    claim = replace(claim, evidence=f"{claim.evidence}; collapsed: {' against '.join(texts)} seeds")
-    above_collapsed = any(counts) if lead == 0 else bool(counts[0 if lead > 0 else 1])
-    return replace(claim, holds=None, p=1.0) if above_collapsed and claim.holds is not None else claim
+    counts = []
+    if len(first):
+        counts.append(f"{first_count} of {len(first)}")
+    if len(second):
+        counts.append(f"{second_count} of {len(second)}")
+    claim = replace(claim, evidence=f"{claim.evidence}; collapsed: {' against '.join(counts)} seeds")
+    if lead == 0:
+        is_open = True
+    elif lead > 0:
+        is_open = first_count > 0
+    else:
+        is_open = second_count > 0
+    if is_open and claim.holds is not None:
+        return replace(claim, holds=None, p=1.0)
+    return claim
 
 
 def note_cliff(claim: Claim, first: Runs, second: Runs, *, runs: Runs, lead: float) -> Claim:
     """Note of a decided claim that the lower group's rate stands beside a cliff; lead: above 0 where `second` is it."""
-    lower = second if lead > 0 else first
+    lower = first
+    if lead > 0:
+        lower = second
     if claim.holds is None or not len(lower) or not best_stands_beside_cliff(lower, runs):
         return claim
     return replace(claim, evidence=f"{claim.evidence}; {BESIDE_CLIFF}", beside_cliff=True)
 
 
 def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval | None:
-    """Estimate a combination of groups' pass@1, [seeds, problems] each, and of the base's, [problems]."""
+    """Estimate a combination of groups' pass@1, [seeds, problems] each, and of the base's, [problems].
+
+    combine: maps the groups' scores, in the order of the choices, and then the base's to one array. None where a
+    group has no runs.
+    """
     groups = [pick(runs, choice) for choice in choices]
     if not all(map(len, groups)):
         return None
     base = groups[0].values(stage="base")[0]
-    return contrast(lambda *values: combine(*values, base), *groups)
+    return contrast(lambda *scores: combine(*scores, base), *groups)
 
 
 # ---- numbers of each seed
@@ -271,39 +339,51 @@ def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval
 def by_seeds(text: str, values: Sequence[float], evidence: str, rule: Rule = above, limit: float = 0.0) -> Claim:
     """Decide by the interval over seeds of one number a seed."""
     claim = rule(text, over_seeds(values), limit)
-    return replace(claim, evidence=evidence if len(values) else NO_RUNS, interval=None)
+    if not len(values):
+        evidence = NO_RUNS
+    return replace(claim, evidence=evidence, interval=None)
 
 
 def number_above(
-    text: str, first: tuple[str, str], second: tuple[str, str], number: Callable[[Record, Extra], float],
-    *, form: str = "{:.2f}", factor: float = 1.0,
-) -> Decision:  # fmt: skip
+    text: str,
+    first: tuple[str, str],
+    second: tuple[str, str],
+    number: Callable[[Record, Extra], float],
+    *,
+    form: str = "{:.2f}",
+    factor: float = 1.0,
+) -> Decision:
     """That a number of each run is above `factor` times that of the other group's run with the same seed.
 
     first, second: a label for the evidence and a choice. form: of each number; text after its first space stands once.
     """
+    first_label, first_choice = first
+    second_label, second_choice = second
     number_form, space, unit = form.partition(" ")
 
+    def listed(numbers: Sequence[float]) -> str:
+        return " ".join(map(number_form.format, numbers)) + space + unit
+
     def judge(runs: Runs, extra: Extra) -> Claim:
-        pairs = paired_records(pick(runs, first[1]), pick(runs, second[1]))
-        first_numbers = [number(record, extra) for record, _ in pairs]
-        second_numbers = [number(record, extra) for _, record in pairs]
-        texts = []
-        for label, numbers in ((first[0], first_numbers), (second[0], second_numbers)):
-            texts.append(f"{label} {' '.join(map(number_form.format, numbers))}{space}{unit}")
-        number_pairs = zip(first_numbers, second_numbers, strict=True)
-        leads = [first_number - factor * second_number for first_number, second_number in number_pairs]
-        return by_seeds(text, leads, "; ".join(texts))
+        first_numbers, second_numbers, leads = [], [], []
+        for record, other_record in paired_records(pick(runs, first_choice), pick(runs, second_choice)):
+            first_number, second_number = number(record, extra), number(other_record, extra)
+            first_numbers.append(first_number)
+            second_numbers.append(second_number)
+            leads.append(first_number - factor * second_number)
+        evidence = f"{first_label} {listed(first_numbers)}; {second_label} {listed(second_numbers)}"
+        return by_seeds(text, leads, evidence)
 
     return judge
 
 
 def paired_records(first: Runs, second: Runs) -> list[tuple[Record, Record]]:
     """The runs of the seeds that both groups have, by seed."""
-    seeds = sorted({*first.seeds} & {*second.seeds})
+    seeds = sorted(set(first.seeds) & set(second.seeds))
     return list(zip(first.with_seeds(seeds), second.with_seeds(seeds), strict=True))
 
 
 def counted(share: Interval) -> str:
     """A share of seeds as it is printed: 2 of 5 seeds, 40.0 [5.3, 85.3] %."""
-    return f"{round(share.value * share.seeds)} of {share.seeds} seeds, {share.percent()} %"
+    count = round(share.value * share.seeds)
+    return f"{count} of {share.seeds} seeds, {share.percent()} %"

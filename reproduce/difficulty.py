@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from topr_exp import baseline_for, read_completions
 
 EFFECTIVE_POSITIVE = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8)  # p̃
+BUCKETS = 10  # of accuracy, a tenth each; the last holds 1, too
 DIGITS = 6  # of what is recorded
 
 
@@ -17,13 +18,14 @@ def difficulty_of_run(run: Path, effective_positive: Sequence[float]) -> dict[st
     """`difficulty_weights` of the completions that a run's first iteration was composed from, for JSON."""
     completions = read_completions(run)
     _, group, samples = np.unique(completions.problem, return_inverse=True, return_counts=True)
-    correct = np.bincount(group, weights=completions.verdict == "correct").astype(int)
-    weights = difficulty_weights(correct, samples, effective_positive)
+    is_correct = completions.verdict == "correct"
+    correct = np.bincount(group, weights=is_correct).astype(int)
+    numbers = difficulty_weights(correct, samples, effective_positive)
     for name in ("share", "per_problem"):
-        rounded_weights = np.round(weights[name], DIGITS).astype(object)
-        rounded_weights[np.isnan(weights[name])] = None  # JSON has no NaN
-        weights[name] = rounded_weights.tolist()
-    return weights
+        rounded = np.round(numbers[name], DIGITS).astype(object)
+        rounded[np.isnan(numbers[name])] = None  # JSON has no NaN
+        numbers[name] = rounded.tolist()
+    return numbers
 
 
 def difficulty_weights(
@@ -44,9 +46,10 @@ def difficulty_weights(
     baseline = [baseline_for(positive_share, p) for p in effective_positive]
     c = np.asarray(baseline)[:, None]
     weight = (1 - c) * correct + (1 + c) * (n - correct)  # [E, P]
-    member = np.eye(10)[np.minimum(correct.astype(np.int64) * 10 // n, 9)]  # [P, 10] accuracy by tenths, 1 in the last
-    total = weight @ member
-    count = member.sum(axis=0)
+    bucket = correct.astype(np.int64) * BUCKETS // n  # [P]
+    is_member = np.eye(BUCKETS)[np.minimum(bucket, BUCKETS - 1)]  # [P, 10]
+    total = weight @ is_member
+    count = is_member.sum(axis=0)
     mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
     return {
         "positive_share": positive_share,

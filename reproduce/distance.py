@@ -28,12 +28,13 @@ def distance(folder: Path) -> float:
     """Estimate KL(π ‖ π_ref) in nats a completion: the mean of Δ to π_ref over completions that π sampled itself."""
     config = read_config(folder)
     policy = load_policy(config, run=folder)
+    reference = load_policy(config, reference=True)
     completions = read_completions(folder, split="test")
     prompts = prompt_ids(config, policy, split="test")
     prompts_of_rows = [prompts[problem] for problem in completions.problem]
-    size = config.optim.score_batch_size
-    log_pi = log_likelihoods(policy, prompts_of_rows, completions.tokens, size)
-    log_ref = log_likelihoods(load_policy(config, reference=True), prompts_of_rows, completions.tokens, size)
+    batch_size = config.optim.score_batch_size
+    log_pi = log_likelihoods(policy, prompts_of_rows, completions.tokens, batch_size)
+    log_ref = log_likelihoods(reference, prompts_of_rows, completions.tokens, batch_size)
     return float(np.mean(log_pi - log_ref))
 
 
@@ -51,5 +52,5 @@ def distances(runs: Runs, extra: Extra) -> list[float]:
 def gain_per_nat(record: Record, extra: Extra) -> float:
     """Points that a run gained in pass@1, divided by its KL to the reference."""
     run = Runs([record])
-    gained = run.values() - run.values(stage="base")
-    return 100 * float(gained.mean()) / extra[key_of(record)]
+    gains = run.values() - run.values(stage="base")  # [1, problems]
+    return 100 * float(gains.mean()) / extra[key_of(record)]

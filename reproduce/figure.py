@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 ALL_SEEDS = "seed=0,1,2,3,4"  # of the full version; three where cost forbids five
 BOTH_BASES = "model=tiny,tiny_noise"
-RATIO_QUANTILES = tuple(f"log_ratio_{quantile}_{sign}" for quantile in ("q05", "q50", "q95") for sign in ("pos", "neg"))
+RATIO_QUANTILES = (
+    "log_ratio_q05_pos",
+    "log_ratio_q05_neg",
+    "log_ratio_q50_pos",
+    "log_ratio_q50_neg",
+    "log_ratio_q95_pos",
+    "log_ratio_q95_neg",
+)
 
 FinishedRuns = Sequence[tuple[Record, Path]]  # with their folders
 
@@ -48,9 +55,10 @@ class Figure:
         claims_of_model = {}
         for model, group in models(runs).items():
             claims_of_model[model] = self.judge(group, extra)
-        corrected = iter(holm(list(itertools.chain.from_iterable(claims_of_model.values()))))
+        all_claims = itertools.chain.from_iterable(claims_of_model.values())
+        corrected = iter(holm(list(all_claims)))
         for model, claims in claims_of_model.items():
-            claims_of_model[model] = list(itertools.islice(corrected, len(claims)))
+            claims_of_model[model] = [next(corrected) for _ in claims]
         return claims_of_model
 
 
@@ -64,10 +72,15 @@ def key_of(record: Record) -> str:
 
 def model_and_seed(record: Record) -> str:
     """The key of extra numbers of a model and seed."""
-    return f"{record['settings']['model.name']} {record['settings']['seed']}"
+    settings = record["settings"]
+    return f"{settings['model.name']} {settings['seed']}"
 
 
 def numbers_of_seeds(runs: Runs, extra: Extra, suffix: str = "") -> list[Any]:
     """The extra numbers of each model and seed of some runs, in order; suffix: of their keys."""
-    keys = dict.fromkeys(model_and_seed(record) + suffix for record in runs)
-    return [extra[key] for key in keys if key in extra]
+    numbers = {}
+    for record in runs:
+        key = model_and_seed(record) + suffix
+        if key in extra:
+            numbers[key] = extra[key]
+    return list(numbers.values())

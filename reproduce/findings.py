@@ -28,21 +28,26 @@ def claims(head: str, rows: Sequence[str] | Mapping[str, str], columns: Mapping[
     rows: labels, and the names by which the claims call them where these differ. columns: title -> "FIGURE MODEL:
     CLAIM", with {} for the name.
     """
-    names = rows if isinstance(rows, Mapping) else {label: label for label in rows}
+    if isinstance(rows, Mapping):
+        name_of_label = rows
+    else:
+        name_of_label = {label: label for label in rows}
     table = []
-    for label, name in names.items():
-        cells = []
+    for label, name in name_of_label.items():
+        cells = [label]
         for words in columns.values():
             where, _, pattern = words.partition(": ")
-            cells.append(claim_cell(find_claim(where, pattern.format(name))))
-        table.append([label, *cells])
+            claim = find_claim(where, pattern.format(name))
+            cells.append(claim_cell(claim))
+        table.append(cells)
     print_table([head, *columns], table)
 
 
 def evidence(where: str, text: str, form: str) -> None:
     """Print the last numbers of a claim's evidence, in a sentence with {} for them."""
     last_part = find_claim(where, text).evidence.rpartition("; ")[2]
-    print(form.format(last_part.rpartition(": ")[2]))
+    numbers = last_part.rpartition(": ")[2]
+    print(form.format(numbers))
 
 
 def chosen_rates(head: str, places: Mapping[str, str]) -> None:
@@ -86,9 +91,9 @@ def decided_claims(name: str) -> dict[str, list[Claim]]:
     """The claims of a figure by model, corrected over all of them."""
     from reproduce.figures import FIGURES
 
-    (figure,) = (figure for figure in FIGURES if figure.name == name)
+    figure_of = {figure.name: figure for figure in FIGURES}
     stored = records.read(TRIED_RATES.with_name(f"{name}.json"))
-    return figure.decide(records.runs_of(stored), stored["extra"])
+    return figure_of[name].decide(records.runs_of(stored), stored["extra"])
 
 
 # ---- as Markdown
@@ -101,8 +106,10 @@ def claim_cell(claim: Claim) -> str:
     if claim.beside_cliff:
         text += CLIFF_MARK
     if claim.left_open:
-        return f"{text} *alone*"
-    return f"{text} *undecided*" if claim.holds is None else text
+        text += " *alone*"
+    elif claim.holds is None:
+        text += " *undecided*"
+    return text
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -117,9 +124,11 @@ def main(words: Sequence[str]) -> int:
     """Write the pages, or with --check compare them; returns an exit status."""
     from cogapp import Cog
 
-    options = ["--check", "--diff"] if "--check" in words else ["-r"]
+    action = ["-r"]
+    if "--check" in words:
+        action = ["--check", "--diff"]
     pages = [str(ROOT / page) for page in PAGES]
-    return int(Cog().main(["cog", "-P", "-n", "utf-8", "-p", PROLOGUE, *options, *pages]))
+    return int(Cog().main(["cog", "-P", "-n", "utf-8", "-p", PROLOGUE, *action, *pages]))
 
 
 if __name__ == "__main__":

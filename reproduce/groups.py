@@ -11,15 +11,41 @@ Choices = Mapping[str, Sequence[str]]  # name -> choices of `pick`
 
 PAPERS = ("topr", "naive", "ppo", "dpo", "sft", "tis", "is")  # algorithms of the paper; they come first
 NAMES = {
-    "topr": "TOPR", "tis": "TIS", "is": "IS", "naive": "naive REINFORCE", "sft": "positives only", "ppo": "PPO",
-    "dpo": "DPO", "agro": "AGRO", "kl_pg": "KL-PG", "rloo": "RLOO", "agro_on_policy": "AGRO on-policy", "grpo": "GRPO",
-    "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "gspo": "GSPO", "cispo": "CISPO", "vespo": "VESPO",
-    "m2po": "M2PO", "sapo": "SAPO", "oapl": "OAPL", "dppo_tv": "DPPO", "gsm8k": "GSM8K-like", "math": "MATH-like",
-    "topr_undivided": "TOPR, without 1/T", "topr_token_ratio": "TOPR, token ratio",
-    "topr_geometric_ratio": "TOPR, geometric ratio", "ppo_eps_low_0_8": "PPO, 0.2 to 5",
-    "gspo_eps_low_0_03": "GSPO, ε = 0.03", "vespo_c1_pos_0_5": "VESPO, a quarter", "positives": "TOPR on positives",
-    "anna_karenina": "Anna Karenina", "weight_neg": "weight of negatives", "grad_norm": "gradient norm",
-}  # fmt: skip
+    "topr": "TOPR",
+    "tis": "TIS",
+    "is": "IS",
+    "naive": "naive REINFORCE",
+    "sft": "positives only",
+    "ppo": "PPO",
+    "dpo": "DPO",
+    "agro": "AGRO",
+    "kl_pg": "KL-PG",
+    "rloo": "RLOO",
+    "agro_on_policy": "AGRO on-policy",
+    "grpo": "GRPO",
+    "opmd": "OPMD",
+    "asymre": "AsymRE",
+    "rec": "REC",
+    "gspo": "GSPO",
+    "cispo": "CISPO",
+    "vespo": "VESPO",
+    "m2po": "M2PO",
+    "sapo": "SAPO",
+    "oapl": "OAPL",
+    "dppo_tv": "DPPO",
+    "gsm8k": "GSM8K-like",
+    "math": "MATH-like",
+    "topr_undivided": "TOPR, without 1/T",
+    "topr_token_ratio": "TOPR, token ratio",
+    "topr_geometric_ratio": "TOPR, geometric ratio",
+    "ppo_eps_low_0_8": "PPO, 0.2 to 5",
+    "gspo_eps_low_0_03": "GSPO, ε = 0.03",
+    "vespo_c1_pos_0_5": "VESPO, a quarter",
+    "positives": "TOPR on positives",
+    "anna_karenina": "Anna Karenina",
+    "weight_neg": "weight of negatives",
+    "grad_norm": "gradient norm",
+}
 EFFECTIVE, RATE, BETA, TURNS = "effective_positive", "optim.lr", "algo.beta", "data.turns"
 
 
@@ -32,13 +58,18 @@ def name_of(key: Any) -> str:
 
 
 def by_setting(
-    key: str, form: str = "{}", *, words: Mapping[Any, str] | None = None, first: Sequence[Any] = (),
+    key: str,
+    form: str = "{}",
+    *,
+    words: Mapping[Any, str] | None = None,
+    first: Sequence[Any] = (),
     only: Sequence[Any] = (),
-) -> Split:  # fmt: skip
+) -> Split:
     """Group by the values of a setting.
 
     form: of a group's name; words: names of single values in its place. first: values that come first; only: no others.
     """
+    names = words or {}
 
     def split(runs: Runs) -> dict[Any, Runs]:
         groups = runs.split(key)
@@ -46,7 +77,7 @@ def by_setting(
         for value in only or dict.fromkeys([*first, *groups]):
             if value in groups:
                 name = form.format(value).replace("%", " %")
-                named[(words or {}).get(value, name)] = groups[value]
+                named[names.get(value, name)] = groups[value]
         return named
 
     return split
@@ -76,9 +107,10 @@ def group_by(runs: Runs, *splits: Split, separator: str = ", ") -> dict[str, Run
     groups = {"": runs}
     for split in splits:
         finer = {}
-        for name, group in groups.items():
+        for outer_name, group in groups.items():
             for key, members in split(group).items():
-                finer[separator.join(filter(None, (name, name_of(key))))] = members
+                names = filter(None, (outer_name, name_of(key)))
+                finer[separator.join(names)] = members
         groups = finer
     return groups
 

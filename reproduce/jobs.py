@@ -42,7 +42,10 @@ def is_study(experiment: str) -> bool:
 
 
 def command_words(experiment: str, figure: Figure, request: Request) -> list[str]:
-    """The command line of an experiment, each key once: the last counts, but an algorithm with settings stays."""
+    """The command line of an experiment, each key once: the last word of a key counts.
+
+    An algorithm that the experiment gives settings stays: `algo=` among the overrides is not for it.
+    """
     name, *settings = experiment.split()
     cluster = [f"cluster.jobs={request.jobs}", "cluster.threads=1"]
     if any(word.startswith("cluster=") for word in request.overrides):
@@ -50,9 +53,12 @@ def command_words(experiment: str, figure: Figure, request: Request) -> list[str
     overrides = list(request.overrides)
     if "algo." in experiment:
         overrides = [word for word in overrides if not word.startswith("algo=")]
-    wider = figure.wider if request.full else ()
+    wider: Sequence[str] = ()
+    if request.full:
+        wider = figure.wider
     words = [f"experiment={name}", *settings, *wider, *cluster, *overrides]
-    return list({word.split("=", 1)[0]: word for word in words}.values())
+    last_word_of_key = {word.split("=", 1)[0]: word for word in words}
+    return list(last_word_of_key.values())
 
 
 def plan_figure(figure: Figure, request: Request) -> Need:
@@ -88,11 +94,13 @@ def missing_runs(needs: Sequence[Need], request: Request) -> list[list[Job]]:
     for need in needs:
         recorded: dict[str, Any] = {}
         if request.recorded:
-            recorded = records.records_by_identity(records.read(request.out / f"{need.figure.name}.json"))
+            stored = records.read(request.out / f"{need.figure.name}.json")
+            recorded = records.records_by_identity(stored)
         for identity, job in need.jobs.items():
             folder = job.config.folder
             if identity not in recorded and not is_finished(folder):
-                jobs_by_sweep.setdefault(folder.parent, {}).setdefault(folder, job)
+                jobs_of_sweep = jobs_by_sweep.setdefault(folder.parent, {})
+                jobs_of_sweep.setdefault(folder, job)
     # All seeds of a figure together would leave the other figures for last if it is stopped.
     return [sorted(jobs.values(), key=lambda job: job.config.seed) for jobs in jobs_by_sweep.values()]
 
@@ -108,16 +116,19 @@ def run_all(request: Request, sweeps: Sequence[Sequence[Job]], record: Callable[
     """
     first = request.figures[0]
     words = [*SEARCH, *command_words(first.experiments[0], first, request)]
-    worst = 0
+    worst_code = 0
     for jobs in sweeps:
-        chunk = RUNS_BETWEEN_RECORDS * request.jobs if request.recorded else len(jobs)
-        for start in range(0, len(jobs), chunk):
-            worst = max(worst, run_sweep(jobs[start : start + chunk], words))
-            if worst > 2:
-                return worst
+        chunk_size = len(jobs)
+        if request.recorded:
+            chunk_size = RUNS_BETWEEN_RECORDS * request.jobs
+        for start in range(0, len(jobs), chunk_size):
+            chunk = jobs[start : start + chunk_size]
+            worst_code = max(worst_code, run_sweep(chunk, words))
+            if worst_code > 2:  # stopped by a signal
+                return worst_code
             if request.recorded:
                 record()
-    return worst
+    return worst_code
 
 
 def print_warning(text: str) -> None:

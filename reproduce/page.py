@@ -1,5 +1,6 @@
 """docs/results/README.md: a section for each figure, written from the recorded numbers alone."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,22 +32,38 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
             if environment not in environments:
                 environments.append(environment)
         claims_of_model = figure.decide(runs, stored["extra"])
-        for claims in claims_of_model.values():
-            word_counts.update(claim.word for claim in claims)
+        for claim in itertools.chain.from_iterable(claims_of_model.values()):
+            word_counts[claim.word] += 1
         verdict_rows.append(verdict_row(figure, claims_of_model))
         sections.append(section(figure, runs, claims_of_model, stored["extra"]))
     head = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
-    counts = ", ".join(f"{word_counts[word]} {word}" for word in WORDS)
-    summary = ["| | verdict |", "|---|---|", *verdict_rows, "", f"{word_counts.total()} claims: {counts}.", ""]
-    origins = ["<details>", "<summary>Computed by</summary>", "", *list_origins(environments), "", "</details>"]
+    counts = [f"{word_counts[word]} {word}" for word in WORDS]
+    summary = f"{word_counts.total()} claims: {', '.join(counts)}."
+    lines = [
+        head,
+        "| | verdict |",
+        "|---|---|",
+        *verdict_rows,
+        "",
+        summary,
+        "",
+        *sections,
+        "<details>",
+        "<summary>Computed by</summary>",
+        "",
+        *list_origins(environments),
+        "",
+        "</details>",
+    ]
     path = out / "README.md"
-    write_file(path, "\n".join([head, *summary, *sections, *origins]).rstrip("\n") + "\n")
+    write_file(path, "\n".join(lines).rstrip("\n") + "\n")
     return path
 
 
 def verdict_row(figure: Figure, claims_of_model: Mapping[str, list[Claim]]) -> str:
     verdicts = [f"{model}: {verdict(claims)}" for model, claims in claims_of_model.items()]
-    return f"| [{figure.title}](#{anchor(figure.title)}) | {', '.join(verdicts) or 'not computed yet'} |"
+    text = ", ".join(verdicts) or "not computed yet"
+    return f"| [{figure.title}](#{anchor(figure.title)}) | {text} |"
 
 
 def anchor(title: str) -> str:
@@ -69,20 +86,26 @@ def list_origins(environments: Sequence[dict[str, Any]]) -> list[str]:
 
 def machine_facts(environment: Mapping[str, Any]) -> str:
     """The machine, its GPUs and the versions of an environment."""
-    facts = {key: environment.get(key) for key in MACHINE}
-    texts = [f"{key} {fact}" for key, fact in facts.items() if fact]
+    facts = []
+    for key in MACHINE:
+        if environment.get(key):
+            facts.append(f"{key} {environment[key]}")
     for gpu in environment.get("gpus") or []:
-        texts.append(f"GPU {gpu}")
-    texts += map(" ".join, (environment.get("versions") or {}).items())
-    return ", ".join(texts)
+        facts.append(f"GPU {gpu}")
+    for package, version in (environment.get("versions") or {}).items():
+        facts.append(f"{package} {version}")
+    return ", ".join(facts)
 
 
 def section(figure: Figure, runs: Runs, claims_of_model: Mapping[str, list[Claim]], extra: Extra) -> str:
     """One figure: claim, picture, verdict with its reasons, numbers, command."""
+    command = f"`python -m reproduce {figure.name}`"
+    if figure.only_full:
+        command = f"`python -m reproduce {figure.name} --full`"
     lines = [f"## {figure.title}", "", figure.claim, ""]
-    command = f"`python -m reproduce {figure.name}{' --full' if figure.only_full else ''}`"
     if not len(runs):
-        return "\n".join([*lines, f"Not computed yet: {command}", ""])
+        lines += [f"Not computed yet: {command}", ""]
+        return "\n".join(lines)
     lines += [f"![{figure.title}]({figure.name}.png)", ""]
     if figure.note:
         lines += [figure.note, ""]
@@ -95,12 +118,27 @@ def section(figure: Figure, runs: Runs, claims_of_model: Mapping[str, list[Claim
     for model, members in models(runs).items():
         if figure.table is not None:
             lines += [*figure.table(members, extra), ""]
-        seeds = " ".join(map(str, sorted(set(members.seeds))))
-        summary = f"{model}: the numbers ({plural(len(members), 'run')}, seeds {seeds})"
-        lines += ["<details>", f"<summary>{summary}</summary>", "", *number_table(figure, members), ""]
-        lines += [*best_groups(figure, members), "", "</details>", ""]
-    sweeps = ", ".join(f"`{sweep_command(experiment)}`" for experiment in figure.experiments)
-    return "\n".join([*lines, f"{command}; the same runs as a sweep: {sweeps}", ""])
+        lines += model_numbers(figure, model, members)
+    sweeps = [f"`{sweep_command(experiment)}`" for experiment in figure.experiments]
+    lines += [f"{command}; the same runs as a sweep: {', '.join(sweeps)}", ""]
+    return "\n".join(lines)
+
+
+def model_numbers(figure: Figure, model: str, runs: Runs) -> list[str]:
+    """A model's numbers, to be unfolded."""
+    seeds = " ".join(map(str, sorted(set(runs.seeds))))
+    summary = f"{model}: the numbers ({plural(len(runs), 'run')}, seeds {seeds})"
+    return [
+        "<details>",
+        f"<summary>{summary}</summary>",
+        "",
+        *number_table(figure, runs),
+        "",
+        *best_groups(figure, runs),
+        "",
+        "</details>",
+        "",
+    ]
 
 
 def missing_note(count: int, extra: Extra) -> list[str]:
@@ -126,7 +164,8 @@ def sweep_command(experiment: str) -> str:
 
 def by_test(runs: Runs) -> dict[str, Runs]:
     """The runs by what the base was tested on, where that differs."""
-    return group_by(runs, *(split for split in TESTS if len(split(runs)) > 1))
+    splits = [split for split in TESTS if len(split(runs)) > 1]
+    return group_by(runs, *splits)
 
 
 def table_groups(figure: Figure, runs: Runs) -> dict[str, Runs]:
@@ -138,31 +177,37 @@ def best_groups(figure: Figure, runs: Runs) -> list[str]:
     """Say of the table's groups on each test which has the highest mean, and what is sure of it."""
     lines = []
     for members in by_test(runs).values():
-        groups, means, collapsed = {}, {}, {}
-        for key, group in table_groups(figure, members).items():
-            name = name_of(key)
-            groups[name], means[name], collapsed[name] = group, group.mean(), collapsed_seeds(group)
-        if len(groups) > 1:
-            best, *tied = leaders(means)
-            sure = against_best(groups, best, collapsed, tied=tied)
-            lines.append(f"- {highest_mean([best, *tied], len(groups))}. {sure}".rstrip())
+        groups = {name_of(key): group for key, group in table_groups(figure, members).items()}
+        if len(groups) < 2:
+            continue
+        means = {name: group.mean() for name, group in groups.items()}
+        collapsed = {name: collapsed_seeds(group) for name, group in groups.items()}
+        best, *tied = leaders(means)
+        sure = against_best(groups, best, collapsed, tied=tied)
+        lines.append(f"- {highest_mean([best, *tied], len(groups))}. {sure}".rstrip())
     return lines
 
 
 def number_table(figure: Figure, runs: Runs) -> list[str]:
     """A table: the base, then a row a group; means with their intervals, then the pass@1 of every seed."""
-    titles = [f"maj@{runs[0]['final']['k']}" if name == "maj" else name for name in figure.columns]
-    lines = [f"| | {' | '.join(titles)} | pass@1 of each seed |", "|---|" + "---|" * (len(titles) + 1)]
+    titles = ["", *figure.columns, "pass@1 of each seed"]
+    if "maj" in titles:
+        titles[titles.index("maj")] = f"maj@{runs[0]['final']['k']}"
+    lines = [f"|{' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for name, members in by_test(runs).items():
         title = f"base, {name}" if name else "base"
-        lines.append(f"| {title} | {share_cells(Runs(members[:1]), figure.columns, 'base')} |  |")
+        base = Runs(members[:1])
+        lines.append(f"| {title} | {share_cells(base, figure.columns, 'base')} |  |")
     for name, group in table_groups(figure, runs).items():
-        lines.append(f"| {name_of(name)} | {share_cells(group, figure.columns, 'final')} | {seed_scores(group)} |")
+        cells = share_cells(group, figure.columns, "final")
+        lines.append(f"| {name_of(name)} | {cells} | {seed_scores(group)} |")
     return lines
 
 
 def share_cells(group: Runs, columns: Sequence[str], stage: str) -> str:
-    return " | ".join([group.interval(column, stage).percent() for column in columns])
+    """The cells of a row: the means of some shares with their intervals."""
+    intervals = [group.interval(column, stage) for column in columns]
+    return " | ".join(interval.percent() for interval in intervals)
 
 
 def seed_scores(group: Runs) -> str:

@@ -61,14 +61,19 @@ class Trial(NamedTuple):
 def missing_trials(tried: Tried, first: float = FIRST, reach: int = 1) -> list[Trial]:
     """The runs that a choice lacks; none where it is made. first: the rate to begin with, and `reach` on each side."""
     on_grid = {rate: tried[rate] for rate in GRID if rate in tried}
-    start = GRID[min(max(GRID.index(first), reach), len(GRID) - 1 - reach)]
-    leader = leading_rate(on_grid) if on_grid else start
+    start_index = min(max(GRID.index(first), reach), len(GRID) - 1 - reach)
+    start = GRID[start_index]
+    leader = start
+    if on_grid:
+        leader = leading_rate(on_grid)
+    # With the first seed: the rates to begin with, and the neighbours of the one that leads.
     untried = {*neighbourhood(start, reach), *neighbourhood(leader)} - tried.keys()
     if not untried:
         second_trials = missing_second_trials(on_grid)
         if second_trials:
             return second_trials
-        untried = {*neighbourhood(best_rate(on_grid))} - tried.keys()
+        # With both seeds another rate may lead.
+        untried = set(neighbourhood(best_rate(on_grid))) - tried.keys()
     if not untried:
         untried = half_steps(on_grid, best_rate(on_grid)) - tried.keys()
         if not untried:
@@ -78,10 +83,10 @@ def missing_trials(tried: Tried, first: float = FIRST, reach: int = 1) -> list[T
 
 def missing_second_trials(tried: Tried) -> list[Trial]:
     """Trials with the second seed of the rates that are not plainly worse with the first."""
-    enough = tried[leading_rate(tried)][0] - PLAINLY
+    best_score = tried[leading_rate(tried)][0]
     trials = []
     for rate, scores in sorted(tried.items()):
-        if len(scores) < len(SEEDS) and scores[0] > enough:
+        if len(scores) < len(SEEDS) and scores[0] > best_score - PLAINLY:
             trials.append(Trial(rate, SEEDS[1]))
     return trials
 
@@ -114,13 +119,15 @@ class Cell:
         from reproduce.jobs import SEARCH
         from topr_exp import plan_runs
 
-        (job,) = plan_runs([*SEARCH, *self.overrides, f"{RATE}={trial.rate:g}", f"seed={trial.seed}"])
+        words = [*SEARCH, *self.overrides, f"{RATE}={trial.rate:g}", f"seed={trial.seed}"]
+        (job,) = plan_runs(words)
         return job
 
     def identity(self, trial: Trial) -> str:
         """A run's identity, without composing its settings."""
-        seeds = {"seed": trial.seed, "sampler.seed": trial.seed}
-        return records.identity_text({**self.settings, RATE: trial.rate, **seeds})
+        settings = {**self.settings, RATE: trial.rate}
+        settings |= {"seed": trial.seed, "sampler.seed": trial.seed}
+        return records.identity_text(settings)
 
     def tried(self, results: Mapping[str, Record]) -> Tried:
         """pass@1 of the runs that there are results of; results: by identity."""
@@ -134,7 +141,8 @@ class Cell:
 
 
 def percent(record: Record) -> float:
-    return round(100 * float(record["final"]["pass@1"]), 2)
+    pass_at_1 = float(record["final"]["pass@1"])
+    return round(100 * pass_at_1, 2)
 
 
 def cells_of(figure: Figure, request: Request) -> list[Cell]:
@@ -147,10 +155,13 @@ def cells_of(figure: Figure, request: Request) -> list[Cell]:
         for job in plan_runs([*SEARCH, *command_words(experiment, figure, request)]):
             assert job.composed is not None
             entry = job.composed.learning_rates
-            place, loss = str(entry.place), str(entry.loss)
-            overrides = [word for word in job.overrides if not word.startswith((f"{RATE}=", "seed="))]
-            settings = records.identifying_settings(job.config)
-            cells.setdefault((place, loss), Cell(place, loss, overrides, settings))
+            cell = Cell(
+                place=str(entry.place),
+                loss=str(entry.loss),
+                overrides=[word for word in job.overrides if not word.startswith((f"{RATE}=", "seed="))],
+                settings=records.identifying_settings(job.config),
+            )
+            cells.setdefault((cell.place, cell.loss), cell)
     return list(cells.values())
 
 
@@ -160,10 +171,16 @@ def cells_of(figure: Figure, request: Request) -> list[Cell]:
 def main(words: list[str] | None = None) -> int:
     """Run the command; exit status 2 for a mistake in the settings."""
     parser = command_parser("reproduce.rates", __doc__)
-    parser.add_argument("figures", nargs="+", metavar="FIGURE | KEY=VALUE", help="whose rates; settings of every run")
+    parser.add_argument(
+        "figures",
+        nargs="+",
+        metavar="FIGURE | KEY=VALUE",
+        help="whose rates; settings of every run",
+    )
     parser.add_argument("--full", action="store_true", help="both bases, where a figure has them")
     parser.add_argument("--list", action="store_true", help="say what each cell lacks, and start nothing")
-    return exit_status(partial(choose_rates, parser.parse_args(words)), resumes=True)
+    options = parser.parse_args(words)
+    return exit_status(partial(choose_rates, options), resumes=True)
 
 
 def choose_rates(options: argparse.Namespace) -> int:
@@ -174,17 +191,23 @@ def choose_rates(options: argparse.Namespace) -> int:
     request = read_request(options)
     if not options.list:
         refuse_changed_code(request.out)
-    cells = [cell for figure in request.figures for cell in cells_of(figure, request)]
+    cells: list[Cell] = []
+    for figure in request.figures:
+        cells += cells_of(figure, request)
     results = Results(options.out / "rates.json")
     chosen_rates = records.read_rates()
     first_rates = {cell: nearest(chosen_rates.get(cell.place, {}).get(cell.loss)) for cell in cells}
     code = 0
     while True:
-        tried = {cell: cell.tried(results.by_identity) for cell in cells}
-        missing = {cell: missing_trials(tried[cell], first_rates[cell]) for cell in cells}
-        write_rates({cell: tried[cell] for cell, trials in missing.items() if not trials})
+        tried: dict[Cell, Tried] = {}
+        missing: dict[Cell, list[Trial]] = {}
+        trials_to_run: list[tuple[Cell, Trial]] = []
+        for cell in cells:
+            tried[cell] = cell.tried(results.by_identity)
+            missing[cell] = missing_trials(tried[cell], first_rates[cell])
+            trials_to_run += [(cell, trial) for trial in missing[cell]]
+        write_rates({cell: tried[cell] for cell in cells if not missing[cell]})
         results.write()
-        trials_to_run = [(cell, trial) for cell, trials in missing.items() for trial in trials]
         if options.list or not trials_to_run or code > 2:
             print_cells(tried, missing)
             return code
@@ -206,7 +229,14 @@ def read_request(options: argparse.Namespace) -> Request:
     refuse_other_clusters(overrides)
     figures = choose_figures(FIGURES, options)
     one_run = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
-    return Request(figures, options.full, [*overrides, *one_run], options.jobs, True, options.out)
+    return Request(
+        figures=figures,
+        full=options.full,
+        overrides=[*overrides, *one_run],
+        jobs=options.jobs,
+        recorded=True,
+        out=options.out,
+    )
 
 
 def refuse_other_clusters(overrides: Sequence[str]) -> None:
@@ -235,8 +265,7 @@ class Results:
         if is_finished(folder):
             self.recorded[identity] = read_result(folder)
             return
-        error_file = folder / "error.txt"
-        error = error_file.read_text(errors="replace").partition("\n")[0] if error_file.is_file() else ""
+        error = error_of(folder)
         if "not finite" in error:
             self.failed[identity] = {"final": {"pass@1": FAILED}}
         elif not stopped:
@@ -247,18 +276,30 @@ class Results:
             records.write(self.file, self.recorded.values(), {})
 
 
+def error_of(folder: Path) -> str:
+    """The line with which a run failed; empty where there is none."""
+    error_file = folder / "error.txt"
+    if not error_file.is_file():
+        return ""
+    return error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+
+
 def read_result(folder: Path) -> Record:
     """The part of a run's record that a choice reads, and where that comes from."""
     record = records.extract(folder, ())
     result = {name: record[name] for name in ("run", "settings", "environment")}
-    return result | {"final": {"pass@1": record["final"]["pass@1"]}}
+    result["final"] = {"pass@1": record["final"]["pass@1"]}
+    return result
 
 
 def print_cells(tried: Mapping[Cell, Tried], missing: Mapping[Cell, Sequence[Trial]]) -> None:
+    """Say of each cell which runs it lacks, as RATE/SEED; or its rate, where it is complete."""
     for cell, trials in missing.items():
-        state = f"{best_rate(tried[cell]):g}" if not trials else ""
         if trials:
-            state = "lacks " + " ".join(f"{trial.rate:g}/{trial.seed}" for trial in trials)
+            lacking = [f"{trial.rate:g}/{trial.seed}" for trial in trials]
+            state = f"lacks {' '.join(lacking)}"
+        else:
+            state = f"{best_rate(tried[cell]):g}"
         print(f"{cell.place:30} {cell.loss:20} {state}", flush=True)
 
 
@@ -270,9 +311,13 @@ def write_rates(tried_of_cell: Mapping[Cell, Tried]) -> None:
     for cell, tried in tried_of_cell.items():
         rates.setdefault(cell.place, {})[cell.loss] = best_rate(tried)
         tried_rates.setdefault(cell.place, {})[cell.loss] = tried
-    files = (records.LEARNING_RATES, HEAD, rates), (records.TRIED_RATES, HEAD_OF_TRIED, tried_rates)
-    for path, head, values in files:
-        write_file(path, head + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110))
+    write_yaml(records.LEARNING_RATES, HEAD, rates)
+    write_yaml(records.TRIED_RATES, HEAD_OF_TRIED, tried_rates)
+
+
+def write_yaml(path: Path, head: str, values: Mapping[str, Any]) -> None:
+    text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110)
+    write_file(path, head + text)
 
 
 if __name__ == "__main__":

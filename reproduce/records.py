@@ -21,21 +21,70 @@ from topr_exp.report import Run, problem_results, read_run
 
 # Settings that some experiment varies or that its size depends on; those that are null are left out of a record.
 KEYS = (
-    "algo.name", "algo.beta", "algo.ratio", "data.name", "data.train_problems", "data.test_problems", "data.n",
-    "data.eval_n", "data.test_split", "model.name", "seed", "sampler.seed", "sampler.top_k", "mu", "compose.name",
-    "compose.positive_share", "compose.n_examples", "effective_positive", "baseline", "optim.lr", "optim.grad_clip",
-    "optim.batch_size", "iterations", "schedule.prompts", "schedule.updates", "schedule.rounds", "schedule.replay",
-    "evaluation.every", "evaluation.problems",
-)  # fmt: skip
+    "algo.name",
+    "algo.beta",
+    "algo.ratio",
+    "data.name",
+    "data.train_problems",
+    "data.test_problems",
+    "data.n",
+    "data.eval_n",
+    "data.test_split",
+    "model.name",
+    "seed",
+    "sampler.seed",
+    "sampler.top_k",
+    "mu",
+    "compose.name",
+    "compose.positive_share",
+    "compose.n_examples",
+    "effective_positive",
+    "baseline",
+    "optim.lr",
+    "optim.grad_clip",
+    "optim.batch_size",
+    "iterations",
+    "schedule.prompts",
+    "schedule.updates",
+    "schedule.rounds",
+    "schedule.replay",
+    "evaluation.every",
+    "evaluation.problems",
+)
 # Settings of losses and of tasks: left out where they are the usual values, since most runs vary none of them.
 KEYS_OF_LOSSES = (
-    "algo.advantage", "algo.length_normalize", "algo.eps_low", "algo.eps_high", "algo.cap", "algo.tau", "algo.tau_pos",
-    "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
-    "optim.reduction", "optim.whole_groups", "data.turns", "data.choices", "algo.correction", "algo.denominator",
-    "algo.mask", "algo.rule", "algo.renormalize", "schedule.lag", "schedule.concurrency", "schedule.tokens_per_update",
-    "schedule.max_lag", "schedule.when_stale", "sampler.mismatch.weights", "sampler.mismatch.logits_noise",
-    "sampler.top_logprobs", "algo.center_scores",
-)  # fmt: skip
+    "algo.advantage",
+    "algo.length_normalize",
+    "algo.eps_low",
+    "algo.eps_high",
+    "algo.cap",
+    "algo.tau",
+    "algo.tau_pos",
+    "algo.tau_neg",
+    "algo.c1_pos",
+    "algo.c2_pos",
+    "algo.c1_neg",
+    "algo.c2_neg",
+    "algo.off_policy_mask",
+    "optim.reduction",
+    "optim.whole_groups",
+    "data.turns",
+    "data.choices",
+    "algo.correction",
+    "algo.denominator",
+    "algo.mask",
+    "algo.rule",
+    "algo.renormalize",
+    "schedule.lag",
+    "schedule.concurrency",
+    "schedule.tokens_per_update",
+    "schedule.max_lag",
+    "schedule.when_stale",
+    "sampler.mismatch.weights",
+    "sampler.mismatch.logits_noise",
+    "sampler.top_logprobs",
+    "algo.center_scores",
+)
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
 LEARNING_RATES = CONF / "learning_rates.yaml"
@@ -72,7 +121,10 @@ def identifying_settings(settings: Config | Mapping[str, Any]) -> dict[str, Any]
     """The values of KEYS by dotted key, null ones left out, and those of KEYS_OF_LOSSES that are not the usual ones."""
     values = settings_by_key(settings)
     usual = usual_values(str(values["algo.name"]))
-    identifying = {key: values[key] for key in KEYS if values.get(key) is not None}
+    identifying = {}
+    for key in KEYS:
+        if values.get(key) is not None:
+            identifying[key] = values[key]
     for key in KEYS_OF_LOSSES:
         if key in values and values[key] != usual.get(key):
             identifying[key] = values[key]
@@ -99,7 +151,8 @@ def usual_values(algo: str) -> dict[str, Any]:
 
 def read_rates(path: Path | None = None) -> dict[str, Any]:
     """Read conf/learning_rates.yaml, or another file by place and loss."""
-    rates: dict[str, Any] = yaml.safe_load((path or LEARNING_RATES).read_text(encoding="utf-8"))
+    text = (path or LEARNING_RATES).read_text(encoding="utf-8")
+    rates: dict[str, Any] = yaml.safe_load(text)
     return rates
 
 
@@ -157,13 +210,14 @@ def binned_metrics(run: Run, names: Collection[str]) -> dict[str, list[float | N
     if "nats" in names:
         updates = [with_nats(update, run.config["optim"]["batch_size"]) for update in updates]
     recorded_names = set[str]().union(*updates)
-    names = [name for name in names if name in recorded_names]
-    columns: dict[str, list[float | None]] = {name: [] for name in ("step", *names)}
+    columns: dict[str, list[float | None]] = {"step": []}
     for members in np.array_split(np.array(updates, dtype=object), BINS):
-        if len(members):
-            columns["step"].append(members[-1]["optimizer_step"])
-            for name in names:
-                columns[name].append(mean_of_finite(members, name))
+        if not len(members):
+            continue
+        columns["step"].append(members[-1]["optimizer_step"])
+        for name in names:
+            if name in recorded_names:
+                columns.setdefault(name, []).append(mean_of_finite(members, name))
     return columns
 
 
@@ -228,7 +282,9 @@ def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:
             stored_record["iterations"] = list(map(packed, record["iterations"][1:]))
         lines.append(json.dumps(stored_record))
     text = f'{{"environments": {json.dumps(environments, indent=1)},\n"extra": {json.dumps(extra)},\n'
-    text += '"bases": [\n' + ",\n".join(map(json.dumps, bases)) + '\n],\n"runs": [\n' + ",\n".join(lines) + "\n]}\n"
+    base_lines = ",\n".join(map(json.dumps, bases))
+    run_lines = ",\n".join(lines)
+    text += f'"bases": [\n{base_lines}\n],\n"runs": [\n{run_lines}\n]}}\n'
     write_file(path, text)
 
 
@@ -251,7 +307,8 @@ def convert_counts(value: Any, convert: Callable[[str], str]) -> Any:
     """An evaluation with its counts of each problem converted; anything else as it is."""
     if not isinstance(value, dict) or "of_problems" not in value:
         return value
-    return value | {"of_problems": {name: convert(counts) for name, counts in value["of_problems"].items()}}
+    converted = {name: convert(counts) for name, counts in value["of_problems"].items()}
+    return value | {"of_problems": converted}
 
 
 def pack_counts(counts: str) -> str:
@@ -270,7 +327,8 @@ def unpack_counts(text: str) -> str:
     if not separator:
         return text
     distinct = head.split()
-    return " ".join(distinct[POSITION_DIGITS.index(position)] for position in positions)
+    numbers = [distinct[POSITION_DIGITS.index(position)] for position in positions]
+    return " ".join(numbers)
 
 
 def differences(recorded: Record, computed: Record) -> list[str]:
@@ -278,7 +336,9 @@ def differences(recorded: Record, computed: Record) -> list[str]:
     recorded_values, computed_values = settings_by_key(recorded), settings_by_key(computed)
     lines = []
     for key in sorted(recorded_values.keys() | computed_values.keys()):
-        recorded_value, computed_value = recorded_values.get(key), computed_values.get(key)
-        if recorded_value != computed_value and key.partition(".")[0] not in UNCOMPARED:
+        part = key.partition(".")[0]
+        recorded_value = recorded_values.get(key)
+        computed_value = computed_values.get(key)
+        if recorded_value != computed_value and part not in UNCOMPARED:
             lines.append(f"{key}: {json.dumps(recorded_value):.60} recorded, {json.dumps(computed_value):.60} now")
     return lines

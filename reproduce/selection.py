@@ -20,8 +20,7 @@ class Runs(Repetitions):
         """The runs with these settings; None: the record has no such key."""
         matching = []
         for record in self:
-            values = {key: record["settings"].get(key) for key in settings}
-            if values == settings:
+            if all(record["settings"].get(key) == value for key, value in settings.items()):
                 matching.append(record)
         return Runs(matching)
 
@@ -32,10 +31,8 @@ class Runs(Repetitions):
             value = record["settings"].get(key)
             if value is not None:
                 records_by_value.setdefault(value, []).append(record)
-        groups = {}
-        for value in sorted(records_by_value, key=lambda value: (isinstance(value, str), value)):
-            groups[value] = Runs(records_by_value[value])
-        return groups
+        values = sorted(records_by_value, key=lambda value: (isinstance(value, str), value))
+        return {value: Runs(records_by_value[value]) for value in values}
 
     def seed_means(self, name: str = "pass@1", stage: str = "final") -> list[float]:
         """The mean of a share over problems, one number a seed."""
@@ -57,16 +54,21 @@ def pick(runs: Runs, choice: str) -> Runs:
     VALUE with commas: the runs of each, none where one of them has none. "best KEY CHOICE", "largest KEY CHOICE",
     "smallest KEY CHOICE": of these runs the ones with one value of a setting: with the highest mean pass@1, or an end.
     """
-    first, *words = choice.split()
-    if first in ("best", "largest", "smallest"):
-        return pick_value(pick(runs, " ".join(words[1:]) or "all"), words[0], first)
+    words = choice.split()
+    if words[0] in ("best", "largest", "smallest"):
+        which, key, *inner_words = words
+        inner_choice = " ".join(inner_words) or "all"
+        return pick_value(pick(runs, inner_choice), key, which)
     if choice == "all":
         return runs
-    for word in (first, *words):
+    for word in words:
         key, _, values = word.rpartition("=")
-        groups = [runs.where({key or "algo.name": yaml.safe_load(value)}) for value in values.split(",")]
-        if not all(map(len, groups)):
-            return Runs([])
+        groups = []
+        for value in values.split(","):
+            group = runs.where({key or "algo.name": yaml.safe_load(value)})
+            if not len(group):
+                return Runs([])
+            groups.append(group)
         runs = join(groups)
     return runs
 

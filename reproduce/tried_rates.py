@@ -28,8 +28,11 @@ def neighbourhood(rate: float, reach: int = 1) -> tuple[float, ...]:
 
 def best_rate(tried: Tried) -> float:
     """The rate with the highest mean over both seeds; of several, the lowest."""
-    means = {rate: float(np.mean(scores)) for rate, scores in tried.items() if len(scores) == len(SEEDS)}
-    return min(means, key=lambda rate: (-means[rate], rate))
+    means = {}
+    for rate, scores in sorted(tried.items()):
+        if len(scores) == len(SEEDS):
+            means[rate] = float(np.mean(scores))
+    return max(means, key=means.__getitem__)
 
 
 def cliffs_beside(tried: Mapping[float, Sequence[float]], rate: float) -> list[float]:
@@ -39,7 +42,8 @@ def cliffs_beside(tried: Mapping[float, Sequence[float]], rate: float) -> list[f
     cliffs = []
     for neighbour in tried_rates[max(index - 1, 0) : index + 2]:
         scores = tried[neighbour]
-        if np.mean(tried[rate][: len(scores)]) - np.mean(scores) > CLIFF:
+        rate_scores = tried[rate][: len(scores)]
+        if np.mean(rate_scores) - np.mean(scores) > CLIFF:
             cliffs.append(neighbour)
     return cliffs
 
@@ -50,7 +54,9 @@ def half_steps(tried: Mapping[float, Sequence[float]], rate: float) -> set[float
     halves = set()
     for cliff in cliffs_beside(on_grid, rate):
         low, high = sorted((rate, cliff))
-        halves |= {half for half in HALF_STEPS if low < half < high}
+        for half in HALF_STEPS:
+            if low < half < high:
+                halves.add(half)
     return halves
 
 
@@ -64,15 +70,15 @@ def best_stands_beside_cliff(group: Runs, runs: Runs) -> bool:
     cell = cell_of(settings)
     tried = {}
     for other_rate, members in runs.split(RATE).items():
-        siblings = Runs([record for record in members if cell_of(record["settings"]) == cell])
+        siblings = Runs(record for record in members if cell_of(record["settings"]) == cell)
         if len(siblings):
             tried[other_rate] = [100 * mean for mean in siblings.seed_means()]
     if len(tried) < 2:
         tried = tried_by_cell().get(cell, {})
     if rate not in tried:
         return False
-    best_mean = max(float(np.mean(scores)) for scores in tried.values())
-    return float(np.mean(tried[rate])) == best_mean and bool(cliffs_beside(tried, rate))
+    means = {candidate: float(np.mean(scores)) for candidate, scores in tried.items()}
+    return means[rate] == max(means.values()) and bool(cliffs_beside(tried, rate))
 
 
 def cell_of(settings: Mapping[str, Any]) -> str:
@@ -87,9 +93,12 @@ def cell_of(settings: Mapping[str, Any]) -> str:
 @functools.cache
 def tried_by_cell() -> dict[str, Tried]:
     """What the recorded rates were chosen from, by cell; a rate's scores by seed."""
+    stored = records.read(records.TRIED_RATES.with_suffix(".json"))
+    trials = records.records_by_identity(stored).values()
     tried: dict[str, Tried] = {}
-    trials = records.records_by_identity(records.read(records.TRIED_RATES.with_suffix(".json"))).values()
     for trial in sorted(trials, key=lambda record: int(record["settings"]["seed"])):
-        scores = tried.setdefault(cell_of(trial["settings"]), {})
-        scores.setdefault(trial["settings"][RATE], []).append(100 * float(trial["final"]["pass@1"]))
+        settings = trial["settings"]
+        tried_of_cell = tried.setdefault(cell_of(settings), {})
+        scores = tried_of_cell.setdefault(settings[RATE], [])
+        scores.append(100 * float(trial["final"]["pass@1"]))
     return tried

@@ -31,22 +31,26 @@ if TYPE_CHECKING:
 
 EXAMPLES = 1000  # of the training completions, for each run
 BLOCK = 32  # gradients held at a time
-# Weights at which gradients are taken, in the keys of numbers: by the part of the way that TOPR's run went.
-WAYS = {" start": 0.0, " near": 0.1, "": 1.0}
-WEIGHTS = {" start": "at the start", " near": "near μ", "": "where TOPR ended", " own": "where its own run ended"}
+# Weights at which gradients are taken, by the suffix of their numbers' keys: the part of TOPR's way from start to end.
+PARTS_OF_WAY = {" start": 0.0, " near": 0.1, "": 1.0}
+OWN = " own"
+WEIGHTS = {" start": "at the start", " near": "near μ", "": "where TOPR ended", OWN: "where its own run ended"}
 
 LIMITS = {  # a⁺ b⁺ a⁻ b⁻ of conf/algo, by name: a test holds them equal
-    "sft": (1, 1, 0, 0), "topr": (1, 1, 0, 1), "naive": (1, 1, 1, 1), "is": (0, float("inf"), 0, float("inf")),
+    "sft": (1, 1, 0, 0),
+    "topr": (1, 1, 0, 1),
+    "naive": (1, 1, 1, 1),
+    "is": (0, float("inf"), 0, float("inf")),
     "tis": (0, 1, 0, 1),
-}  # fmt: skip
+}
 Moments = tuple[float, float]  # trace of the covariance, and ‖E g‖²
 
 
 def compute_variances(finished: FinishedRuns) -> Extra:
     """`moments_of_run` by model, seed and weights, rounded.
 
-    Of all choices of limits on the straight line from the start of TOPR's run to its end (WAYS), and, as "own", of
-    each choice where its own run ended.
+    Of all choices of limits on the straight line from the start of TOPR's run to its end (PARTS_OF_WAY), and, as OWN,
+    of each choice where its own run ended.
     """
     numbers: dict[str, dict[str, list[float | None]]] = {}
     for record, folder in finished:
@@ -54,10 +58,13 @@ def compute_variances(finished: FinishedRuns) -> Extra:
         key = model_and_seed(record)
         at_end = rounded_moments(moments_of_run(folder, seed))
         if name == "topr":
-            for weights, way in WAYS.items():
-                numbers[key + weights] = at_end if way == 1 else rounded_moments(moments_of_run(folder, seed, way))
+            for weights, part in PARTS_OF_WAY.items():
+                moments = at_end
+                if part < 1:
+                    moments = rounded_moments(moments_of_run(folder, seed, part))
+                numbers[key + weights] = moments
         if name in LIMITS:
-            numbers.setdefault(f"{key} own", {})[name] = at_end[name]
+            numbers.setdefault(key + OWN, {})[name] = at_end[name]
     return numbers
 
 
@@ -65,32 +72,34 @@ def rounded_moments(moments: Mapping[str, Moments]) -> dict[str, list[float | No
     return {name: [rounded(trace), rounded(signal)] for name, (trace, signal) in moments.items()}
 
 
-def moments_of_run(folder: Path, seed: int, way: float = 1.0) -> dict[str, Moments]:
+def moments_of_run(folder: Path, seed: int, part: float = 1.0) -> dict[str, Moments]:
     """`gradient_moments` of a run's training completions at a part of the way from its start to its end."""
     config = read_config(folder)
     policy, start = load_policy(config, run=folder), load_policy(config)
-    move_towards_start(policy.model, start.model, way)
+    move_towards_start(policy.model, start.model, part)
     completions = read_completions(folder)
     rows = np.random.default_rng(seed).permutation(len(completions))[:EXAMPLES]
     sample = completions.iloc[rows]
     prompts = prompt_ids(config, policy)
-    prompts_of_rows, tokens = [prompts[problem] for problem in sample.problem], list(sample.tokens)
-    size = config.optim.score_batch_size
-    log_pi = log_likelihoods(policy, prompts_of_rows, tokens, size)
-    log_mu = log_likelihoods(start, prompts_of_rows, tokens, size)
-    coefficients = example_coefficients(log_pi - log_mu, (sample.verdict == "correct").to_numpy())
+    prompts_of_rows = [prompts[problem] for problem in sample.problem]
+    tokens = list(sample.tokens)
+    batch_size = config.optim.score_batch_size
+    log_pi = log_likelihoods(policy, prompts_of_rows, tokens, batch_size)
+    log_mu = log_likelihoods(start, prompts_of_rows, tokens, batch_size)
+    is_correct = (sample.verdict == "correct").to_numpy()
+    coefficients = example_coefficients(log_pi - log_mu, is_correct)
     return gradient_moments(example_gradients(policy, prompts_of_rows, tokens), coefficients)
 
 
-def move_towards_start(model: Any, start: Any, way: float) -> None:
+def move_towards_start(model: Any, start: Any, part: float) -> None:
     """Set a model's weights to a part of the way from the start's weights to its own."""
     import torch
 
-    if way == 1:
+    if part == 1:
         return
     with torch.no_grad():
         for weights, first in zip(model.parameters(), start.parameters(), strict=True):
-            weights.copy_(first + way * (weights - first))
+            weights.copy_(first + part * (weights - first))
 
 
 def example_coefficients(delta: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, NDArray[np.float64]]:
@@ -127,18 +136,24 @@ def gradient_moments(
     total: Any = 0.0
     squares = torch.zeros(len(names), dtype=torch.float64)
     block: list[Tensor] = []
-    for i, gradient in enumerate(gradients):
+    for end, gradient in enumerate(gradients, 1):
         block.append(gradient)
-        if len(block) == BLOCK or i == count - 1:
+        if len(block) == BLOCK or end == count:
             stacked = torch.stack(block).double()
-            factors = table[:, i + 1 - len(block) : i + 1].to(stacked.device)
+            factors = table[:, end - len(block) : end].to(stacked.device)
             total = total + factors @ stacked
             squares += (factors**2 @ (stacked**2).sum(1)).cpu()
             block = []
     mean_square = ((total / count) ** 2).sum(1).cpu()
     trace = (squares / count - mean_square) * count / (count - 1)
     signal = mean_square - trace / count
-    return {name: (float(trace[i]), float(signal[i])) for i, name in enumerate(names)}
+    moments = zip(trace.tolist(), signal.tolist(), strict=True)
+    return dict(zip(names, moments, strict=True))
+
+
+def traces_of(seeds: Sequence[Extra], name: str) -> list[float]:
+    """The trace of the covariance under one choice of limits, of each seed."""
+    return [seed[name][0] for seed in seeds]
 
 
 def log_noise_to_signal(moments: Sequence[float]) -> float:
@@ -149,13 +164,19 @@ def log_noise_to_signal(moments: Sequence[float]) -> float:
     return float(np.log(trace / signal))
 
 
+def log_noise_over_topr(seeds: Sequence[Extra], name: str) -> list[float]:
+    """`log_noise_to_signal` under one choice of limits minus that under TOPR's, of each seed."""
+    return [log_noise_to_signal(seed[name]) - log_noise_to_signal(seed["topr"]) for seed in seeds]
+
+
 def variance_table(runs: Runs, extra: Extra, names: Sequence[str]) -> list[str]:
     """The variance of a gradient by choice of limits and weights, in Markdown."""
     caption = (
         "Variance of an example's gradient, as a multiple of TOPR's: trace of the covariance; the same over ‖E g‖² (–: "
         "of some seed's mean gradient the estimate is not above 0)."
     )
-    lines = ["", caption, "", f"| | {' | '.join(WEIGHTS.values())} |", "|---" * (1 + len(WEIGHTS)) + "|"]
+    titles = ["", *WEIGHTS.values()]
+    lines = ["", caption, "", f"|{' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name in names:
         cells = [name_of(name)]
         for weights in WEIGHTS:
@@ -172,7 +193,9 @@ def in_multiples_of_topr(seeds: Sequence[Extra], name: str) -> str:
     """
     if not seeds:
         return ""
-    log_trace = np.mean([np.log(seed[name][0] / seed["topr"][0]) for seed in seeds])
-    log_ratio = np.mean([log_noise_to_signal(seed[name]) - log_noise_to_signal(seed["topr"]) for seed in seeds])
-    ratio_text = f"{np.exp(log_ratio):.2g}" if np.isfinite(log_ratio) else "–"
-    return f"{np.exp(log_trace):.2g}; {ratio_text}"
+    log_traces = np.log(np.divide(traces_of(seeds, name), traces_of(seeds, "topr")))
+    log_noise = np.mean(log_noise_over_topr(seeds, name))
+    noise = "–"
+    if np.isfinite(log_noise):
+        noise = f"{np.exp(log_noise):.2g}"
+    return f"{np.exp(np.mean(log_traces)):.2g}; {noise}"

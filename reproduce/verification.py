@@ -23,10 +23,7 @@ Noted = Mapping[str, Any]  # a run's columns "before" and "after" training, besi
 
 def compute_tallies(finished: FinishedRuns) -> Extra:
     """`read_noted` of each run, by its settings."""
-    tallies = {}
-    for record, folder in finished:
-        tallies[key_of(record)] = read_noted(folder)
-    return tallies
+    return {key_of(record): read_noted(folder) for record, folder in finished}
 
 
 def read_noted(folder: Path) -> Noted:
@@ -57,20 +54,23 @@ def noted_of_runs(runs: Runs, extra: Extra) -> list[Noted]:
 def tallies_by_row(runs: Runs, extra: Extra) -> dict[str, Tally]:
     """The rows of the table: none and oracle (which read the base's tally), the base, and each algorithm, TOPR last."""
     base = mean_tally(noted_of_runs(runs, extra), "before")
-    groups = runs.split("algo.name")
     tallies = {"none": base, "base": base}
+    groups = runs.split("algo.name")
     for name in sorted(groups, key=lambda name: (name == "topr", name)):
-        tallies[name] = mean_tally(noted_of_runs(groups[name], extra), "after")
-    return tallies | {"oracle": base}
+        noted = noted_of_runs(groups[name], extra)
+        tallies[name] = mean_tally(noted, "after")
+    tallies["oracle"] = base
+    return tallies
 
 
 def mean_tally(runs: Sequence[Noted], stage: str) -> Tally:
     """The mean tally of some runs, problem by problem."""
-    assert all(run["problems"] == runs[0]["problems"] for run in runs)
+    first = runs[0]
+    assert all(run["problems"] == first["problems"] for run in runs)
     means = {}
-    for name in runs[0][stage]:
-        means[name] = np.mean([run[stage][name] for run in runs], axis=0)
-    return Tally(means, runs[0]["solutions"], runs[0]["verifications"])
+    for name in first[stage]:
+        means[name] = columns_of_runs(runs, stage, name).mean(axis=0)
+    return Tally(means, first["solutions"], first["verifications"])
 
 
 def selection_of(row: str) -> str:

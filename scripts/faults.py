@@ -61,13 +61,15 @@ class Fault:
         scope, place = slice(0, len(text)), self.path
         if self.function:
             scope, place = span_of(text, self.function), f"{self.function} of {self.path}"
-        matches = list(re.finditer(re.escape(self.old), text[scope]))
+        scope_text = text[scope]
+        matches = list(re.finditer(re.escape(self.old), scope_text))
         if not matches:
-            matches = list(whitespace_pattern(self.old).finditer(text[scope]))
+            matches = list(whitespace_pattern(self.old).finditer(scope_text))
         if len(matches) != 1:
             raise ValueError(f"{self.name}: the old text occurs {len(matches)} times in {place}, not once")
-        start, end = matches[0].span()
-        return text[: scope.start + start] + self.new + text[scope.start + end :]
+        start = scope.start + matches[0].start()
+        end = scope.start + matches[0].end()
+        return text[:start] + self.new + text[end:]
 
 
 def span_of(text: str, function: str) -> slice:
@@ -75,11 +77,13 @@ def span_of(text: str, function: str) -> slice:
     nodes: list[ast.AST] = [ast.parse(text)]
     for name in function.split("."):
         nodes = definitions_named(name, nodes)
-    if len(nodes) != 1 or not isinstance(nodes[0], ast.FunctionDef | ast.ClassDef):
+    if len(nodes) != 1:
         return slice(0, 0)
+    (node,) = nodes
+    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
     line_lengths = map(len, text.splitlines(keepends=True))
     line_starts = [0, *itertools.accumulate(line_lengths)]
-    return slice(line_starts[nodes[0].lineno - 1], line_starts[nodes[0].end_lineno or 0])
+    return slice(line_starts[node.lineno - 1], line_starts[node.end_lineno or 0])
 
 
 def definitions_named(name: str, nodes: Sequence[ast.AST]) -> list[ast.AST]:
@@ -97,8 +101,10 @@ def whitespace_pattern(text: str) -> re.Pattern[str]:
     tokens = re.findall(r"\w+|[^\w\s]", text)
     pattern = re.escape(tokens[0])
     for previous, token in itertools.pairwise(tokens):
-        are_words = previous[-1].isalnum() and token[0].isalnum()
-        pattern += (r"\s+" if are_words else r"\s*") + re.escape(token)
+        space = r"\s*"
+        if previous[-1].isalnum() and token[0].isalnum():
+            space = r"\s+"
+        pattern += space + re.escape(token)
     return re.compile(pattern)
 
 
@@ -138,15 +144,18 @@ def read_results() -> Results:
 def save(results: Results) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     values = {name: asdict(result) for name, result in results.items()}
+    text = json.dumps(values, indent=1, ensure_ascii=False)
     temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.write_text(f"{text}\n", encoding="utf-8")
     temporary.replace(RESULTS)
 
 
 def digest(fault: Fault, tests: Sequence[str], root: Path) -> str:
     """Hash the fault, its file and these tests as they are below `root`."""
-    texts = [(root / path).read_text(encoding="utf-8") for path in (fault.path, *tests)]
-    return hashlib.blake2b(json.dumps([fault.old, fault.new, *texts]).encode(), digest_size=16).hexdigest()
+    texts = [fault.old, fault.new]
+    for path in (fault.path, *tests):
+        texts.append((root / path).read_text(encoding="utf-8"))
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
 
 
 def file_of_test(test: str) -> str:
@@ -157,8 +166,9 @@ def is_current(result: Result, fault: Fault, tests: Sequence[str]) -> bool:
     """True if planting the fault again would give this result; a caught fault depends on the catching test alone."""
     if result.by is not None:
         tests = [file_of_test(result.by)]
-    exist = all((ROOT / path).is_file() for path in tests)
-    return exist and result.digest == digest(fault, tests, ROOT)
+    if not all((ROOT / path).is_file() for path in tests):
+        return False
+    return result.digest == digest(fault, tests, ROOT)
 
 
 def plant(fault: Fault, tests: Sequence[str], tree: Path) -> Result:
@@ -188,10 +198,15 @@ def plant(fault: Fault, tests: Sequence[str], tree: Path) -> Result:
 
 def make_sure(results: Results, tree: Path) -> list[str]:
     """Run the catching tests on the tree without a fault; returns those that fail here too, and drops their results."""
-    tests = sorted({result.by for result in results.values() if result.by and not result.sure})
-    failures = failing_tests(tree, tests, stop_at_first=False) if tests else []
+    tests = {result.by for result in results.values() if result.by and not result.sure}
+    failures: list[str] | None = []
+    if tests:
+        failures = failing_tests(tree, sorted(tests), stop_at_first=False)
     assert failures is not None, "the tests that caught something are together too slow"
-    broken_tests = [test for test in tests if any(failure.startswith(test) for failure in failures)]
+    broken_tests = []
+    for test in sorted(tests):
+        if any(failure.startswith(test) for failure in failures):
+            broken_tests.append(test)
     for name, result in list(results.items()):
         if result.by in broken_tests:
             del results[name]
@@ -216,7 +231,8 @@ def describe(fault: Fault, result: Result) -> str:
 
 def summarize(faults: Sequence[Fault], results: Results) -> Iterator[str]:
     """Count the caught faults in a line for each room and one for all; equivalent ones don't count."""
-    counts, caught = Counter[str](), Counter[str]()
+    counts = Counter[str]()
+    caught = Counter[str]()
     for fault in faults:
         if not fault.equivalent:
             counts[fault.room] += 1
@@ -253,9 +269,10 @@ def list_errors(faults: Sequence[Fault], names: Sequence[str]) -> list[str]:
 
 
 def main(names: Sequence[str]) -> int:
-    faults = read_faults()
-    if names:
-        faults = [fault for fault in faults if any(fnmatch.fnmatch(fault.name, name) for name in names)]
+    faults = []
+    for fault in read_faults():
+        if not names or any(fnmatch.fnmatch(fault.name, name) for name in names):
+            faults.append(fault)
     if errors := list_errors(faults, names):
         print("\n".join(errors))
         return 1

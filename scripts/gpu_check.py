@@ -62,9 +62,12 @@ from topr_exp.sampling.vllm_requirements import examine, untested
 def preflight(place: Place) -> dict[str, Any]:
     """Name the missing parts of a bare machine for vLLM on a GPU, as a run does, without importing vLLM."""
     figures, problems = examine(place.vllm or sys.executable)
-    if place.gpus and place.vllm and problems:
+    if not place.vllm:
+        return dict(figures)
+    if place.gpus and problems:
         raise FailedStepError("; ".join(problems))
-    if place.vllm and (warning := untested(figures["vLLM"], figures["torch"].partition(",")[0])):
+    torch_version = figures["torch"].partition(",")[0]
+    if warning := untested(figures["vLLM"], torch_version):
         figures["warning"] = warning
     return dict(figures)
 
@@ -78,7 +81,8 @@ SEVERAL = [*CURVE, "cluster.parallel=fsdp", "checkpoint.every_seconds=0"]
 def smoke(place: Place) -> dict[str, Any]:
     figures = {}
     for dtype in ("float32", "bfloat16"):
-        name, settings = f"smoke-{dtype}", ["experiment=smoke", f"model.dtype={dtype}", "optim.epochs=40"]
+        name = f"smoke-{dtype}"
+        settings = ["experiment=smoke", f"model.dtype={dtype}", "optim.epochs=40"]
         interrupt(place, name, settings)
         seconds = experiment(place, name, settings)["seconds"]
         figures[f"s {dtype}"] = round(sum(seconds.values()), 1)
@@ -87,9 +91,13 @@ def smoke(place: Place) -> dict[str, Any]:
 
 def interrupt(place: Place, name: str, settings: list[str]) -> None:
     """Start a run from its beginning and stop it by SIGTERM after its first update."""
+
+    def has_updates() -> bool:
+        return any(path.stat().st_size for path in place.runs(name, "metrics.jsonl"))
+
     forget(place, name)
     with Command(place, name, run_command(place, name, settings)) as running:
-        running.wait(lambda: any(path.stat().st_size for path in place.runs(name, "metrics.jsonl")))
+        running.wait(has_updates)
         running.process.send_signal(signal.SIGTERM)
         status = running.wait()
     if status not in (0, SIGTERM_STATUS):  # 0: it had ended before
@@ -97,9 +105,10 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
 
 
 def update(place: Place) -> dict[str, Any]:
+    recompute = "plain"
     if place.size == "8b" and place.memory < 88:  # activations are estimated to need 80 GiB
-        return measure(place, "update", place.size, "checkpointing")
-    return measure(place, "update", place.size, "plain")
+        recompute = "checkpointing"
+    return measure(place, "update", place.size, recompute)
 
 
 def checkpoint(place: Place) -> dict[str, Any]:
@@ -111,24 +120,31 @@ def small_update(place: Place) -> dict[str, Any]:
 
 
 def trl(place: Place) -> dict[str, Any]:
-    case = "plain_135m" if place.gpus else "short"
+    case = "short"
+    if place.gpus:
+        case = "plain_135m"
     return measure(place, "trl", case)
 
 
 def model(place: Place) -> dict[str, Any]:
     if place.shots.exists():
         return {}
+    model_folder = ""
     if place.model_folder is None:
         shutil.rmtree(place.weights, ignore_errors=True)
-    return measure(place, "model", place.size, str(place.weights), str(place.shots), str(place.model_folder or ""))
+    else:
+        model_folder = str(place.model_folder)
+    return measure(place, "model", place.size, str(place.weights), str(place.shots), model_folder)
 
 
 def whole(place: Place) -> dict[str, Any]:
-    summary = experiment(place, "whole", [*place.model, f"compose.n_examples={2 * SIZES[place.size].problems}"])
+    examples = 2 * SIZES[place.size].problems
+    summary = experiment(place, "whole", [*place.model, f"compose.n_examples={examples}"])
     figures = figures_of(place, summary)
     tokens_sampled = summary["tokens"].get("tokens_sampled")
     if tokens_sampled:  # the engine is up since the evaluation before
-        figures["sampled tokens/s of the stage"] = round(tokens_sampled / summary["seconds"]["sampling"], 1)
+        rate = tokens_sampled / summary["seconds"]["sampling"]
+        figures["sampled tokens/s of the stage"] = round(rate, 1)
     figures |= gate(place, "whole")
     mismatch = summary["sampler_mismatch"]
     figures["mean |log μ − log q| a token"] = mismatch["per_token_mean_absolute"]
@@ -140,8 +156,9 @@ def whole(place: Place) -> dict[str, Any]:
 
 
 def sampling(place: Place) -> dict[str, Any]:
-    is_large = place.size in ("8b", "135m")
-    problems, n, shard = (256, 16, 64) if is_large else (12, 4, 3)  # 1,024 completions at once
+    problems, n, shard = 12, 4, 3
+    if place.size in ("8b", "135m"):
+        problems, n, shard = 256, 16, 64  # 1,024 completions at once
     settings = [
         *place.model,
         f"data.train_problems={problems}",
@@ -149,7 +166,8 @@ def sampling(place: Place) -> dict[str, Any]:
         f"sampler.prompts_per_shard={shard}",
         "sampler.top_k=500",
     ]
-    return measure(place, "sampling", str(place.out / f"{place.prefix}sampling"), *last_of_each(settings))
+    folder = place.out / f"{place.prefix}sampling"
+    return measure(place, "sampling", str(folder), *last_of_each(settings))
 
 
 def rounds(place: Place) -> dict[str, Any]:
@@ -159,7 +177,8 @@ def rounds(place: Place) -> dict[str, Any]:
     if place.gpus:
         settings.append("sampler.sleep=true")
     seconds = experiment(place, "rounds", settings)["seconds"]
-    records = [json.loads(line) for line in (newest_run(place, "rounds") / "metrics.jsonl").read_text().splitlines()]
+    metrics = newest_run(place, "rounds") / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
     return {
         "sampler": place.sampler,
         "s sampling": round(seconds["sampling"], 1),
@@ -175,7 +194,8 @@ def head(place: Place) -> dict[str, Any]:
 def tests(place: Place) -> dict[str, Any]:
     if place.vllm:
         os.environ["TOPR_VLLM"] = str(Path(place.vllm).parent.parent)
-    return {"pytest": execute(place, "tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"])}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"]
+    return {"pytest": execute(place, "tests", command)}
 
 
 def run_of(name: str, settings: list[str]) -> Callable[[Place], dict[str, Any]]:
@@ -185,25 +205,31 @@ def run_of(name: str, settings: list[str]) -> Callable[[Place], dict[str, Any]]:
 
 def several(place: Place) -> dict[str, Any]:
     """Gather over all GPUs, run an experiment on each, and one on all of them, killing its rank 0 once."""
-    count = max(power for power in (2, 4, 8) if power <= max(2, place.gpus))  # a divisor of the batch
-    figures = measure(place, "gathers", str(count), str(place.out)) | {"processes": count}
+    gpus = max(2, place.gpus)
+    count = max(power for power in (2, 4, 8) if power <= gpus)  # a divisor of the batch
+    figures = measure(place, "gathers", str(count), str(place.out))
+    figures["processes"] = count
     seeds = ",".join(map(str, range(count)))
+    settings = ["-m", "experiment=smoke", f"seed={seeds}", f"cluster.jobs={count}"]
     start_time = time.monotonic()
-    execute(
-        place, "jobs", run_command(place, "jobs", ["-m", "experiment=smoke", f"seed={seeds}", f"cluster.jobs={count}"])
-    )
+    execute(place, "jobs", run_command(place, "jobs", settings))
     figures[f"s of {count} small runs at once"] = round(time.monotonic() - start_time, 1)
     settings = [*place.model, *SEVERAL, f"cluster.processes={count}"]
-    forget(place, "several")
-    with Command(place, "several", run_command(place, "several", settings)) as running:
-        running.wait(lambda: place.runs("several", "checkpoints/1/step-????????"))
+    kill_rank_0(place, "several", settings)
+    return figures | figures_of(place, experiment(place, "several", settings))
+
+
+def kill_rank_0(place: Place, name: str, settings: list[str]) -> None:
+    """Start a run of several processes from its beginning and kill one of them after its first checkpoint."""
+    forget(place, name)
+    with Command(place, name, run_command(place, name, settings)) as running:
+        running.wait(lambda: place.runs(name, "checkpoints/1/step-????????"))
         if running.process.poll() is not None:
             raise FailedStepError(f"ended before one of its processes could be killed: {running.last_line}")
-        state = json.loads(place.runs("several", "state.json")[0].read_text())
+        state = json.loads(place.runs(name, "state.json")[0].read_text())
         os.kill(state["attempt"]["pid"], signal.SIGKILL)  # the process of rank 0; its launcher lives
         if running.wait() == 0:
             raise FailedStepError("a run one of whose processes was killed said that it was done")
-    return figures | figures_of(place, experiment(place, "several", settings))
 
 
 TOTAL_MINUTES = 45.0
@@ -224,34 +250,145 @@ class Step:
 
 SAMPLED = ("memory", "disk", "vLLM", "model")
 SMALL = {  # at SmolLM2-135M's shape, in order of value
-    "update": Step("an update of a small model, and where its time goes", small_update, 5, (), 50),
-    "model": Step("a random small model", model, 3, ("disk",), 30, 1),
-    "sampling": Step("vLLM with CUDA graphs: tokens/s, starts", sampling, 8, (*SAMPLED, "an engine"), 120, 1),
-    "rounds": Step("three rounds on-policy with a small model", rounds, 5, SAMPLED, 60, 5),
-    "lora": Step("two rounds with LoRA and a small model", run_of("lora", LORA), 5, (*SAMPLED, "peft"), 60, 5),
-    "trl": Step("TRL's SFTTrainer beside our update of a small model", trl, 4, ("trl",), 50),
+    "update": Step(
+        "an update of a small model, and where its time goes",
+        small_update,
+        minutes=5,
+        seconds=50,
+    ),
+    "model": Step(
+        "a random small model",
+        model,
+        minutes=3,
+        needs=("disk",),
+        seconds=30,
+        models=1,
+    ),
+    "sampling": Step(
+        "vLLM with CUDA graphs: tokens/s, starts",
+        sampling,
+        minutes=8,
+        needs=(*SAMPLED, "an engine"),
+        seconds=120,
+        models=1,
+    ),
+    "rounds": Step(
+        "three rounds on-policy with a small model",
+        rounds,
+        minutes=5,
+        needs=SAMPLED,
+        seconds=60,
+        models=5,
+    ),
+    "lora": Step(
+        "two rounds with LoRA and a small model",
+        run_of("lora", LORA),
+        minutes=5,
+        needs=(*SAMPLED, "peft"),
+        seconds=60,
+        models=5,
+    ),
+    "trl": Step(
+        "TRL's SFTTrainer beside our update of a small model",
+        trl,
+        minutes=4,
+        needs=("trl",),
+        seconds=50,
+    ),
 }
 LARGE = {  # in order of value
-    "head": Step("the output layer by logits, our chunks and torch's", head, 4, (), 20),
-    "update": Step("the paper's update: seconds, memory, MFU", update, 8, ("memory",), 35),
-    "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",), 200, 1),
+    "head": Step(
+        "the output layer by logits, our chunks and torch's",
+        head,
+        minutes=4,
+        seconds=20,
+    ),
+    "update": Step(
+        "the paper's update: seconds, memory, MFU",
+        update,
+        minutes=8,
+        needs=("memory",),
+        seconds=35,
+    ),
+    "model": Step(
+        "a random model, its weights in bfloat16 as the hub's are",
+        model,
+        minutes=8,
+        needs=("disk",),
+        seconds=200,
+        models=1,
+    ),
     "sampling": Step(
-        "vLLM alone, 1,024 sequences: tokens/s, idle time, memory", sampling, 8, (*SAMPLED, "an engine"), 140, 1
+        "vLLM alone, 1,024 sequences: tokens/s, idle time, memory",
+        sampling,
+        minutes=8,
+        needs=(*SAMPLED, "an engine"),
+        seconds=140,
+        models=1,
     ),
-    "smoke": Step("a run in float32 and in bfloat16, each stopped by SIGTERM and given again", smoke, 8, (), 60),
-    "tests": Step("the tests marked gpu", tests, 8, ("GPU", "pytest", "hypothesis"), 90),
-    "whole": Step("every stage with the model, on few problems", whole, 8, SAMPLED, 240, 3),
+    "smoke": Step(
+        "a run in float32 and in bfloat16, each stopped by SIGTERM and given again",
+        smoke,
+        minutes=8,
+        seconds=60,
+    ),
+    "tests": Step(
+        "the tests marked gpu",
+        tests,
+        minutes=8,
+        needs=("GPU", "pytest", "hypothesis"),
+        seconds=90,
+    ),
+    "whole": Step(
+        "every stage with the model, on few problems",
+        whole,
+        minutes=8,
+        needs=SAMPLED,
+        seconds=240,
+        models=3,
+    ),
     "checkpoint": Step(
-        "the same update with gradient checkpointing; a checkpoint", checkpoint, 8, ("memory", "disk"), 90, 3
+        "the same update with gradient checkpointing; a checkpoint",
+        checkpoint,
+        minutes=8,
+        needs=("memory", "disk"),
+        seconds=90,
+        models=3,
     ),
-    "rounds": Step("three rounds on-policy, by each way to hand the weights over", rounds, 8, SAMPLED, 240, 3),
-    "lora": Step("two rounds on-policy with LoRA and AdamW", run_of("lora", LORA), 8, (*SAMPLED, "peft"), 240, 1),
-    "curve": Step("an evaluation while the model trains", run_of("curve", CURVE), 8, SAMPLED, 240, 3),
+    "rounds": Step(
+        "three rounds on-policy, by each way to hand the weights over",
+        rounds,
+        minutes=8,
+        needs=SAMPLED,
+        seconds=240,
+        models=3,
+    ),
+    "lora": Step(
+        "two rounds on-policy with LoRA and AdamW",
+        run_of("lora", LORA),
+        minutes=8,
+        needs=(*SAMPLED, "peft"),
+        seconds=240,
+        models=1,
+    ),
+    "curve": Step(
+        "an evaluation while the model trains",
+        run_of("curve", CURVE),
+        minutes=8,
+        needs=SAMPLED,
+        seconds=240,
+        models=3,
+    ),
     "several": Step(
-        "all GPUs: gathers, runs side by side, FSDP with a kill", several, 8, ("two GPUs", *SAMPLED), 300, 7
+        "all GPUs: gathers, runs side by side, FSDP with a kill",
+        several,
+        minutes=8,
+        needs=("two GPUs", *SAMPLED),
+        seconds=300,
+        models=7,
     ),
 }
-PREFLIGHT = Step("driver, compiler, headers, vLLM's version, shared memory", preflight, 4, (), 10)
+PREFLIGHT = Step("driver, compiler, headers, vLLM's version, shared memory", preflight, minutes=4, seconds=10)
 STEPS = {"preflight": PREFLIGHT, **{SMALL_STEPS + name: step for name, step in SMALL.items()}, **LARGE}
 PACKAGES = {
     "trl": "pip install trl",
@@ -288,15 +425,20 @@ def missing_resource(place: Place, step: Step, need: str) -> str | None:
         case "disk":
             return missing_disk(place, step)
         case "GPU":
-            return None if place.gpus else "there is no GPU"
+            has_enough, reason = place.gpus > 0, "there is no GPU"
         case "two GPUs":
             has_enough = place.gpus >= 2 or not (place.gpus or is_8b)
-            return None if has_enough else f"two GPUs are needed, there are {place.gpus}"
-        case "vLLM" | "an engine":
-            is_needed = is_8b or need == "an engine"
-            return "vLLM is needed: --vllm PYTHON" if is_needed and not place.vllm else None
-    assert need == "model", need
-    return None if place.shots.exists() else f"there is no model (step {place.prefix}model)"
+            reason = f"two GPUs are needed, there are {place.gpus}"
+        case "vLLM":
+            has_enough, reason = bool(place.vllm) or not is_8b, "vLLM is needed: --vllm PYTHON"
+        case "an engine":
+            has_enough, reason = bool(place.vllm), "vLLM is needed: --vllm PYTHON"
+        case _:
+            assert need == "model", need
+            has_enough, reason = place.shots.exists(), f"there is no model (step {place.prefix}model)"
+    if has_enough:
+        return None
+    return reason
 
 
 def missing_memory(place: Place, is_8b: bool) -> str | None:
@@ -307,7 +449,8 @@ def missing_memory(place: Place, is_8b: bool) -> str | None:
 
 
 def missing_disk(place: Place, step: Step) -> str | None:
-    free = (shutil.disk_usage(place.out).free + bytes_held(place)) / 1e9
+    free_bytes = shutil.disk_usage(place.out).free + bytes_held(place)
+    free = free_bytes / 1e9
     written = math.ceil(step.models * SIZES[place.size].gigabytes)
     if free < written:
         return f"{written} GB of disk are needed in {place.out}, {free:.0f} are free or its own (--out FOLDER)"
@@ -352,12 +495,13 @@ def check(place: Place, names: list[str], timetable: Timetable, *, repeats: bool
         results = json.loads(path.read_text())
     results["machine"] = json.loads((place.out / "machine.json").read_text())
     for name in names:
-        verdict = results["steps"].get(name, {}).get("verdict")
+        outcomes = results["steps"]
+        verdict = outcomes.get(name, {}).get("verdict")
         if verdict == "passed" and not repeats:
             continue
         print(f"{name}: {STEPS[name].description}", flush=True)
         outcome = do_step(STEPS[name], place_of(place, name), timetable)
-        outcomes = results["steps"] | {name: outcome}
+        outcomes[name] = outcome
         results["steps"] = {step: outcomes[step] for step in STEPS if step in outcomes}
         write_results(place, results)
         line = f"  {outcome['verdict']} in {outcome['seconds']:.0f} s"
@@ -372,13 +516,15 @@ def do_step(step: Step, place: Place, timetable: Timetable) -> Outcome:
     start_time = time.monotonic()
     seconds_left = timetable.deadline - start_time
     if reason := missing_need(place, step):
-        outcome = {"verdict": "skipped", "why": reason}
+        outcome: Outcome = {"verdict": "skipped", "why": reason}
     elif seconds_left < step.seconds:
         reason = f"it takes {step.seconds:.0f} s, and {max(0.0, seconds_left):.0f} were left"
         outcome = {"verdict": "skipped", "why": f"{reason}; the same command goes on with it"}
     else:
-        outcome = attempt(step, dataclasses.replace(place, until=timetable.limit_of(step, start_time)))
-    return outcome | {"seconds": round(time.monotonic() - start_time, 1)}
+        limit = timetable.limit_of(step, start_time)
+        outcome = attempt(step, dataclasses.replace(place, until=limit))
+    outcome["seconds"] = round(time.monotonic() - start_time, 1)
+    return outcome
 
 
 def write_results(place: Place, results: dict[str, Any]) -> None:
@@ -396,7 +542,8 @@ def attempt(step: Step, place: Place) -> Outcome:
     except FailedStepError as error:
         return {"verdict": "failed", "why": str(error)}
     except Exception as error:  # a mistake of this script's must not cost the other steps
-        return {"verdict": "failed", "why": f"{type(error).__name__}: {error}".splitlines()[0]}
+        text = f"{type(error).__name__}: {error}"
+        return {"verdict": "failed", "why": text.splitlines()[0]}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -404,10 +551,17 @@ def table(results: dict[str, Any]) -> str:
     facts = [f"{name} {value}" for name, value in results["machine"].items() if name != "vllm python"]
     lines = [f"`make gpu-check` on {', '.join(facts)}:", "", "| step | verdict | s | |", "|---|---|---|---|"]
     for name, outcome in results["steps"].items():
-        figures = [f"{key} {format_figure(value)}" for key, value in outcome.get("figures", {}).items()]
-        text = outcome.get("why", "; ".join(figures)).replace("|", "\\|")
+        text = describe(outcome).replace("|", "\\|")
         lines.append(f"| {name} | {outcome['verdict']} | {outcome['seconds']:.0f} | {text} |")
     return "\n".join(lines) + "\n"
+
+
+def describe(outcome: Outcome) -> str:
+    """Name the reason of an outcome, or its figures."""
+    if "why" in outcome:
+        return str(outcome["why"])
+    figures = [f"{key} {format_figure(value)}" for key, value in outcome.get("figures", {}).items()]
+    return "; ".join(figures)
 
 
 def format_figure(value: object) -> str:
@@ -454,7 +608,12 @@ def parse_options() -> argparse.Namespace:
         metavar="FOLDER",
         help="check with these weights, not with random ones; below 3 GB they are those of the small- steps",
     )
-    parser.add_argument("--minutes", type=float, default=TOTAL_MINUTES, help="that the check may take (45)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=TOTAL_MINUTES,
+        help="that the check may take (45)",
+    )
     parser.add_argument("--vllm", help="Python of an environment that has vLLM; without it this one")
     parser.add_argument(
         "--only",
@@ -491,7 +650,14 @@ def main() -> int:
         model_folder = options.model.resolve()
         out = out.with_name(model_folder.name)
     out.mkdir(parents=True, exist_ok=True)
-    unknown_machine = Place(out, options.size, 0, 0.0, options.vllm, time.monotonic() + 180)
+    unknown_machine = Place(
+        out,
+        options.size,
+        gpus=0,
+        memory=0.0,
+        vllm=options.vllm,
+        until=time.monotonic() + 180,
+    )
     try:
         machine = measure(unknown_machine, "machine", *filter(None, [options.vllm]))
     except FailedStepError as error:
@@ -502,7 +668,9 @@ def main() -> int:
     if options.size == "8b" and not place.gpus:
         print("torch sees no GPU here; --size small tries the check without one", file=sys.stderr)
         return 2
-    deadline = float("inf") if options.full else start_time + 60 * options.minutes
+    deadline = start_time + 60 * options.minutes
+    if options.full:
+        deadline = float("inf")
     timetable = Timetable(deadline, is_tight=bool(place.gpus) and options.minutes < TOTAL_MINUTES)
     names = steps_named(options.steps or list(STEPS))
     results = check(place, names, timetable, repeats=options.steps is not None)

@@ -31,17 +31,21 @@ def worked_examples() -> list[Problem]:
     """Return the project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
     examples = list(shipped_shots("gsm8k"))
     for problem in generated_problems(count=6, seed=1):
-        examples.append(Problem("", problem.question, f"The answer is {problem.answer}."))
+        solution = f"The answer is {problem.answer}."
+        examples.append(Problem("", problem.question, solution))
     return examples
 
 
 def prompt_texts() -> list[str]:
     """Return texts whose every word becomes a token, with a space before it and without."""
-    texts = [f"Question: {example.question}\nAnswer: {example.answer}\n\n" for example in worked_examples()]
-    texts += [problem.question for problem in generated_problems(count=2000, seed=0)]
+    texts = []
+    for example in worked_examples():
+        texts.append(f"Question: {example.question}\nAnswer: {example.answer}\n\n")
+    for problem in generated_problems(count=2000, seed=0):
+        texts.append(problem.question)
     words = set()
     for text in texts:
-        words |= set(text.split())
+        words.update(text.split())
     return [*texts, *words]
 
 
@@ -68,7 +72,13 @@ def model_settings(size: str) -> dict[str, Any]:
     """Return the arguments of LlamaConfig; 8b has the shape of Llama 3 8B."""
     from training import LLAMAS
 
-    return {**LLAMAS[size], "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    return {
+        **LLAMAS[size],
+        "max_position_embeddings": CONTEXT,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
 
 
 LOGITS_DEVIATION = 5.0  # of a trained model's logits; a random head's are four times closer together
@@ -79,13 +89,16 @@ def write_model(size: str, folder: str, shots: str, model_folder: str = "") -> d
     from topr_exp.models.model_folder import weights_fingerprint
 
     start_time = time.monotonic()
-    figures = {} if model_folder else write_random_model(size, Path(folder))
+    figures: dict[str, Any] = {}
+    if not model_folder:
+        figures = write_random_model(size, Path(folder))
     figures["s"] = round(time.monotonic() - start_time, 1)
     start_time = time.monotonic()
     weights_fingerprint(Path(folder))
     with open(shots, "w", encoding="utf-8") as file:
         for example in worked_examples():
-            file.write(json.dumps({"question": example.question, "solution": example.answer}) + "\n")
+            line = json.dumps({"question": example.question, "solution": example.answer})
+            file.write(f"{line}\n")
     figures["s of hashing"] = round(time.monotonic() - start_time, 1)
     return figures
 
@@ -96,7 +109,9 @@ def write_random_model(size: str, target: Path) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(**model_settings(size))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():  # states before the head have a mean square of 1
@@ -105,4 +120,5 @@ def write_random_model(size: str, target: Path) -> dict[str, Any]:
     tokenizer = tokenizer_of(config.vocab_size)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    return {"weights": sum(weight.numel() for weight in model.parameters()), "vocabulary": len(tokenizer)}
+    weight_count = sum(weight.numel() for weight in model.parameters())
+    return {"weights": weight_count, "vocabulary": len(tokenizer)}

@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SIGTERM_STATUS = 128 + signal.SIGTERM
+BLOCK_BYTES = 512  # of st_blocks
 GATE = re.compile(r"before the first update, .*: (\S+) \(median\), (\S+) \(99 %\), (\S+) \(largest\)")
 
 
@@ -92,15 +93,25 @@ class Place:
         """Settings of a run of the model, on generated problems after worked examples."""
         size = SIZES[self.size]
         settings = [
-            "model=llama3_8b", f"model.name={self.weights.name}", f"model.path={self.weights}",
-            "data=gsm8k", "data.source=embedded", f"data.fewshot_file={self.shots}", f"data.shots={size.shots}",
-            f"data.train_problems={size.problems}", "data.test_problems=8", "data.n=4", "data.eval_n=2",
-            f"sampler.max_new_tokens={size.tokens}", "sampler.top_k=0",
-            f"sampler.prompts_per_shard={size.problems // 2}", "checkpoint.every_seconds=3600",
-        ]  # fmt: skip
+            "model=llama3_8b",
+            f"model.name={self.weights.name}",
+            f"model.path={self.weights}",
+            "data=gsm8k",
+            "data.source=embedded",
+            f"data.fewshot_file={self.shots}",
+            f"data.shots={size.shots}",
+            f"data.train_problems={size.problems}",
+            "data.test_problems=8",
+            "data.n=4",
+            "data.eval_n=2",
+            f"sampler.max_new_tokens={size.tokens}",
+            "sampler.top_k=0",
+            f"sampler.prompts_per_shard={size.problems // 2}",
+            "checkpoint.every_seconds=3600",
+        ]
         if self.vllm:
             return [*settings, "sampler=vllm", f"sampler.python={self.vllm}", *size.settings]
-        return [*settings, "sampler=hf", *(text for text in size.settings if not text.startswith("sampler."))]
+        return [*settings, "sampler=hf", *size.settings]
 
     def runs(self, name: str, file: str) -> list[Path]:
         """List a file of each run of a name."""
@@ -216,15 +227,22 @@ def figures_of(place: Place, summary: dict[str, Any]) -> dict[str, Any]:
 
 def gate(place: Place, name: str) -> dict[str, float]:
     """Read from a run's log how far log π − log μ of a completion was from 0 before its first update."""
-    matches = GATE.findall((place.out / f"{name}.log").read_text(errors="replace"))
+    log = place.out / f"{name}.log"
+    matches = GATE.findall(log.read_text(errors="replace"))
     if not matches:
-        raise FailedStepError(f"no line about log π − log μ before the first update in {name}.log")
-    figures = {}
-    for quantile, value in zip(("median", "99 %", "largest"), matches[-1], strict=True):
-        figures[f"gate: |log π − log μ| {quantile}"] = float(value)
-    return figures
+        raise FailedStepError(f"no line about log π − log μ before the first update in {log.name}")
+    median, quantile_99, largest = map(float, matches[-1])
+    return {
+        "gate: |log π − log μ| median": median,
+        "gate: |log π − log μ| 99 %": quantile_99,
+        "gate: |log π − log μ| largest": largest,
+    }
 
 
 def bytes_held(place: Place) -> int:
     """Count the bytes that the check has written itself."""
-    return sum(path.stat().st_blocks * 512 for path in place.out.rglob("*") if path.is_file())
+    total = 0
+    for path in place.out.rglob("*"):
+        if path.is_file():
+            total += path.stat().st_blocks * BLOCK_BYTES
+    return total

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 # TFLOP/s in bfloat16, dense, by the makers; the first name that fits.
 PEAK_TFLOPS = {"H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200 NVL": 835, "H200": 989, "A100": 312, "B200": 2250}
+UPDATE_LENGTHS = {"8b": (900, 100, 200), "100m": (900, 100, 20), "small": (90, 10, 20)}  # shared, question, completion
 Figures = dict[str, Any]
 
 
@@ -74,10 +76,11 @@ def attention_kernel() -> str:
     """Name the kernel that torch's attention takes on this GPU for bfloat16 with 128 a head."""
     import torch
 
-    query = torch.zeros(1, 8, 128, 128, dtype=torch.bfloat16, device="cuda")
-    choice: Callable[..., int] = torch._fused_sdp_choice
     names = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
-    return names.get(choice(query, query, query, is_causal=True), "?")
+    choose: Callable[..., int] = torch._fused_sdp_choice
+    query = torch.zeros(1, 8, 128, 128, dtype=torch.bfloat16, device="cuda")
+    choice = choose(query, query, query, is_causal=True)
+    return names.get(choice, "?")
 
 
 # ---- updates
@@ -91,10 +94,19 @@ def update(size: str, recompute: str, folder: str = "") -> Figures:
     import torch
     from training import Case, UpdateRunner
 
-    lengths = {"8b": (900, 100, 200), "100m": (900, 100, 20), "small": (90, 10, 20)}
-    shared, question, completion = lengths[size]
-    repetitions = 5 if size == "8b" else 3
-    case = Case(size, shared, (question, question), (completion, completion), 8, 8, "adafactor", "")
+    shared, question, completion = UPDATE_LENGTHS[size]
+    repetitions = 3
+    if size == "8b":
+        repetitions = 5
+    case = Case(
+        size,
+        prefix=shared,
+        prompt=(question, question),
+        completion=(completion, completion),
+        batch=8,
+        micro=8,
+        optimizer="adafactor",
+    )
     runner = UpdateRunner(case, 16)
     runner.trainer.recompute = recompute == "checkpointing"
     first_seconds = [timed_update(runner) for _ in range(2)]
@@ -125,13 +137,12 @@ def small_update(size: str, folder: str) -> Figures:
     operators) with the counts and seconds of an update are written to `folder`.
     """
     import torch
-    from training import Case, UpdateRunner
+    from training import CASES, UpdateRunner
 
-    repetitions = 2
-    case = Case(size, 0, (10, 20), (10, 20), 8, 8, "adamw", "")
-    if size == "135m":
-        repetitions = 8
-        case = Case(size, 0, (80, 180), (50, 150), 64, 64, "adamw", "")
+    repetitions, case = 8, CASES["plain_135m"]
+    if size != "135m":
+        repetitions = 2
+        case = replace(case, model=size, prompt=(10, 20), completion=(10, 20), batch=8, micro=8)
     runner = UpdateRunner(case, (repetitions + 6) * case.batch)
     runner.trainer.recompute = False
     first_seconds = [timed_update(runner) for _ in range(3)]
@@ -156,9 +167,8 @@ def small_update(size: str, folder: str) -> Figures:
         figures |= compiled(runner, seconds, repetitions)
         compiled_seconds = figures["compiled: s"]
         figures["compiled: completion tokens/s"] = completion_tokens / compiled_seconds
-        path = Path(folder) / f"update-{size}-compiled-kernels.json"
-        for key, value in anatomy(runner, compiled_seconds, path).items():
-            figures[f"compiled: {key}"] = value
+        compiled_anatomy = anatomy(runner, compiled_seconds, Path(folder) / f"update-{size}-compiled-kernels.json")
+        figures |= {f"compiled: {key}": value for key, value in compiled_anatomy.items()}
     return {key: rounded(value) for key, value in figures.items()}
 
 
@@ -227,7 +237,8 @@ def operations(runner: Any, tokens: int) -> float:
     """
     model = runner.policy.model
     head_weights = model.get_output_embeddings().weight.numel()
-    layer_weights = model.num_parameters() - head_weights - model.get_input_embeddings().weight.numel()
+    embedding_weights = model.get_input_embeddings().weight.numel()
+    layer_weights = model.num_parameters() - head_weights - embedding_weights
     completion_tokens = runner.case.batch * runner.case.completion[0]
     return 6.0 * (layer_weights * tokens + head_weights * completion_tokens)
 
@@ -278,7 +289,8 @@ def profile_updates(runner: Any, updates: int) -> Profile:
             runner.update()
         if runner.device.type == "cuda":
             torch.cuda.synchronize()
-    operators, kernels = list[Row](), list[Row]()
+    operators: list[Row] = []
+    kernels: list[Row] = []
     launches = 0
     for event in profiler.key_averages():
         if event.device_type == DeviceType.CUDA:
@@ -297,9 +309,11 @@ def anatomy(runner: Any, seconds: float, path: Path, updates: int = 3) -> Figure
     All rows of the profile are written to `path`.
     """
     operators, kernels, launches = profile_updates(runner, updates)
-    figures: Figures = {"operations": count_of(operators) // updates}
-    for name, operator in {"casts": "aten::_to_copy", "transposes": "aten::t"}.items():
-        figures[name] = count_of([row for row in operators if row.name == operator]) // updates
+    figures: Figures = {
+        "operations": count_of(operators) // updates,
+        "casts": count_of(operators, "aten::_to_copy") // updates,
+        "transposes": count_of(operators, "aten::t") // updates,
+    }
     if runner.device.type == "cuda":
         busy_seconds = sum(row.microseconds for row in kernels) / 1e6 / updates
         figures["launches"] = launches // updates
@@ -312,13 +326,15 @@ def anatomy(runner: Any, seconds: float, path: Path, updates: int = 3) -> Figure
     path.write_text(json.dumps(lines, indent=1) + "\n")
     total = sum(line["ms"] for line in lines)
     for number, line in enumerate(lines[:10], 1):
-        share = f"{line['ms']:.2f} ms ({100 * line['ms'] / total:.0f} %) in {line['times']:.0f}"
-        figures[f"{number}."] = f"{short_name(line['name'])}: {share}"
+        percent = 100 * line["ms"] / total
+        cost = f"{line['ms']:.2f} ms ({percent:.0f} %) in {line['times']:.0f}"
+        figures[f"{number}."] = f"{short_name(line['name'])}: {cost}"
     return figures
 
 
-def count_of(rows: list[Row]) -> int:
-    return sum(row.calls for row in rows)
+def count_of(rows: list[Row], name: str | None = None) -> int:
+    """Count the calls of all rows, or of those of a name."""
+    return sum(row.calls for row in rows if name in (None, row.name))
 
 
 def short_name(kernel: str) -> str:
@@ -351,13 +367,18 @@ def head(size: str) -> Figures:
     import torch
     from training import LLAMAS
 
-    tokens = 1600 if size == "8b" else 100
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    options = argparse.Namespace(tokens=tokens, hidden=LLAMAS[size]["hidden_size"], repeats=5, device=device)
+    shape = LLAMAS[size]
+    tokens, device = 100, "cpu"
+    if size == "8b":
+        tokens = 1600
+    if torch.cuda.is_available():
+        device = "cuda"
+    options = argparse.Namespace(tokens=tokens, hidden=shape["hidden_size"], repeats=5, device=device)
     figures = {}
-    for line in heads.compare(LLAMAS[size]["vocab_size"], options):
-        figures[f"{line['head']}: s"] = round(line["seconds"], 5)
-        figures[f"{line['head']}: GiB"] = round(max(line["peak_bytes"], 0) / 2**30, 3)
+    for row in heads.compare(shape["vocab_size"], options):
+        peak_bytes = max(row["peak_bytes"], 0)
+        figures[f"{row['head']}: s"] = round(row["seconds"], 5)
+        figures[f"{row['head']}: GiB"] = round(peak_bytes / 2**30, 3)
     return figures
 
 
@@ -365,9 +386,11 @@ def gathers(count: str, parent: str) -> Figures:
     """GB/s at which each of `count` processes, a GPU each, gathers pieces from all as FSDP does."""
     import torch
 
+    processes = int(count)
     with tempfile.TemporaryDirectory(dir=parent) as folder:
-        torch.multiprocessing.spawn(gather, (int(count), folder), nprocs=int(count))
-        return {"gathers GB/s": float(Path(folder, "answer").read_text())}
+        torch.multiprocessing.spawn(gather, (processes, folder), nprocs=processes)
+        rate = float(Path(folder, "answer").read_text())
+    return {"gathers GB/s": rate}
 
 
 def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int = 20) -> None:
@@ -375,7 +398,8 @@ def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int 
     import torch
     import torch.distributed as dist
 
-    is_cuda, backend, device = torch.cuda.is_available(), "gloo", "cpu"
+    is_cuda = torch.cuda.is_available()
+    backend, device = "gloo", "cpu"
     if is_cuda:
         backend, device = "nccl", "cuda"
         torch.cuda.set_device(rank)
@@ -389,8 +413,9 @@ def gather(rank: int, count: int, folder: str, mib: int = 256, repetitions: int 
         if is_cuda:
             torch.cuda.synchronize()
     if rank == 0:
+        seconds = time.monotonic() - start_time
         received_bytes = repetitions * (count - 1) * len(piece)
-        Path(folder, "answer").write_text(f"{received_bytes / (time.monotonic() - start_time) / 1e9:.2f}")
+        Path(folder, "answer").write_text(f"{received_bytes / seconds / 1e9:.2f}")
     dist.destroy_process_group()
 
 
@@ -420,10 +445,7 @@ def sampling(folder: str, *overrides: str) -> Figures:
         figures |= rate(sampler, policy, questions, config.data.n, Path(folder))
         memory_beside = free_memory()
         sampler.close()
-        start_time = time.monotonic()
-        sampler.prepare(policy, max(map(len, questions.prompts)) + max_new_tokens)
-        sampler.sample(policy, [questions.prompts[0].tolist()], 1, (0,), questions.stop)
-        figures["s of the engine's second start"] = round(time.monotonic() - start_time, 1)
+        figures["s of the engine's second start"] = round(start_seconds(sampler, policy, questions, prompts=1), 1)
     finally:
         sampler.close()
     if memory_before is not None:
@@ -432,16 +454,22 @@ def sampling(folder: str, *overrides: str) -> Figures:
     return figures
 
 
+def start_seconds(sampler: Any, policy: Any, questions: Any, *, prompts: int) -> float:
+    """Seconds of an engine's start, and of a completion of each of the first prompts."""
+    start_time = time.monotonic()
+    longest_prompt = max(map(len, questions.prompts))
+    sampler.prepare(policy, longest_prompt + sampler.config.max_new_tokens)
+    first_prompts = [prompt.tolist() for prompt in questions.prompts[:prompts]]
+    sampler.sample(policy, first_prompts, 1, (0,), questions.stop)
+    return time.monotonic() - start_time
+
+
 def rate(sampler: Any, policy: Any, questions: Any, n: int, folder: Path) -> Figures:
     """Seconds of an engine's start, and tokens a second that it then samples in several shards."""
     from topr_exp.sampling.generation import sample_completions
     from topr_exp.store import Store
 
-    start_time = time.monotonic()
-    sampler.prepare(policy, max(map(len, questions.prompts)) + sampler.config.max_new_tokens)
-    first_prompts = [prompt.tolist() for prompt in questions.prompts[:2]]
-    sampler.sample(policy, first_prompts, 1, (0,), questions.stop)
-    engine_seconds = time.monotonic() - start_time
+    engine_seconds = start_seconds(sampler, policy, questions, prompts=2)
     start_time = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as store, Utilization() as utilization:
         completions = sample_completions(sampler, policy, questions, n, seed=0, store=Store(Path(store)))
@@ -465,9 +493,10 @@ class Utilization:
 
     def __enter__(self) -> Utilization:
         gpu = next(iter(distributed.visible_gpus()), "0")
-        query = ["nvidia-smi", "-i", gpu, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
+        query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        command = ["nvidia-smi", "-i", gpu, *query, "-lms", "200"]
         with contextlib.suppress(FileNotFoundError):
-            self.process = subprocess.Popen(query, stdout=self.log, stderr=subprocess.DEVNULL)
+            self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.DEVNULL)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -478,7 +507,10 @@ class Utilization:
     def mean(self) -> float | None:
         """Return the mean over the block; None without nvidia-smi."""
         self.log.seek(0)
-        percentages = [float(line) for line in self.log.read().split("\n") if line.strip().isdecimal()]
+        percentages = []
+        for line in self.log.read().split("\n"):
+            if line.strip().isdecimal():
+                percentages.append(float(line))
         if not percentages:
             return None
         return sum(percentages) / len(percentages)
@@ -490,7 +522,8 @@ def free_memory() -> float | None:
 
     if not torch.cuda.is_available():
         return None
-    return round(torch.cuda.mem_get_info()[0] / 2**30, 1)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return round(free_bytes / 2**30, 1)
 
 
 MEASUREMENTS: dict[str, Callable[..., Figures]] = {

@@ -58,10 +58,19 @@ CALLS = {
 # Keys that differ from attempt to attempt.
 VOLATILE = {"seconds", "time", "began", "attempt", "command", "counts", "tokens", "tokens_per_second", "progress"}
 SETTINGS = (
-    "experiment=smoke", "cluster.threads=1", "data.train_problems=4", "data.test_problems=2", "data.n=4",
-    "data.eval_n=2", "sampler.prompts_per_shard=2", "optim.batch_size=8", "checkpoint.every_seconds=0",
-    "evaluation.every=2", "iterations=2", "sampler.max_new_tokens=8",
-)  # fmt: skip
+    "experiment=smoke",
+    "cluster.threads=1",
+    "data.train_problems=4",
+    "data.test_problems=2",
+    "data.n=4",
+    "data.eval_n=2",
+    "sampler.prompts_per_shard=2",
+    "optim.batch_size=8",
+    "checkpoint.every_seconds=0",
+    "evaluation.every=2",
+    "iterations=2",
+    "sampler.max_new_tokens=8",
+)
 MAX_RUN_SECONDS = 120  # after which a run counts as hanging
 
 
@@ -90,9 +99,10 @@ class Point(NamedTuple):
 
 def faults_of(kind: str) -> list[Fault]:
     """List the faults that calls of a kind are tried with."""
-    faults = [Fault(name) for name in ERRORS[kind]]
+    names = ERRORS[kind]
+    faults = [Fault(name) for name in names]
     if kind not in WRITE_KINDS:
-        faults += [Fault(name, is_lasting=True) for name in ERRORS[kind]]
+        faults += [Fault(name, is_lasting=True) for name in names]
     return faults
 
 
@@ -126,7 +136,9 @@ class Disk:
         if self.point is None or self.point.kind != kind:
             return False
         number = self.counts[kind]
-        return number == self.point.number or (self.point.fault.is_lasting and number > self.point.number)
+        if self.point.fault.is_lasting:
+            return number >= self.point.number
+        return number == self.point.number
 
     def fail(self, path: Any = None) -> NoReturn:
         """Raise the point's error, naming the path of calls that have one, as the kernel's does."""
@@ -160,7 +172,8 @@ class Disk:
 
     def counted(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            if options.get("dir_fd") is not None or (arguments and self.watches(arguments[0])):
+            is_watched = bool(arguments) and self.watches(arguments[0])
+            if is_watched or options.get("dir_fd") is not None:
                 self.call(kind, path_or_none(arguments[0]))
             return function(*arguments, **options)
 
@@ -189,46 +202,61 @@ class Disk:
         return call
 
     def counted_open(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        disk = self
-
-        class CountedFile(io.FileIO):
-            def write(self, data: Any) -> int:
-                if disk.count("write"):
-                    super().write(memoryview(data)[: len(data) // 2])
-                    disk.fail()
-                return super().write(data)
-
-            def readinto(self, buffer: Any) -> Any:
-                disk.call("read")
-                return super().readinto(buffer)
-
-            def readall(self) -> bytes:
-                disk.call("read")
-                return super().readall()
-
-            def close(self) -> None:
-                if not self.closed:
-                    disk.descriptors.discard(self.fileno())
-                    super().close()
-                    disk.call("close")
+        counted_file = file_class(self)
 
         def call(
-            file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
-            newline: Any = None, closefd: bool = True, opener: Any = None,
-        ) -> Any:  # fmt: skip
-            if "+" in mode or not disk.watches(file):
+            file: Any,
+            mode: str = "r",
+            buffering: int = -1,
+            encoding: Any = None,
+            errors: Any = None,
+            newline: Any = None,
+            closefd: bool = True,
+            opener: Any = None,
+        ) -> Any:
+            if "+" in mode or not self.watches(file):
                 return function(file, mode, buffering, encoding, errors, newline, closefd, opener)
             if opener is None and not isinstance(file, int):
-                disk.call("open", file)
-            raw = CountedFile(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+                self.call("open", file)
+            raw = counted_file(file, mode.replace("b", "").replace("t", ""), closefd, opener)
             if buffering == 0:
                 return raw
-            buffered = io.BufferedReader(raw) if raw.readable() else io.BufferedWriter(raw)
+            if raw.readable():
+                buffered: Any = io.BufferedReader(raw)
+            else:
+                buffered = io.BufferedWriter(raw)
             if "b" in mode:
                 return buffered
             return io.TextIOWrapper(buffered, encoding, errors, newline)
 
         return call
+
+
+def file_class(disk: Disk) -> type[io.FileIO]:
+    """Make the class of open files whose calls a disk counts."""
+
+    class CountedFile(io.FileIO):
+        def write(self, data: Any) -> int:
+            if disk.count("write"):
+                super().write(memoryview(data)[: len(data) // 2])
+                disk.fail()
+            return super().write(data)
+
+        def readinto(self, buffer: Any) -> Any:
+            disk.call("read")
+            return super().readinto(buffer)
+
+        def readall(self) -> bytes:
+            disk.call("read")
+            return super().readall()
+
+        def close(self) -> None:
+            if not self.closed:
+                disk.descriptors.discard(self.fileno())
+                super().close()
+                disk.call("close")
+
+    return CountedFile
 
 
 class RunEnd(NamedTuple):
@@ -290,12 +318,14 @@ def config_of(output_dir: Path) -> Any:
 
 def file_digests(folder: Path) -> dict[str, str]:
     """Hash every file but locks and logs, by path, without values that differ from attempt to attempt."""
+    folder_bytes = str(folder).encode()
     digests = {}
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.suffix == ".claim" or path.name == "log.txt":
             continue
-        content = steady_content(path).replace(str(folder).encode(), b"")
-        digests[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
+        content = steady_content(path).replace(folder_bytes, b"")
+        name = str(path.relative_to(folder))
+        digests[name] = hashlib.sha256(content).hexdigest()
     return digests
 
 
@@ -304,11 +334,12 @@ def steady_content(path: Path) -> bytes:
     if path.name == MARK:  # the checksums of files that are compared anyway
         return b""
     content = path.read_bytes()
-    if path.suffix not in (".json", ".jsonl"):
-        return content
-    texts = [content.decode()]
-    if path.suffix == ".jsonl":
+    if path.suffix == ".json":
+        texts = [content.decode()]
+    elif path.suffix == ".jsonl":
         texts = content.decode().splitlines()
+    else:
+        return content
     values = [steady_value(json.loads(text)) for text in texts]
     return json.dumps(values, sort_keys=True).encode()
 
@@ -327,24 +358,26 @@ def spread_points(counts: Counter[str], total: int) -> list[Point]:
     kinds = [kind for kind in ERRORS if counts[kind]]
     points = []
     for index, kind in enumerate(kinds):
-        faults = faults_of(kind)
         share = total // len(kinds)
         if index < total % len(kinds):
             share += 1
+        faults = faults_of(kind)
         possible = len(faults) * counts[kind]
         step = max(1.0, possible / share)
         for i in range(min(share, possible)):
-            points.append(Point(kind, 1 + int(i * step) // len(faults), faults[i % len(faults)]))
+            number = 1 + int(i * step) // len(faults)
+            points.append(Point(kind, number, faults[i % len(faults)]))
     return points
 
 
 def one_of_each_kind(counts: Counter[str]) -> list[Point]:
     """Choose a call of each kind, later from kind to kind, with different errors, some of which last."""
+    last_index = len(ERRORS) - 1
     points = []
     for index, (kind, names) in enumerate(ERRORS.items()):
         is_lasting = kind not in WRITE_KINDS and index % 2 == 1
         fault = Fault(names[index % len(names)], is_lasting)
-        number = 1 + index * (counts[kind] - 1) // (len(ERRORS) - 1)
+        number = 1 + index * (counts[kind] - 1) // last_index
         points.append(Point(kind, number, fault))
     return points
 
@@ -382,8 +415,10 @@ def problem_after(folder: Path, point: Point, undisturbed: dict[str, str]) -> st
     if end.status != 0:
         return f"given again it ended with {end.status}: {end.errors}"
     repeated = file_digests(folder)
-    names = undisturbed.keys() | repeated.keys()
-    different = sorted(name for name in names if undisturbed.get(name) != repeated.get(name))
+    different = []
+    for name in sorted(undisturbed.keys() | repeated.keys()):
+        if undisturbed.get(name) != repeated.get(name):
+            different.append(name)
     if different:
         return f"other files than in a whole run: {', '.join(different)}"
     return None

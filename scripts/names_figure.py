@@ -46,7 +46,8 @@ class LossCurve:
         (gradient,) = torch.autograd.grad(output.loss.sum(), logp)
         weight = -float(gradient[0, 0]) * self.unit * sign_of(is_correct)
         if "advantage" in output.metrics:
-            weight /= float(output.metrics["advantage"][0].abs())
+            advantage = output.metrics["advantage"][0]
+            weight /= float(advantage.abs())
         return weight
 
 
@@ -56,11 +57,15 @@ def curve(name: str, tokens: int = 10, unit: float = 1.0, against_sampler: bool 
 
 
 def sign_of(is_correct: bool) -> int:
-    return 1 if is_correct else -1
+    if is_correct:
+        return 1
+    return -1
 
 
 def gate(is_correct: bool, delta: float) -> float:
-    tau = 1.0 if is_correct else 1.05
+    tau = 1.05
+    if is_correct:
+        tau = 1.0
     return 4 / tau / (1 + math.exp(-tau * (math.exp(delta) - 1)))
 
 

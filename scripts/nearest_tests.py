@@ -67,7 +67,11 @@ def steps_to(file: str, graph: Graph) -> dict[str, int]:
     distance = 0
     while level:
         distance += 1
-        level = {path for path, imports in graph.items() if imports & level and path not in steps}
+        next_level = set()
+        for path, imports in graph.items():
+            if path not in steps and imports & level:
+                next_level.add(path)
+        level = next_level
         steps |= dict.fromkeys(level, distance)
     return steps
 
@@ -90,12 +94,14 @@ def tests_of(file: str, graph: Graph) -> list[str]:
     runs; at last the tests of its room that import nothing of it, and whole runs where it is loaded by name.
     """
     distances = {path: steps for path, steps in steps_to(file, graph).items() if is_test(path)}
+    least_distance = min(distances.values(), default=0)
     room = Path("tests", file.removeprefix("topr_exp/")).parent
     room_tests = tests_of_room(room, graph)
-    least_distance = min(distances.values(), default=0)
     own_test = str(room / f"test_{Path(file).name}")
-    always_near = {own_test, *room_tests, *WHOLE_RUNS}
-    near = [path for path, distance in distances.items() if distance == least_distance or path in always_near]
+    near = []
+    for path, distance in distances.items():
+        if distance == least_distance or path in (own_test, *room_tests, *WHOLE_RUNS):
+            near.append(path)
     near.sort(key=lambda path: (distances[path], path not in room_tests, path not in WHOLE_RUNS, path))
     leading, trailing = [own_test], room_tests
     if file.startswith(TRAINING):

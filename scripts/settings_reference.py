@@ -47,7 +47,7 @@ need](losses.md#what-a-loss-says-of-itself). The reward of a wrong answer is the
 class Section:
     """A table of the reference: the keys of a group."""
 
-    prefix: str  # of its keys: "" for those of the run
+    prefix: str  # of its keys, as in "algo."; "" for those of the run
     title: str
     schemas: Sequence[Any]  # the dataclasses of its choices
     values: Mapping[str, Any]  # the group's settings by the choice, or the model, that they are the defaults of
@@ -74,18 +74,27 @@ def readme() -> str:
 def loss_row(loss: Loss) -> str:
     """A row of the table of losses."""
     assert loss.paper is not None, f"algo={loss.name} names no paper"
-    paper = loss.paper.equation
+    sources = []
     if loss.paper.arxiv:
-        link = f"[{loss.paper.arxiv}](https://arxiv.org/abs/{loss.paper.arxiv})"
-        paper = ", ".join(filter(None, [link, loss.paper.equation]))
-    wrong_reward = "0" if loss.rewards == "zero_one" else "−1"
+        sources.append(f"[{loss.paper.arxiv}](https://arxiv.org/abs/{loss.paper.arxiv})")
+    if loss.paper.equation:
+        sources.append(loss.paper.equation)
+    wrong_reward = "−1"
+    if loss.rewards == "zero_one":
+        wrong_reward = "0"
     unused = []
     if not loss.uses_baseline:
         unused.append("baseline")
     if not loss.needs_mu:
         unused.append("μ")
-    needs = [f"`{need}`" for need in sorted(loss.needs)]
-    cells = (f"`algo={loss.name}`", loss.paper.method, paper, wrong_reward, ", ".join(unused), ", ".join(needs))
+    cells = (
+        f"`algo={loss.name}`",
+        loss.paper.method,
+        ", ".join(sources),
+        wrong_reward,
+        ", ".join(unused),
+        ", ".join(f"`{need}`" for need in sorted(loss.needs)),
+    )
     return "| " + " | ".join(cells) + " |"
 
 
@@ -93,9 +102,11 @@ def loss_sections() -> Iterator[Section]:
     """A section for each class of losses, with the defaults of the algorithms that are made of it."""
     losses_by_class: dict[type, dict[str, Any]] = {}
     for name, loss in load_losses([]).items():
-        losses_by_class.setdefault(type(loss), {})[name] = loss
+        losses = losses_by_class.setdefault(type(loss), {})
+        losses[name] = loss
     for schema, losses in losses_by_class.items():
-        yield Section("algo.", f"algo={', '.join(losses)}", [schema], losses)
+        title = f"algo={', '.join(losses)}"
+        yield Section("algo.", title, [schema], losses)
 
 
 # ---- the reference
@@ -124,8 +135,8 @@ def sections() -> Iterator[Section]:
             if group in ("data", *CHOICES):
                 schemas = list(dict.fromkeys(choices(group).values()))
             values = {model: getattr(config, group) for model, config in configs.items()}
-            files = [*common_files, *sorted((CONF / group).glob("*.yaml"))]
-            yield Section(f"{group}.", group, schemas, values, files)
+            yamls = sorted((CONF / group).glob("*.yaml"))
+            yield Section(f"{group}.", group, schemas, values, [*common_files, *yamls])
 
 
 def compose(*overrides: str) -> Any:
@@ -144,18 +155,27 @@ def section_lines(section: Section) -> Iterator[str]:
     elif section.group == "algo":
         written_keys = {"name"}
     for schema in section.schemas:
-        remarks, range_of_key = remarks_of(schema), dict(ranges(schema))
+        remarks = remarks_of(schema)
         for field in dataclasses.fields(schema):
             if field.name in written_keys or not field.init:
                 continue
             written_keys.add(field.name)
-            if field.name in range_of_key:
-                allowed = range_of_key[field.name].allowed
-            else:
-                allowed = " or ".join(map(describe, options_of(hints_of(schema)[field.name])))
-            meaning = meaning_of(section, field.name, remarks)
-            cells = (f"`{section.prefix}{field.name}`", allowed, default_of(field.name, section.values), meaning)
+            cells = (
+                f"`{section.prefix}{field.name}`",
+                allowed_values(schema, field.name),
+                default_of(field.name, section.values),
+                meaning_of(section, field.name, remarks),
+            )
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def allowed_values(schema: Any, key: str) -> str:
+    """The range of a setting, else its types."""
+    range_of_key = dict(ranges(schema))
+    if key in range_of_key:
+        return range_of_key[key].allowed
+    types = options_of(hints_of(schema)[key])
+    return " or ".join(map(describe, types))
 
 
 def meaning_of(section: Section, key: str, remarks: Mapping[str, str]) -> str:
@@ -170,14 +190,18 @@ def default_of(key: str, values: Mapping[str, Any]) -> str:
     names_by_default: dict[str, list[str]] = {}
     for name, settings in values.items():
         if hasattr(settings, key):
-            names_by_default.setdefault(f"`{show(getattr(settings, key))}`", []).append(name)
+            default = f"`{show(getattr(settings, key))}`"
+            names_by_default.setdefault(default, []).append(name)
     if len(names_by_default) < 2:
         return ", ".join(names_by_default)
-    return ", ".join(f"{default} ({', '.join(names)})" for default, names in names_by_default.items())
+    defaults = [f"{default} ({', '.join(names)})" for default, names in names_by_default.items()]
+    return ", ".join(defaults)
 
 
 def first_sentence(schema: Any) -> str:
-    return re.split(r"(?<=\.)\s|\n\n", inspect.getdoc(schema) or "", maxsplit=1)[0].replace("\n", " ")
+    text = inspect.getdoc(schema) or ""
+    sentence, *_ = re.split(r"(?<=\.)\s|\n\n", text, maxsplit=1)
+    return sentence.replace("\n", " ")
 
 
 def remarks_of(schema: Any) -> dict[str, str]:
@@ -187,14 +211,17 @@ def remarks_of(schema: Any) -> dict[str, str]:
         if not dataclasses.is_dataclass(base):
             continue
         source = textwrap.dedent(inspect.getsource(base))
+        lines = source.splitlines()
         (definition,) = ast.parse(source).body
         assert isinstance(definition, ast.ClassDef)
         for node in definition.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                assert node.end_lineno is not None
-                last_line = source.splitlines()[node.end_lineno - 1]
-                _, _, remark = last_line[node.end_col_offset :].partition("# ")
-                remarks[node.target.id] = remark.replace("None", "null") or remarks.get(node.target.id, "")
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            assert node.end_lineno is not None
+            text_after_field = lines[node.end_lineno - 1][node.end_col_offset :]
+            _, _, remark = text_after_field.partition("# ")
+            key = node.target.id
+            remarks[key] = remark.replace("None", "null") or remarks.get(key, "")
     return remarks
 
 
@@ -203,14 +230,8 @@ def yaml_remark(section: Section, key: str) -> str:
     pattern = re.compile(rf"\s*{key}:(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:# (.*))?$")
     for path in section.files:
         comments_above: list[str] = []
-        group = ""
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if top_level := re.match(r"(\w+):", line):
-                group = top_level[1]
-            is_of_section = path.name != "config.yaml"
-            if not is_of_section:
-                is_of_section = group == section.group if section.group else not line.startswith(" ")
-            match = pattern.match(line) if is_of_section else None
+        for line in lines_of_section(path, section.group):
+            match = pattern.match(line)
             if match and (remark := match[1] or " ".join(comments_above)):
                 return str(remark)
             if line.lstrip().startswith("#"):
@@ -218,6 +239,25 @@ def yaml_remark(section: Section, key: str) -> str:
             else:
                 comments_above = []
     return ""
+
+
+def lines_of_section(path: Path, group: str) -> Iterator[str]:
+    """The lines of a YAML; in config.yaml those that are not about a group are empty. group: "" for the run's keys."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if path.name != "config.yaml":
+        yield from lines
+        return
+    group_of_line = ""
+    for line in lines:
+        if top_level := re.match(r"(\w+):", line):
+            group_of_line = top_level[1]
+        is_about_group = not line.startswith(" ")
+        if group:
+            is_about_group = group_of_line == group
+        if is_about_group:
+            yield line
+        else:
+            yield ""
 
 
 if __name__ == "__main__":

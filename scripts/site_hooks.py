@@ -50,20 +50,22 @@ def weights_page() -> str:
 
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         losses.main([])
+    output = printed.getvalue()
     assert losses.__doc__ is not None
-    return f"# Weights of losses\n\n{losses.__doc__}\n![Each loss](images/losses.png)\n\n```\n{printed.getvalue()}```\n"
+    return f"# Weights of losses\n\n{losses.__doc__}\n![Each loss](images/losses.png)\n\n```\n{output}```\n"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn links to files of the repository that are no pages into their text and, where it differs, their path."""
-    folder = (ROOT / "docs" / page.file.src_uri).parent
+    docs = ROOT / "docs"
+    folder = (docs / page.file.src_uri).parent
 
     def named(link: re.Match[str]) -> str:
         text, target, _ = link.groups()
         path = (folder / target).resolve()
         if page.file.src_uri == "index.md" and not path.exists():  # README's links are seen from the repository's root
             path = (ROOT / target).resolve()
-        is_page = path.is_relative_to(ROOT / "docs") and path.is_file() and path.suffix == ".md"
+        is_page = path.is_relative_to(docs) and path.is_file() and path.suffix == ".md"
         if is_page or not path.exists():  # a link that leads nowhere ends the build
             return link[0]
         name = path.relative_to(ROOT).as_posix()
@@ -84,7 +86,9 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
 def mathml(formula: re.Match[str]) -> str:
     """Convert a formula in LaTeX to MathML; PluginError for a command that the converter leaves as it is."""
     element, latex = formula.groups()
-    display = "block" if element == "div" else "inline"
+    display = "inline"
+    if element == "div":
+        display = "block"
     converted = convert(html.unescape(latex), display=display)
     if unknown := re.search(r"\\\w+", converted):
         raise PluginError(f"{unknown[0]} in a formula has no MathML: write it in other commands")

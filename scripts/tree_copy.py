@@ -18,11 +18,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 900  # seconds for the tests of one call
 TEST_LIMIT = 300  # seconds for each test, which fails when it takes longer
+TEST_STATUSES = (0, 1, 2, 5)  # of pytest: all passed, some failed, a file can't be imported, there was no test
 PRELOADED = (
-    "hydra", "hypothesis", "matplotlib.figure", "numpy", "omegaconf", "pyarrow", "pytest", "sympy", "torch",
-    "torch.distributed.fsdp", "transformers", "transformers.modeling_layers",
+    "hydra",
+    "hypothesis",
+    "matplotlib.figure",
+    "numpy",
+    "omegaconf",
+    "pyarrow",
+    "pytest",
+    "sympy",
+    "torch",
+    "torch.distributed.fsdp",
+    "transformers",
+    "transformers.modeling_layers",
     "transformers.models.llama.modeling_llama",
-)  # fmt: skip
+)
 
 
 def copy_tree(target: Path) -> None:
@@ -30,9 +41,11 @@ def copy_tree(target: Path) -> None:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in output.split("\0"):
-        if name and (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
+        source = ROOT / name
+        if name and source.is_file():
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy)
 
 
 def failing_tests(tree: Path, tests: Sequence[str], *, stop_at_first: bool) -> list[str] | None:
@@ -46,8 +59,9 @@ def failing_tests(tree: Path, tests: Sequence[str], *, stop_at_first: bool) -> l
     status = run_pytest(tree, [*options, *tests], log)
     if status is None:
         return None
-    if status not in (0, 1, 2, 5) or not report.is_file():
-        sys.exit(f"pytest ended with status {status}:\n{log.read_text(encoding='utf-8', errors='replace')[-3000:]}")
+    if status not in TEST_STATUSES or not report.is_file():
+        output = log.read_text(encoding="utf-8", errors="replace")
+        sys.exit(f"pytest ended with status {status}:\n{output[-3000:]}")
     failures = []
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         if case.find("failure") is not None or case.find("error") is not None:

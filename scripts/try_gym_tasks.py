@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         trials = try_tasks(arguments[1:])
         print(json.dumps({name: asdict(trial) for name, trial in trials.items()}))
         return 0
-    first, second = (try_in_a_process(hash_seed, arguments) for hash_seed in ("1", "2"))
+    first, second = try_in_a_process("1", arguments), try_in_a_process("2", arguments)
     listed = {*TASKS, *EXCLUDED}
     missing = set(arguments or listed) - first.keys()
     lines = [f"{name}: not there" for name in sorted(missing)]
@@ -63,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
         is_right = not reasons
         if excluded_for:
             is_right = excluded_for in reasons
-        if name not in listed or not is_right:
-            lines.append(f"{name}: listed as {excluded_for or 'offered'}, found {sorted(reasons) or 'sound'}")
+        if name in listed and is_right:
+            continue
+        lines.append(f"{name}: listed as {excluded_for or 'offered'}, found {sorted(reasons) or 'sound'}")
     for line in lines:
         print(line)
     return int(bool(lines))
@@ -73,28 +74,40 @@ def main(arguments: Sequence[str]) -> int:
 def try_in_a_process(hash_seed: str, names: Sequence[str]) -> dict[str, Trial]:
     """Try tasks in a process that hashes texts by a seed, in an empty folder."""
     root = Path(__file__).resolve().parents[1]
-    search_path = os.pathsep.join([str(root), *sys.path])
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": search_path}
+    search_path = [str(root), *sys.path]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(search_path)}
     command = [sys.executable, "-m", "scripts.try_gym_tasks", "--in-this-process", *names]
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment, check=True)
-    trials = json.loads(process.stdout.splitlines()[-1])
-    return {name: Trial(**fields) for name, fields in trials.items()}
+        process = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment,
+            check=True,
+        )
+    last_line = process.stdout.splitlines()[-1]
+    return {name: Trial(**fields) for name, fields in json.loads(last_line).items()}
 
 
 def reasons_against(first: Trial, second: Trial) -> set[str]:
     """Say why a task can't be offered, in the words of the list; empty if it can."""
-    reasons = {
-        "it mixes other tasks, which it has to be told": first.draw_error,
-        "its scorer evaluates text": first.refused_act,
-        "its scorer refuses its own gold": first.refused_gold and first.refused_gold_before_json,
-        "its scorer refuses its own gold once that has been JSON": first.refused_gold
-        and not first.refused_gold_before_json,
-        "its scorer pays garbage": first.paid_garbage,
-        "its scorer pays its gold with garbage behind it": first.paid_hedge,
-        "one seed does not draw the same problems twice": first.digest != second.digest,
-    }
-    return {reason for reason, applies in reasons.items() if applies}
+    reasons = set()
+    if first.draw_error:
+        reasons.add("it mixes other tasks, which it has to be told")
+    if first.refused_act:
+        reasons.add("its scorer evaluates text")
+    if first.refused_gold and first.refused_gold_before_json:
+        reasons.add("its scorer refuses its own gold")
+    if first.refused_gold and not first.refused_gold_before_json:
+        reasons.add("its scorer refuses its own gold once that has been JSON")
+    if first.paid_garbage:
+        reasons.add("its scorer pays garbage")
+    if first.paid_hedge:
+        reasons.add("its scorer pays its gold with garbage behind it")
+    if first.digest != second.digest:
+        reasons.add("one seed does not draw the same problems twice")
+    return reasons
 
 
 class ActRecorder:
@@ -124,18 +137,20 @@ def try_task(name: str, recorder: ActRecorder) -> Trial:
         entries = draw(name)
     except Exception as error:
         return Trial(draw_error=f"{type(error).__name__}: {error}")
-    json_entries = [json.loads(json.dumps(entry)) for entry in entries]
+    entries_text = json.dumps(entries)
+    json_entries = json.loads(entries_text)
     scored_entries = json_entries[:SCORED]
     recorder.acts.clear()
     recorder.is_on = True
     trial = Trial(
-        digest=hashlib.blake2b(json.dumps(json_entries).encode()).hexdigest(),
+        digest=hashlib.blake2b(entries_text.encode()).hexdigest(),
         refused_gold=refused_gold(scored_entries),
         paid_garbage=paid_answer(garbage(scored_entries)),
         paid_hedge=paid_answer(hedges(scored_entries)),
     )
     recorder.is_on = False
-    trial.refused_act = recorder.acts[0] if recorder.acts else None
+    if recorder.acts:
+        trial.refused_act = recorder.acts[0]
     trial.refused_gold_before_json = refused_gold(entries[:SCORED])
     return trial
 
@@ -147,14 +162,19 @@ def draw(name: str) -> list[Entry]:
     random.seed()
     count = SLOW.get(name, DRAWN)
     dataset = create_dataset(name, seed=1234567, size=count)
-    return [{"task": name, "options": {}, **dataset[index]} for index in range(count)]
+    entries = []
+    for index in range(count):
+        entries.append({"task": name, "options": {}, **dataset[index]})
+    return entries
 
 
 def refused_gold(entries: Sequence[Entry]) -> str | None:
     """Return the first gold that does not score 1 in a completion, with its score."""
     for entry in entries:
         answer = tagged(f"<answer>{entry['answer']}</answer>")
-        score = gym.score(answer, entry) if answer is not None else None
+        score = None
+        if answer is not None:
+            score = gym.score(answer, entry)
         if score != 1:
             return f"{score} for {answer}"
     return None
@@ -177,8 +197,9 @@ def garbage(entries: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
 
 def hedges(entries: Sequence[Entry]) -> Iterator[tuple[str, Entry]]:
     """Iterate over golds with garbage or another gold beside them."""
-    for entry, other_entry in zip(entries, [*entries[1:], entries[0]], strict=True):
-        gold, other_gold = entry["answer"], other_entry["answer"]
+    next_entries = [*entries[1:], entries[0]]
+    for entry, next_entry in zip(entries, next_entries, strict=True):
+        gold, other_gold = entry["answer"], next_entry["answer"]
         yield f"{gold} or else garbage", entry
         if other_gold != gold:
             yield f"{other_gold} {gold}", entry

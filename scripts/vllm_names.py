@@ -62,9 +62,9 @@ def engine_options(worker: ast.Module) -> set[str]:
     for node in ast.walk(function_named(worker, "engine_options")):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict):
             for key in node.value.keys:
-                names |= set(strings_in(key or node))
+                names.update(strings_in(key or node))
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            names |= set(strings_in(node.targets[0].slice))
+            names.update(strings_in(node.targets[0].slice))
     return names
 
 
@@ -80,7 +80,8 @@ def keywords_of_call(tree: ast.AST, function: str) -> set[str]:
     names = set[str]()
     for call in calls_in(tree):
         if isinstance(call.func, ast.Name) and call.func.id == function:
-            names |= {keyword.arg or "" for keyword in call.keywords}
+            for keyword in call.keywords:
+                names.add(keyword.arg or "")
     return names
 
 
@@ -88,9 +89,11 @@ def methods_of_llm(tree: ast.AST) -> set[str]:
     """Return the methods that are called on an attribute `llm`."""
     names = set[str]()
     for call in calls_in(tree):
-        method = call.func
-        if isinstance(method, ast.Attribute) and isinstance(method.value, ast.Attribute) and method.value.attr == "llm":
-            names.add(method.attr)
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        owner = call.func.value
+        if isinstance(owner, ast.Attribute) and owner.attr == "llm":
+            names.add(call.func.attr)
     return names
 
 
@@ -99,7 +102,7 @@ def remote_methods(tree: ast.AST) -> set[str]:
     names = set[str]()
     for call in calls_in(tree):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "collective_rpc":
-            names |= set(strings_in(call.args[0]))
+            names.update(strings_in(call.args[0]))
     return names
 
 
@@ -113,9 +116,12 @@ def missing_names(read: Callable[[str], str]) -> list[str]:
     for owner, names in used_names().items():
         assert names, f"nothing of {owner} is used"
         tree = ast.parse(read(owner.path))
-        existing_names = members(tree, owner.name) if owner.name else set(strings_in(tree))
+        if owner.name:
+            holder, existing_names = owner.name, members(tree, owner.name)
+        else:
+            holder, existing_names = "no variable", set(strings_in(tree))
         for name in sorted(names - existing_names):
-            lines.append(f"vllm/{owner.path}: {owner.name or 'no variable'} has no {name}")
+            lines.append(f"vllm/{owner.path}: {holder} has no {name}")
     return lines
 
 
@@ -135,13 +141,17 @@ def members(tree: ast.AST, class_name: str) -> set[str]:
 
 def main(build: Path) -> int:
     if build.is_dir():
-        lines = missing_names(lambda path: (build / "vllm" / path).read_text(encoding="utf-8"))
+        folder = build / "vllm"
+        lines = missing_names(lambda path: (folder / path).read_text(encoding="utf-8"))
     else:
         with zipfile.ZipFile(build) as wheel:
             lines = missing_names(lambda path: wheel.read(f"vllm/{path}").decode())
+    if lines:
+        print("\n".join(lines))
+        return 1
     count = sum(map(len, used_names().values()))
-    print("\n".join(lines) or f"{build}: every name is there ({count})")
-    return int(bool(lines))
+    print(f"{build}: every name is there ({count})")
+    return 0
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ def make_bench(options: argparse.Namespace, launch: Launcher = run_sweep) -> int
     if not (options.draw or options.list):
         refuse_changed_code(options.out)
     bench = BenchFile(options.out / "bench.json")
-    rows = [] if options.draw else chosen_rows(options.words)
+    rows: Sequence[Row] = []
+    if not options.draw:
+        rows = chosen_rows(options.words)
     code = 0
     for row in rows:
         work = RowWork(row, cells_of_row(row, options), bench, options.jobs, launch)
@@ -85,13 +87,15 @@ def chosen_rows(words: Sequence[str]) -> Sequence[Row]:
 
 def cells_of_row(row: Row, options: argparse.Namespace) -> list[Cell]:
     """The cells of a row, in the order of the conditions."""
-    folder = ["--config-dir", str(options.config_dir)] if options.config_dir is not None else []
+    search: list[str] = []
+    if options.config_dir is not None:
+        search = ["--config-dir", str(options.config_dir)]
     cluster = [f"cluster.jobs={options.jobs}", "cluster.threads=1"]
     cells = []
     for condition in chosen_conditions(options.conditions):
         words = [*condition.words(is_small=options.small), *cluster, *settings_of_runs(options), *row.words]
         last_word_of_key = {word.split("=", 1)[0]: word for word in words}
-        cells.append(Cell(row, condition, [*folder, *last_word_of_key.values()]))
+        cells.append(Cell(row, condition, [*search, *last_word_of_key.values()]))
     return cells
 
 

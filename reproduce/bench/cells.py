@@ -12,7 +12,7 @@ from reproduce import records
 from reproduce.bench.conditions import Condition, Row
 from reproduce.groups import RATE
 from reproduce.jobs import is_finished
-from reproduce.rates import FAILED, Trial, missing_trials, percent, read_result
+from reproduce.rates import FAILED, Trial, error_of, missing_trials, percent, read_result
 from reproduce.selection import Record
 from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, Tried, best_rate
 from topr_exp import Job, plan_runs
@@ -38,8 +38,9 @@ class Cell:
         """
         probe = Trial(MIDDLE_RATE, SEEDS[0])
         job = self.jobs([probe])[probe]
-        own_settings = {"row": self.row.name, "condition": self.condition.name}
-        return own_settings | records.identifying_settings(job.config)
+        settings = {"row": self.row.name, "condition": self.condition.name}
+        settings |= records.identifying_settings(job.config)
+        return settings
 
     def jobs(self, trials: Sequence[Trial]) -> dict[Trial, Job]:
         """Plan runs that are tested on the same problems; at once, since composing a sweep takes a second."""
@@ -83,7 +84,8 @@ class Cell:
         missing = missing_trials(tried, MIDDLE_RATE, REACH)
         if missing:
             return trials + missing
-        return trials + [Trial(best_rate(tried), seed) for seed in REPORTED_SEEDS]
+        reported_rate = best_rate(tried)
+        return trials + [Trial(reported_rate, seed) for seed in REPORTED_SEEDS]
 
     def missing(self, recorded: Mapping[str, Record]) -> list[Trial]:
         return [trial for trial in self.trials(recorded) if self.identity(trial) not in recorded]
@@ -103,16 +105,16 @@ def read_cell_record(cell: Cell, trial: Trial, folder: Path) -> Record | None:
     """
     settings = cell.settings_of(trial)
     if is_finished(folder):
-        record = read_result(folder) if trial.seed in SEEDS else records.extract(folder, ())
+        if trial.seed in SEEDS:
+            record = read_result(folder)
+        else:
+            record = records.extract(folder, ())
         return record | {"settings": settings}
     if "not finite" in error_of(folder):
-        return {"run": folder.name, "settings": settings, "environment": {}, "final": {"pass@1": FAILED}}
+        return {
+            "run": folder.name,
+            "settings": settings,
+            "environment": {},
+            "final": {"pass@1": FAILED},
+        }
     return None
-
-
-def error_of(folder: Path) -> str:
-    """The line with which a run failed; empty where there is none."""
-    error_file = folder / "error.txt"
-    if not error_file.is_file():
-        return ""
-    return error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-UPDATES = 64  # of a run that samples anew, each of 2 problems with 16 completions
+UPDATES = 64  # of a run that samples anew
+PROMPTS_OF_UPDATE = 2  # with 16 completions each
 SMALL_UPDATES = 2
 SMALL = ("data.train_problems=16", "data.test_problems=4", "data.n=4", "optim.batch_size=8")  # to try the command
 SMALL_SET = "compose.n_examples=40"  # of 64, where a condition sets the share of positives
@@ -35,9 +36,12 @@ class Condition:
 
 def schedule_words(updates: int, *, is_small: bool) -> list[str]:
     """A schedule of as many updates in all, however many lie between two samplings."""
-    total = SMALL_UPDATES if is_small else UPDATES
+    total = UPDATES
+    if is_small:
+        total = SMALL_UPDATES
     updates = min(updates, total)
-    return [f"schedule.updates={updates}", f"schedule.prompts={2 * updates}", f"schedule.rounds={total // updates}"]
+    prompts = PROMPTS_OF_UPDATE * updates
+    return [f"schedule.updates={updates}", f"schedule.prompts={prompts}", f"schedule.rounds={total // updates}"]
 
 
 SAMPLES_ANEW, LAGS = "schedule=on_policy", "schedule=async"
@@ -59,10 +63,40 @@ CONDITIONS = (
 )
 
 SHIPPED = (
-    "topr", "naive", "sft", "tis", "is", "ppo", "dpo", "grpo", "gspo", "gmpo", "luspo", "cispo", "vespo", "m2po",
-    "sapo", "rec", "red_drop", "opmd", "asymre", "oapl", "rloo", "agro", "agro_on_policy", "kl_pg", "policy_gradient",
-    "decoupled_ppo", "mis", "icepop", "ipo", "dppo_tv", "dppo_kl", "trust_region_mask", "vaco",
-)  # fmt: skip
+    "topr",
+    "naive",
+    "sft",
+    "tis",
+    "is",
+    "ppo",
+    "dpo",
+    "grpo",
+    "gspo",
+    "gmpo",
+    "luspo",
+    "cispo",
+    "vespo",
+    "m2po",
+    "sapo",
+    "rec",
+    "red_drop",
+    "opmd",
+    "asymre",
+    "oapl",
+    "rloo",
+    "agro",
+    "agro_on_policy",
+    "kl_pg",
+    "policy_gradient",
+    "decoupled_ppo",
+    "mis",
+    "icepop",
+    "ipo",
+    "dppo_tv",
+    "dppo_kl",
+    "trust_region_mask",
+    "vaco",
+)
 NAMED_SETTINGS = (  # of docs/losses.md, those of the loss alone
     "topr algo.advantage=group",
     "topr algo.ratio=token",

@@ -26,13 +26,22 @@ def draw_bench(scores: Mapping[Place, Score], rows: Sequence[str], conditions: S
     width = LABELS_WIDTH + CELL_WIDTH * len(conditions)
     height = LABELS_HEIGHT + CELL_HEIGHT * len(rows)
     drawing, [[ax]] = empty_grid(1, width=width, height=height)
-    points = np.full((len(rows), len(conditions)), np.nan)
-    for (row, condition), score in scores.items():
-        i, j = rows.index(row), conditions.index(condition)
-        points[i, j] = points_above(row, score)
-        ax.text(j, i, cell_label(score), ha="center", va="center", fontsize=6, color=text_color(points[i, j]))
+    table = np.full((len(rows), len(conditions)), np.nan)
+    for place, score in scores.items():
+        i, j = rows.index(place.row), conditions.index(place.condition)
+        points = points_above(place.row, score)
+        table[i, j] = points
+        ax.text(
+            j,
+            i,
+            cell_label(score),
+            ha="center",
+            va="center",
+            fontsize=6,
+            color=text_color(points),
+        )
     ax.set_facecolor(MISSING_COLOR)
-    image = ax.imshow(points, cmap=COLORS, vmin=-LARGEST, vmax=LARGEST, aspect="auto")
+    image = ax.imshow(table, cmap=COLORS, vmin=-LARGEST, vmax=LARGEST, aspect="auto")
     drawing.colorbar(image, ax=ax)
     ax.set_title("pass@1 − TOPR's, points   (?: undecided, †: a collapsed seed)", fontsize=8, loc="left")
     ax.set_xticks(range(len(conditions)), conditions, rotation=45, ha="right", fontsize=7)
@@ -45,23 +54,27 @@ def points_above(row: str, score: Score) -> float:
     """A cell's difference to TOPR, in points; not a number where there is none."""
     if score.difference is not None:
         return PERCENT * score.difference.value
-    return 0.0 if row == REFERENCE and score.runs else float("nan")
+    if row == REFERENCE and score.runs:
+        return 0.0
+    return float("nan")
 
 
 def cell_label(score: Score) -> str:
     """The number of a cell with its marks: TOPR's own in brackets, a dash where there is none."""
+    label = "–"
     if score.is_equal:
         label = "="
     elif score.difference is not None:
-        mark = "" if score.is_decided else "?"
-        label = f"{PERCENT * score.difference.value:+.0f}{mark}"
+        label = f"{PERCENT * score.difference.value:+.0f}"
+        if not score.is_decided:
+            label += "?"
     elif score.runs:
         label = f"({PERCENT * score.runs.mean():.0f})"
-    else:
-        label = "–"
     return label + "†" * score.collapsed
 
 
 def text_color(points: float) -> str:
     """White on dark cells."""
-    return "white" if abs(points) > 0.6 * LARGEST else "black"
+    if abs(points) > 0.6 * LARGEST:
+        return "white"
+    return "black"

@@ -44,17 +44,22 @@ class Score:
 
 def score_cells(stored: Mapping[str, Any]) -> dict[Place, Score]:
     """The scores of a bench's records, with Holm's correction over all differences."""
-    scores = {place: score_runs(cell_records) for place, cell_records in reported_records(stored["runs"]).items()}
+    scores = {}
+    for place, cell_records in reported_records(stored["runs"]).items():
+        scores[place] = score_runs(cell_records)
     for row, note in stored["rows"].items():
         for condition, reason in note["without"].items():
             scores[Place(row, condition)] = Score(Runs([]), note=reason)
-    compared = {}
+    compared: dict[Place, Score] = {}
+    claims: list[Claim] = []
     for place, score in scores.items():
         reference = scores.get(Place(REFERENCE, place.condition))
-        if place.row != REFERENCE and score.runs and reference is not None and reference.runs:
-            compared[place] = compare(place, score, reference)
-    claims = holm([score.claim for score in compared.values() if score.claim is not None])
-    for (place, score), claim in zip(compared.items(), claims, strict=True):
+        if place.row == REFERENCE or not score.runs or reference is None or not reference.runs:
+            continue
+        compared[place] = replace(score, difference=difference(reference.runs, score.runs))
+        text = f"{place.condition}: {place.row} ends above {REFERENCE}"
+        claims.append(is_above(text, score.runs, reference.runs))
+    for (place, score), claim in zip(compared.items(), holm(claims), strict=True):
         scores[place] = replace(score, claim=claim)
     return scores
 
@@ -68,13 +73,6 @@ def reported_records(records: Iterable[Record]) -> dict[Place, list[Record]]:
             place = Place(settings["row"], settings["condition"])
             records_of_place.setdefault(place, []).append(record)
     return records_of_place
-
-
-def compare(place: Place, score: Score, reference: Score) -> Score:
-    """A score with its difference to TOPR's."""
-    text = f"{place.condition}: {place.row} ends above {REFERENCE}"
-    interval = difference(reference.runs, score.runs)
-    return replace(score, difference=interval, claim=is_above(text, score.runs, reference.runs))
 
 
 def score_runs(cell_records: Sequence[Record]) -> Score:

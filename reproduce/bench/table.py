@@ -43,23 +43,24 @@ def write_bench(stored: Mapping[str, Any], out: Path) -> Path:
 def table_lines(scores: Mapping[Place, Score], rows: Sequence[str], notes: Mapping[str, Any]) -> list[str]:
     """A row a loss, a column a condition, and the minutes that the row took."""
     names = [condition.name for condition in CONDITIONS]
-    lines = [f"| | {' | '.join(names)} | minutes |", "|---" * (len(names) + 2) + "|"]
+    titles = ["", *names, "minutes"]
+    lines = [f"|{' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for row in rows:
         cells = [cell_text(scores.get(Place(row, name))) for name in names]
-        seconds = notes.get(row, {}).get("seconds", 0)
-        lines.append(f"| `{row}` | {' | '.join(cells)} | {seconds / 60:.0f} |")
+        minutes = notes.get(row, {}).get("seconds", 0) / 60
+        lines.append(f"| `{row}` | {' | '.join(cells)} | {minutes:.0f} |")
     return lines
 
 
 def ordered_rows(scores: Mapping[Place, Score]) -> list[str]:
     """The rows that have cells: the package's in its order, then a user's own."""
-    present = {row for row, _ in scores}
+    present = {place.row for place in scores}
     shipped = [row.name for row in ROWS if row.name in present]
     return [*shipped, *sorted(present - set(shipped))]
 
 
 def missing_reference(scores: Mapping[Place, Score]) -> list[str]:
-    if any(row == REFERENCE and score.runs for (row, _), score in scores.items()):
+    if any(place.row == REFERENCE and score.runs for place, score in scores.items()):
         return []
     return [f"**TOPR's row is missing**, so no differences: `python -m reproduce bench algo={REFERENCE}`.", ""]
 
@@ -73,7 +74,8 @@ def cell_text(score: Score | None) -> str:
         text = "="
     elif score.difference is not None:
         text = f"{PERCENT * score.difference.value:+.1f}"
-        text = f"**{text}**" if score.is_decided else text
+        if score.is_decided:
+            text = f"**{text}**"
     elif score.runs:
         text = f"({PERCENT * score.runs.mean():.1f})"
     return text + "†" * score.collapsed

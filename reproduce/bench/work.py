@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import records
-from reproduce.bench.cells import Cell, error_of, read_cell_record
+from reproduce.bench.cells import Cell, read_cell_record
 from reproduce.bench.conditions import Row
-from reproduce.rates import Trial
+from reproduce.rates import Trial, error_of
 from reproduce.tried_rates import best_rate
 from topr_exp import ConfigError, Job
 
@@ -55,7 +55,10 @@ class RowWork:
     """The work on a row: runs what its cells lack, a chunk at a time, and records it."""
 
     def __init__(self, row: Row, cells: Sequence[Cell], bench: BenchFile, parallel_runs: int, launch: Launcher) -> None:
-        self.row, self.bench, self.parallel_runs, self.launch = row, bench, parallel_runs, launch
+        self.row = row
+        self.bench = bench
+        self.parallel_runs = parallel_runs
+        self.launch = launch
         self.cells = self.possible_cells(cells)
         self.failed: set[Cell] = set()
 
@@ -104,9 +107,11 @@ class RowWork:
         job_of_folder: dict[Path, Job] = {}  # of the smallest runs some are the same
         for cell, trials in trials_of_cell.items():
             for trial, job in cell.jobs(trials).items():
-                folder_of_run[cell, trial] = job.config.folder
-                job_of_folder[job.config.folder] = job
-        code = self.launch(list(job_of_folder.values()), self.cells[0].words)
+                folder = job.config.folder
+                folder_of_run[cell, trial] = folder
+                job_of_folder[folder] = job
+        jobs = list(job_of_folder.values())
+        code = self.launch(jobs, self.cells[0].words)
         for (cell, trial), folder in folder_of_run.items():
             self.take_record(cell, trial, folder, is_stopped=code > 2)
         return code
@@ -133,8 +138,11 @@ class RowWork:
 
     def print_cells(self) -> None:
         """Say which runs each cell lacks, as RATE/SEED; or its rate, where it is complete."""
+        recorded = self.bench.by_identity
         for cell in self.cells:
-            recorded = self.bench.by_identity
             missing = [f"{trial.rate:g}/{trial.seed}" for trial in cell.missing(recorded)]
-            state = f"lacks {' '.join(missing)}" if missing else f"{best_rate(cell.tried(recorded)):g}"
+            if missing:
+                state = f"lacks {' '.join(missing)}"
+            else:
+                state = f"{best_rate(cell.tried(recorded)):g}"
             print(f"{self.row.name:40} {cell.condition.name:14} {state}", flush=True)

@@ -32,7 +32,18 @@ from reproduce.figures import (
 
 PAPERS = (fig1, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, table1, table2, agro_fig1, agro_kl, agro_replay)
 STUDIES = (
-    related, learning_rates, ratio, mu, staleness_by_rate, lag, mismatch, masks, nats, frameworks, length_bias, map,
-)  # fmt: skip
+    related,
+    learning_rates,
+    ratio,
+    mu,
+    staleness_by_rate,
+    lag,
+    mismatch,
+    masks,
+    nats,
+    frameworks,
+    length_bias,
+    map,
+)
 FIGURES = tuple(module.FIGURE for module in (*PAPERS, *STUDIES))
 PLANNED = (centering.FIGURE,)  # without recorded runs: they run by name, and are on the page of a folder with records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from reproduce.bandit import KL_FLOOR, compute_convergence
 from reproduce.claims import Claim, Extra, decide, ends_below
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, models, name_of
-from reproduce.panels import bars, empty_grid, make_log_axis
+from reproduce.panels import SEED_LINE, bars, empty_grid, make_log_axis
 from reproduce.selection import Runs
 from topr_exp.report import series_style
 
@@ -34,32 +35,37 @@ def draw(runs: Runs, extra: Extra) -> Drawing:
 def draw_bandit(ax: Axes, extra: Extra) -> None:
     """KL to the optimal policy over updates: the median over seeds, every seed thin."""
     for i, (name, curves_of_seeds) in enumerate(extra["curves"].items()):
+        style = series_style(i)
         curves = np.maximum(np.array(curves_of_seeds), KL_FLOOR)  # [seeds, points]
         updates = extra["step"] * np.arange(curves.shape[1])
         for curve in curves:
-            ax.plot(updates, curve, color=series_style(i)["color"], lw=0.5, alpha=0.5)
-        ax.plot(updates, np.median(curves, axis=0), label=name_of(name), **series_style(i))
+            ax.plot(updates, curve, color=style["color"], **SEED_LINE)
+        ax.plot(updates, np.median(curves, axis=0), label=name_of(name), **style)
     make_log_axis(ax, "y")
-    ax.set(xlabel="updates", ylabel="KL(π ‖ π*)", title=f"softmax bandit, {extra['actions']} actions")
+    ax.set(xlabel="updates", ylabel="KL(π ‖ π*)")
+    ax.set_title(f"softmax bandit, {extra['actions']} actions")
     ax.legend(fontsize=7)
 
 
 def reaches_the_optimum(runs: Runs, extra: Extra) -> list[Claim]:
-    evidence = {}
-    for name, distances in extra["final"].items():
-        evidence[name] = "final KL " + " ".join(f"{distance:.1g}" for distance in distances)
+    agro, kl_pg = extra["final"]["agro"], extra["final"]["kl_pg"]
     return [
         Claim(
             f"bandit: AGRO reaches the optimum off-policy (KL below {NEAR:g} in every seed)",
-            max(extra["final"]["agro"]) < NEAR,
-            evidence["agro"],
+            max(agro) < NEAR,
+            final_distances(agro),
         ),
         Claim(
             f"bandit: the KL-regularised policy gradient does not (above {FAR:g} in every seed)",
-            min(extra["final"]["kl_pg"]) > FAR,
-            evidence["kl_pg"],
+            min(kl_pg) > FAR,
+            final_distances(kl_pg),
         ),
     ]
+
+
+def final_distances(distances: Sequence[float]) -> str:
+    texts = [f"{distance:.1g}" for distance in distances]
+    return f"final KL {' '.join(texts)}"
 
 
 FIGURE = Figure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from reproduce.claims import Claim, Decision, Extra, decide, ends_above, ends_be
 from reproduce.distance import KL_TITLE, compute_distances, distances, gain_per_nat
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import BETA, Groups, algorithms, betas, by_setting, name_of
-from reproduce.panels import Panel, against, grid, style_of
+from reproduce.panels import PERCENT, Panel, against, grid, style_of
 from reproduce.selection import Runs, pick
 from topr_exp.report import MARKERS
 
@@ -26,9 +26,11 @@ LARGEST, SMALLEST = f"largest {BETA}", f"smallest {BETA}"
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     groups = algorithms(runs)
+    draw_efficiency = partial(efficiency, groups=groups, extra=extra)
+    draw_betas = partial(against, groups=groups, key=BETA, shift=0.06)
     return [
-        Panel(partial(efficiency, groups=groups, extra=extra), model, legend={}),
-        Panel(partial(against, groups=groups, key=BETA, shift=0.06), legend={}, labels={"xlabel": "β"}),
+        Panel(draw_efficiency, model, legend={}),
+        Panel(draw_betas, legend={}, labels={"xlabel": "β"}),
     ]
 
 
@@ -36,29 +38,42 @@ def efficiency(ax: Axes, groups: Groups, extra: Extra) -> None:
     """pass@1 against KL: the mean over seeds for each β, every seed a dot."""
     for i, (name, group) in enumerate(groups.items()):
         style, marker = style_of(name, groups), MARKERS[i]
+        color = style["color"]
         points = []
-        for size, members in enumerate(group.split(BETA).values()):
-            points.append((float(np.mean(distances(members, extra))), 100 * members.mean(), 4 + 3 * size))
+        for rank, members in enumerate(group.split(BETA).values()):
+            kl = float(np.mean(distances(members, extra)))
+            points.append(Point(kl, PERCENT * members.mean(), size=4 + 3 * rank))
         points.sort()
-        ax.plot(
-            [kl for kl, _, _ in points], [score for _, score, _ in points], marker=marker, ms=4, label=name_of(name),
-            **style,
-        )  # fmt: skip
-        for kl, score, size in points:
-            ax.plot(kl, score, marker, ms=size, color=style["color"], alpha=0.7)
-        dots = 100 * np.array(group.seed_means())
-        ax.plot(distances(group, extra), dots, ".", ms=3, color=style["color"], alpha=0.6)
+        kls, scores = [], []
+        for point in points:
+            kls.append(point.kl)
+            scores.append(point.score)
+        ax.plot(kls, scores, marker=marker, ms=4, label=name_of(name), **style)
+        for point in points:
+            ax.plot(point.kl, point.score, marker, ms=point.size, color=color, alpha=0.7)
+        seed_scores = PERCENT * np.array(group.seed_means())
+        ax.plot(distances(group, extra), seed_scores, ".", ms=3, color=color, alpha=0.6)
     ax.set(xlabel=f"{KL_TITLE} (larger marks: larger β)", ylabel="pass@1 (%)")
 
 
+class Point(NamedTuple):
+    """The runs of a β."""
+
+    kl: float
+    score: float  # pass@1, percent
+    size: int  # of its mark
+
+
 def agro_above_at(beta: str) -> Decision:
+    text = f"off-policy, β = {beta}: AGRO above the KL-regularised policy gradient"
+
     def judge(runs: Runs, extra: Extra) -> Claim:
-        text = f"off-policy, β = {beta}: AGRO above the KL-regularised policy gradient"
         claim = ends_above(text, "agro", "kl_pg")(runs, extra)
         assert isinstance(claim, Claim)
         kls = []
         for name in ("kl_pg", "agro"):
-            if group := pick(runs, name):
+            group = pick(runs, name)
+            if group:
                 kls.append(f"{name_of(name)} {np.mean(distances(group, extra)):.2f}")
         return replace(claim, evidence=f"{claim.evidence}; KL {', '.join(kls)}")
 
@@ -66,12 +81,17 @@ def agro_above_at(beta: str) -> Decision:
 
 
 def strong_beta(algorithm: str) -> list[Decision]:
-    slows = f"{algorithm}: a strong β slows learning (pass@1 at the largest below the smallest)"
-    gains = f"{algorithm}: the largest β gains more a nat of KL than the smallest"
-    sides = ("strong", LARGEST), ("weak", SMALLEST)
     return [
-        ends_below(slows, LARGEST, SMALLEST),
-        number_above(gains, *sides, gain_per_nat, form="{:.1f} points a nat"),
+        ends_below(
+            f"{algorithm}: a strong β slows learning (pass@1 at the largest below the smallest)", LARGEST, SMALLEST
+        ),
+        number_above(
+            f"{algorithm}: the largest β gains more a nat of KL than the smallest",
+            ("strong", LARGEST),
+            ("weak", SMALLEST),
+            gain_per_nat,
+            form="{:.1f} points a nat",
+        ),
     ]
 
 

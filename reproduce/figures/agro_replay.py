@@ -11,7 +11,7 @@ from reproduce.claims import Decision, Extra, decide, ends_above, for_each, numb
 from reproduce.distance import KL_TITLE, compute_distances, distances, gain_per_nat
 from reproduce.figure import ALL_SEEDS, BOTH_BASES, Figure
 from reproduce.groups import Groups, by_choice, by_setting
-from reproduce.panels import Panel, bars, grid, metric
+from reproduce.panels import PERCENT, Panel, bars, grid, metric
 from reproduce.selection import Runs
 from topr_exp.report import MARKERS, series_style
 
@@ -37,18 +37,29 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 def score_against_kl(ax: Axes, groups: Groups, extra: Extra) -> None:
     """pass@1 of each seed against its KL."""
     for i, (label, group) in enumerate(groups.items()):
-        scores = 100 * np.array(group.seed_means())
-        ax.plot(distances(group, extra), scores, MARKERS[i], color=series_style(i)["color"], ms=4, label=label)
+        ax.plot(
+            distances(group, extra),
+            PERCENT * np.array(group.seed_means()),
+            MARKERS[i],
+            color=series_style(i)["color"],
+            ms=4,
+            label=label,
+        )
     ax.set(xlabel=KL_TITLE, ylabel="pass@1 (%)", xlim=(0, None))
 
 
 def claims_with(replay: str) -> list[Decision]:
-    efficient = f"{replay}: as KL-efficient as without (gain a nat at least 0.8 of the other's)"
-    sides = (replay, WITH), ("without", WITHOUT)
     return [
         ends_above(f"{replay}: AGRO ends above the base", WITH),
         ends_above(f"{replay}: at most 3 points below the run without", WITH, WITHOUT, limit=-0.03),
-        number_above(efficient, *sides, gain_per_nat, form="{:.1f} points a nat", factor=0.8),
+        number_above(
+            f"{replay}: as KL-efficient as without (gain a nat at least 0.8 of the other's)",
+            (replay, WITH),
+            ("without", WITHOUT),
+            gain_per_nat,
+            form="{:.1f} points a nat",
+            factor=0.8,
+        ),
     ]
 
 

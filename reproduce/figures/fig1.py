@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import numpy as np
+
 from reproduce.claims import (
     NO_RUNS,
     Claim,
@@ -13,6 +15,7 @@ from reproduce.claims import (
     ends_above,
     ends_above_others,
     open_if_collapsed,
+    side_of,
 )
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, by_setting
@@ -31,10 +34,8 @@ def naive_collapses(runs: Runs, extra: Extra) -> Claim:
     share = collapsed_share(pick(runs, "naive"))
     if share is None:
         return Claim(text, None, NO_RUNS)
-    holds = None
-    if share.low > 0.5 or share.high < 0.5:
-        holds = share.low > 0.5
-    return Claim(text, holds, counted(share), p_of_half(round(share.value * share.seeds), share.seeds))
+    collapsed_count = round(share.value * share.seeds)
+    return Claim(text, side_of(share, 0.5), counted(share), p_of_half(collapsed_count, share.seeds))
 
 
 def p_of_half(count: int, total: int) -> float:
@@ -45,9 +46,14 @@ def p_of_half(count: int, total: int) -> float:
 
 
 def ppo_stalls(runs: Runs, extra: Extra) -> Claim:
-    interval = combined(runs, lambda ppo, topr, base: (topr - base) / 2 - (ppo - base), "ppo", "topr")
+    def missing_gain(ppo: np.ndarray, topr: np.ndarray, base: np.ndarray) -> np.ndarray:
+        return (topr - base) / 2 - (ppo - base)
+
+    interval = combined(runs, missing_gain, "ppo", "topr")
     claim = above("PPO stalls: it gains less than half of what TOPR gains", interval)
-    lead = interval.value if interval is not None else 0.0
+    lead = 0.0
+    if interval is not None:
+        lead = interval.value
     return open_if_collapsed(claim, pick(runs, "topr"), pick(runs, "ppo"), lead=lead)
 
 

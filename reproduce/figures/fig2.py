@@ -8,7 +8,8 @@ import numpy as np
 
 from reproduce.claims import Claim, Extra, decide
 from reproduce.figure import RATIO_QUANTILES, Figure, FinishedRuns
-from reproduce.groups import algorithms, group_by, models, name_of
+from reproduce.groups import algorithms, group_by, models
+from reproduce.numbers import last_metric
 from reproduce.panels import empty_grid
 from reproduce.selection import Runs
 from topr_exp import Batch, loss
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 EPSILON = 0.2
-RATIOS = [i / 100 for i in range(1, 301)]
+RATIOS = [percent / 100 for percent in range(1, 301)]
 LARGEST_SHOWN_RATIO = 3.0
+ROUNDING = 1e-9  # differences below it are 0
 REWARDS = {"positive": 1.0, "negative": -1.0}
+NAMES = {"topr": "TOPR", "ppo": "PPO", "importance_sampling": "importance sampling"}
 TITLES = {"positive": "R = +1", "negative": "R = −1"}
 LIMITS_OF_Y = {"positive": (-2, 3), "negative": (-3, 0.2)}
 
@@ -48,69 +51,100 @@ def objectives(finished: FinishedRuns = ()) -> Extra:
             reward=rewards,
             positive=rewards > 0,
         )
-        numbers[sign] = {name: function(batch).metrics["objective"].tolist() for name, function in losses.items()}
-        numbers[sign]["importance_sampling"] = (delta.exp() * reward).tolist()
+        objective_of = {}
+        for name, function in losses.items():
+            objective_of[name] = function(batch).metrics["objective"].tolist()
+        objective_of["importance_sampling"] = (delta.exp() * reward).tolist()
+        numbers[sign] = objective_of
     return numbers
 
 
 def draw(runs: Runs, extra: Extra) -> Drawing:
     """Draw the objectives, and on them the ratios of the runs' last batches."""
     drawing, axes = empty_grid(2)
-    groups = group_by(runs, models, algorithms, separator=": ratios, ")
     for ax, sign in zip(axes[0], REWARDS, strict=True):
-        for i, name in enumerate(("topr", "ppo", "importance_sampling")):
-            label = "importance sampling" if name == "importance_sampling" else name_of(name)
-            ax.plot(extra["ratio"], extra[sign][name], label=label, **series_style(i))
-        ax.axvspan(1 - extra["eps"], 1 + extra["eps"], color="0.92", zorder=0)
-        ax.set(xlim=(0, LARGEST_SHOWN_RATIO), ylim=LIMITS_OF_Y[sign], xlabel="ratio π(y|x) / μ(y|x)")
-        ax.set(title=TITLES[sign])
+        draw_objectives(ax, extra, sign)
     axes[0][0].set_ylabel("objective")
     axes[0][0].legend(fontsize=7)
+    groups = group_by(runs, models, algorithms, separator=": ratios, ")
     for ax, sign in zip(axes[0], REWARDS, strict=True):
         for i, (label, members) in enumerate(groups.items()):
             draw_ratios(ax, members, sign, label=label, index=i)
     return drawing
 
 
+def draw_objectives(ax: Axes, extra: Extra, sign: str) -> None:
+    """The objectives of a sign of the reward by ratio, with PPO's limits in grey."""
+    ratio, epsilon = extra["ratio"], extra["eps"]
+    for i, (name, label) in enumerate(NAMES.items()):
+        objective = extra[sign][name]
+        ax.plot(ratio, objective, label=label, **series_style(i))
+    ax.axvspan(1 - epsilon, 1 + epsilon, color="0.92", zorder=0)
+    ax.set(
+        xlim=(0, LARGEST_SHOWN_RATIO),
+        ylim=LIMITS_OF_Y[sign],
+        xlabel="ratio π(y|x) / μ(y|x)",
+        title=TITLES[sign],
+    )
+
+
 def draw_ratios(ax: Axes, runs: Runs, sign: str, *, label: str, index: int) -> None:
     """A bar from the 5 to the 95 % quantile of the ratios, with a mark at the median."""
-    bottom, top = ax.get_ylim()
     low, median, high = map(float, np.exp(log_ratio_quantiles(runs, sign)))
-    y = bottom + (0.05 + 0.07 * index) * (top - bottom)
-    color = series_style(("topr", "ppo").index(runs[0]["settings"]["algo.name"]))["color"]
+    bottom, top = ax.get_ylim()
+    height = top - bottom
+    y = bottom + (0.05 + 0.07 * index) * height
+    algorithm = runs[0]["settings"]["algo.name"]
+    color = series_style(list(NAMES).index(algorithm))["color"]
     ax.plot([low, high], [y, y], color=color, lw=3, alpha=0.5)
-    marker = "o" if median <= LARGEST_SHOWN_RATIO else ">"
-    ax.plot([min(median, LARGEST_SHOWN_RATIO)], [y], marker, color=color, ms=4, clip_on=False)
+    shown_median, marker = median, "o"
+    if median > LARGEST_SHOWN_RATIO:
+        shown_median, marker = LARGEST_SHOWN_RATIO, ">"
+    ax.plot([shown_median], [y], marker, color=color, ms=4, clip_on=False)
     if high > LARGEST_SHOWN_RATIO:
         label = f"{label}, to {high:.1f}"
     if sign == "positive":
-        ax.text(low, y + 0.015 * (top - bottom), label, fontsize=6, va="bottom")
+        ax.text(low, y + 0.015 * height, label, fontsize=6, va="bottom")
     else:
         ax.text(high + 0.05, y, label, fontsize=6, va="center")
 
 
 def log_ratio_quantiles(runs: Runs, sign: str) -> list[float]:
     """5, 50 and 95 % quantiles of Δ in the last twentieth of the updates, averaged over runs."""
-    names = [f"log_ratio_{quantile}_{sign[:3]}" for quantile in ("q05", "q50", "q95")]
-    return [float(np.mean([record["metrics"][name][-1] for record in runs])) for name in names]
+    means = []
+    for quantile in ("q05", "q50", "q95"):
+        name = f"log_ratio_{quantile}_{sign[:3]}"
+        last_values = [last_metric(record, name) for record in runs]
+        means.append(float(np.mean(last_values)))
+    return means
 
 
 def judge(runs: Runs, extra: Extra) -> list[Claim]:
     """Near ratio 1 both objectives are equal; beyond, PPO's is flat and TOPR's rises towards what is rewarded."""
     ratio, epsilon = np.array(extra["ratio"]), extra["eps"]
-    near = {"positive": (ratio >= 1) & (ratio <= 1 + epsilon), "negative": (ratio >= 1 - epsilon) & (ratio <= 1)}
-    beyond = {"positive": ratio > 1 + epsilon, "negative": ratio < 1 - epsilon}
+    is_near = {
+        "positive": (ratio >= 1) & (ratio <= 1 + epsilon),
+        "negative": (ratio >= 1 - epsilon) & (ratio <= 1),
+    }
+    is_beyond = {
+        "positive": ratio > 1 + epsilon,
+        "negative": ratio < 1 - epsilon,
+    }
     claims = []
     for sign, reward in REWARDS.items():
         topr, ppo = np.array(extra[sign]["topr"]), np.array(extra[sign]["ppo"])
-        gap = float(np.abs(topr - ppo)[near[sign]].max())
+        gap = float(np.abs(topr - ppo)[is_near[sign]].max())
         text = f"{sign}: TOPR equals PPO next to ratio 1"
-        claims.append(Claim(text, gap < 1e-9, f"largest difference {gap:.1g}"))
-        steps = np.diff(ratio[beyond[sign]])
-        flattest = float(np.abs(np.diff(ppo[beyond[sign]]) / steps).max())
-        slope = float((reward * np.diff(topr[beyond[sign]]) / steps).min())
-        evidence = f"largest slope of PPO {flattest:.1g}, least of TOPR {slope:.1g}"
-        claims.append(Claim(f"{sign}: beyond, PPO is flat and TOPR goes on", flattest < 1e-9 < slope, evidence))
+        claims.append(Claim(text, gap < ROUNDING, f"largest difference {gap:.1g}"))
+        beyond = is_beyond[sign]
+        steps = np.diff(ratio[beyond])
+        slopes_of_ppo = np.diff(ppo[beyond]) / steps
+        slopes_of_topr = reward * np.diff(topr[beyond]) / steps
+        largest_of_ppo = float(np.abs(slopes_of_ppo).max())
+        smallest_of_topr = float(slopes_of_topr.min())
+        text = f"{sign}: beyond, PPO is flat and TOPR goes on"
+        evidence = f"largest slope of PPO {largest_of_ppo:.1g}, least of TOPR {smallest_of_topr:.1g}"
+        claims.append(Claim(text, largest_of_ppo < ROUNDING < smallest_of_topr, evidence))
     return claims
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 from reproduce.claims import NO_RUNS, Claim, Decision, Extra, below, contrary, decide
 from reproduce.figure import Figure
 from reproduce.groups import name_of
-from reproduce.panels import Panel, grid
+from reproduce.panels import PERCENT, Panel, grid
 from reproduce.selection import Runs, pick
 from topr_exp.report import crossed_interval
 
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 ALGORITHMS = ("naive", "ppo", "dpo", "topr")
-VERDICTS = {"correct": "#009E73", "incorrect": "0.8", "invalid": "#D55E00"}
+VERDICTS = {"correct": "#009E73", "incorrect": "0.8", "invalid": "#D55E00"}  # with their colours
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    return [Panel(partial(verdict_shares, runs=pick(runs, name)), f"{name_of(name)}, {model}") for name in ALGORITHMS]
+    drawn_panels = []
+    for name in ALGORITHMS:
+        draw_shares = partial(verdict_shares, runs=pick(runs, name))
+        drawn_panels.append(Panel(draw_shares, f"{name_of(name)}, {model}"))
+    return drawn_panels
 
 
 def verdict_shares(ax: Axes, runs: Runs) -> None:
@@ -33,11 +38,15 @@ def verdict_shares(ax: Axes, runs: Runs) -> None:
     if not curves:
         return
     steps = curves[0]["step"]
-    means = [100 * np.mean([curve[name] for curve in curves], axis=0) for name in VERDICTS]
+    means = []
+    for verdict in VERDICTS:
+        shares = [curve[verdict] for curve in curves]
+        means.append(PERCENT * np.mean(shares, axis=0))
     ax.stackplot(steps, *means, labels=list(VERDICTS), colors=list(VERDICTS.values()))
     for curve in curves:
-        ax.plot(steps, 100 * (1 - np.array(curve["invalid"])), color="black", lw=0.5)
-    ax.set(xlabel="updates", ylabel="share (%)", ylim=(0, 100))
+        valid_share = 1 - np.array(curve["invalid"])
+        ax.plot(steps, PERCENT * valid_share, color="black", lw=0.5)
+    ax.set(xlabel="updates", ylabel="share (%)", ylim=(0, PERCENT))
 
 
 def draw(runs: Runs, extra: Extra) -> Drawing:
@@ -46,7 +55,7 @@ def draw(runs: Runs, extra: Extra) -> Drawing:
     return drawing
 
 
-def halves_invalid_answers(text: str, name: str) -> Decision:
+def halves_invalid_answers(text: str, name: str) -> Callable[[Runs, Extra], Claim]:
     """That the share of invalid answers goes below half of the base's."""
 
     def judge(runs: Runs, extra: Extra) -> Claim:
@@ -55,8 +64,8 @@ def halves_invalid_answers(text: str, name: str) -> Decision:
             return Claim(text, None, NO_RUNS)
         final_shares, base_shares = group.values("invalid"), group.values("invalid", "base")
         claim = below(text, crossed_interval(final_shares - base_shares / 2))
-        shares = [group.interval("invalid", stage).percent() for stage in ("base", "final")]
-        return replace(claim, evidence=" → ".join(shares))
+        base, final = group.interval("invalid", "base"), group.interval("invalid")
+        return replace(claim, evidence=f"{base.percent()} → {final.percent()}")
 
     return judge
 
@@ -64,7 +73,6 @@ def halves_invalid_answers(text: str, name: str) -> Decision:
 def halves_no_invalid_answers(name: str) -> Decision:
     def judge(runs: Runs, extra: Extra) -> Claim:
         claim = halves_invalid_answers("", name)(runs, extra)
-        assert isinstance(claim, Claim)
         return contrary(f"{name_of(name)} does not", claim)
 
     return judge

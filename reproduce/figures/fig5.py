@@ -2,46 +2,57 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from reproduce.claims import Claim, Extra, decide, ends_above, is_above
 from reproduce.figure import Figure
 from reproduce.groups import EFFECTIVE, by_setting, effective
 from reproduce.panels import Panel, against, grid
-from reproduce.selection import Runs, pick
+from reproduce.selection import Record, Runs, pick
 
 shares_of_positives = by_setting("compose.positive_share", "p = {:.0%}")
 PAPERS_BEST = (0.1, 0.2)  # effective proportions
+BEST = f"best {EFFECTIVE}"
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     by_proportion = partial(against, groups=shares_of_positives(runs), key=EFFECTIVE)
-    return [Panel(by_proportion, model, base=runs, legend={}, labels={"xlabel": "effective proportion of positives p̃"})]
+    labels = {"xlabel": "effective proportion of positives p̃"}
+    return [Panel(by_proportion, model, base=runs, legend={}, labels=labels)]
 
 
 def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
     """The paper's proportions against the others, for each share of positives; and how far the best ones lie apart."""
     claims, peaks = [], []
     for label, group in shares_of_positives(runs).items():
-        papers = Runs(record for record in group if record["settings"][EFFECTIVE] in PAPERS_BEST)
-        rivals = Runs(record for record in group if record["settings"][EFFECTIVE] not in PAPERS_BEST)
+        papers = Runs(record for record in group if proportion_of(record) in PAPERS_BEST)
+        rivals = Runs(record for record in group if proportion_of(record) not in PAPERS_BEST)
         if not (papers and rivals):
             continue
-        best_of_papers, best_rival, peak = (pick(part, f"best {EFFECTIVE}") for part in (papers, rivals, group))
+        best_of_papers, best_rival = pick(papers, BEST), pick(rivals, BEST)
         text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
         claim = is_above(text, best_of_papers, best_rival)
-        compared = f"{proportion(best_of_papers)} against {proportion(best_rival)}"
+        compared = f"{percent_of(best_of_papers)} against {percent_of(best_rival)}"
         claims.append(replace(claim, evidence=f"{compared}: {claim.evidence}"))
-        peaks.append(peak)
+        peaks.append(pick(group, BEST))
     if len(peaks) == 2:
+        first, second = peaks
+        grid_of_proportions = list(runs.split(EFFECTIVE))
+        first_index = grid_of_proportions.index(proportion_of(first[0]))
+        second_index = grid_of_proportions.index(proportion_of(second[0]))
         text = "the best effective proportion hardly depends on p (highest means the same, or neighbours on the grid)"
-        tried = list(runs.split(EFFECTIVE))
-        first, second = (tried.index(peak[0]["settings"][EFFECTIVE]) for peak in peaks)
-        claims.append(Claim(text, abs(first - second) <= 1, " and ".join(map(proportion, peaks))))
+        evidence = f"{percent_of(first)} and {percent_of(second)}"
+        claims.append(Claim(text, abs(first_index - second_index) <= 1, evidence))
     return claims
 
 
-def proportion(runs: Runs) -> str:
-    return f"{100 * float(runs[0]['settings'][EFFECTIVE]):g} %"
+def proportion_of(record: Record) -> Any:
+    return record["settings"][EFFECTIVE]
+
+
+def percent_of(runs: Runs) -> str:
+    """The effective proportion of runs that have one."""
+    return f"{100 * float(proportion_of(runs[0])):g} %"
 
 
 FIGURE = Figure(

@@ -24,34 +24,40 @@ LARGEST_DIFFERENCE = 0.03
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    drawn_panels = []
+    labels = {"xlabel": "effective proportion of positives p̃"}
+    panels_of_data = []
     for data_set, members in data_sets(runs).items():
         by_proportion = partial(against, groups=algorithms(members), key=EFFECTIVE)
-        title, labels = f"{model}, {name_of(data_set)}", {"xlabel": "effective proportion of positives p̃"}
-        drawn_panels.append(Panel(by_proportion, title, base=members, legend={}, labels=labels))
-    return drawn_panels
+        title = f"{model}, {name_of(data_set)}"
+        panels_of_data.append(Panel(by_proportion, title, base=members, legend={}, labels=labels))
+    return panels_of_data
 
 
 def alike_where_many(data_set: str) -> Decision:
     def judge(runs: Runs, extra: Extra) -> Claim:
-        groups = many_positives(runs)
-        topr = {label: pick(group, "topr") for label, group in groups.items()}
-        tis = {label: pick(group, "tis") for label, group in groups.items()}
-        leads = {label: difference(topr[label], tis[label]) for label in groups}
+        leads, topr_groups, tis_groups = {}, [], []
+        for label, group in many_positives(runs).items():
+            topr, tis = pick(group, "topr"), pick(group, "tis")
+            leads[label] = difference(topr, tis)
+            topr_groups.append(topr)
+            tis_groups.append(tis)
         text = f"{data_set}: no difference of more than 3 points from p̃ = 50 % on"
         claim = all_within(text, leads, LARGEST_DIFFERENCE)
-        return open_if_collapsed(claim, join(list(topr.values())), join(list(tis.values())), lead=0.0)
+        return open_if_collapsed(claim, join(topr_groups), join(tis_groups), lead=0.0)
 
     return judge
 
 
 def claims_on(data_set: str) -> list[Decision]:
+    def tis_below(proportion: str) -> list[Decision]:
+        return [ends_above(f"{data_set}: TIS below TOPR at {proportion}", "topr", "tis")]
+
+    def topr_above_base(proportion: str) -> list[Decision]:
+        return [ends_above(f"{data_set}: TOPR does not fail at {proportion}: it ends above the base", "topr")]
+
     return [
-        for_each(few_positives, lambda few: [ends_above(f"{data_set}: TIS below TOPR at {few}", "topr", "tis")]),
-        for_each(
-            few_positives,
-            lambda few: [ends_above(f"{data_set}: TOPR does not fail at {few}: it ends above the base", "topr")],
-        ),
+        for_each(few_positives, tis_below),
+        for_each(few_positives, topr_above_base),
         alike_where_many(data_set),
         ends_above(f"{data_set}: TIS peaks higher than TOPR", f"best {EFFECTIVE} tis", f"best {EFFECTIVE} topr"),
     ]

@@ -10,30 +10,34 @@ from reproduce.groups import algorithms, by_choice
 from reproduce.panels import Panel, curves, grid, metric
 from reproduce.selection import Record, Runs, pick
 
-clipping = by_choice({
-    "default": ["compose.name=uniform"],
-    "60 % negatives, clip 0.1": ["compose.name=proportion optim.grad_clip=0.1"],
-    "60 % negatives, clip 1": ["compose.name=proportion optim.grad_clip=1.0"],
-    "60 % negatives, clip 100": ["compose.name=proportion optim.grad_clip=100.0"],
-})  # fmt: skip
+DEFAULT = "compose.name=uniform"
 LITTLE_CLIPPING = "compose.name=proportion optim.grad_clip=100.0"
+clipping = by_choice(
+    {
+        "default": [DEFAULT],
+        "60 % negatives, clip 0.1": ["compose.name=proportion optim.grad_clip=0.1"],
+        "60 % negatives, clip 1": ["compose.name=proportion optim.grad_clip=1.0"],
+        "60 % negatives, clip 100": [LITTLE_CLIPPING],
+    }
+)
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    panels_of_clips = []
+    drawn_panels = []
     for clip, members in clipping(runs).items():
         draw_curves = partial(curves, groups=algorithms(members))
-        panels_of_clips.append(Panel(draw_curves, f"{model}, {clip}", legend={}, title_size=8))
-    default = pick(runs, "compose.name=uniform")
-    norms = Panel(partial(metric, groups=algorithms(default), name="grad_norm"), "gradient norm, default", log_y=True)
-    return [*panels_of_clips, norms]
+        drawn_panels.append(Panel(draw_curves, f"{model}, {clip}", legend={}, title_size=8))
+    draw_norms = partial(metric, groups=algorithms(pick(runs, DEFAULT)), name="grad_norm")
+    drawn_panels.append(Panel(draw_norms, "gradient norm, default", log_y=True))
+    return drawn_panels
 
 
 def norm_growth(record: Record, extra: Extra) -> float:
     """The gradient's norm in the last fifth of the updates, as a multiple of that in the first."""
     norms = record["metrics"]["grad_norm"]
     fifth = max(1, len(norms) // 5)
-    return float(np.mean(norms[-fifth:]) / np.mean(norms[:fifth]))
+    first_mean, last_mean = np.mean(norms[:fifth]), np.mean(norms[-fifth:])
+    return float(last_mean / first_mean)
 
 
 FIGURE = Figure(
@@ -46,14 +50,14 @@ FIGURE = Figure(
     judge=decide(
         ends_above(
             "default: IS at most 3 points below TOPR",
-            "is compose.name=uniform",
-            "topr compose.name=uniform",
+            f"is {DEFAULT}",
+            f"topr {DEFAULT}",
             limit=-0.03,
         ),
         number_above(
             "default: IS's gradient norm, last fifth against first, grows more than TOPR's",
-            ("IS", "is compose.name=uniform"),
-            ("TOPR", "topr compose.name=uniform"),
+            ("IS", f"is {DEFAULT}"),
+            ("TOPR", f"topr {DEFAULT}"),
             norm_growth,
         ),
         ends_below("60 % negatives, clip 100: IS ends below the base", f"is {LITTLE_CLIPPING}"),

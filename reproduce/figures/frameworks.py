@@ -16,25 +16,24 @@ from topr_exp.report import series_style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SEQUENCE, TOKEN, GEOMETRIC = (f"algo.ratio={ratio}" for ratio in ("sequence", "token", "geometric"))
+SEQUENCE, TOKEN, GEOMETRIC = "algo.ratio=sequence", "algo.ratio=token", "algo.ratio=geometric"
 lengths_with_half_step = by_setting(TURNS, "{} turns", only=(2, 4, 10))
 ANSWER_LENGTHS = {10: "-", 100: "--", 1000: ":"}  # tokens, and the dashes of their lines
 LEGEND = {"frameon": True, "framealpha": 0.9, "edgecolor": "white"}
+LEGEND_BESIDE = {"loc": "center left", "bbox_to_anchor": [1.1, 0.5]}
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     labels = {"xlabel": "learning rate", "ylim": [0, 103]}
-    panels_of_lengths = []
+    drawn_panels = []
     for turns in (2, 4, 10, 22):
         members = pick(runs, f"{TURNS}={turns}")
         by_rate = partial(against, groups=ratios(members), key=RATE)
         legend = LEGEND if turns == 2 else None
-        panels_of_lengths.append(Panel(by_rate, f"{turns} turns", base=members, legend=legend, labels=labels))
-    legend_beside = {"loc": "center left", "bbox_to_anchor": [1.1, 0.5]}
-    weights = Panel(
-        negative_weights, "a wrong answer", legend=legend_beside, labels={"xlabel": "Δ = log π/μ of the answer"}
-    )
-    return [*panels_of_lengths, weights]
+        drawn_panels.append(Panel(by_rate, f"{turns} turns", base=members, legend=legend, labels=labels))
+    weight_labels = {"xlabel": "Δ = log π/μ of the answer"}
+    drawn_panels.append(Panel(negative_weights, "a wrong answer", legend=LEGEND_BESIDE, labels=weight_labels))
+    return drawn_panels
 
 
 def negative_weights(ax: Axes) -> None:
@@ -45,8 +44,11 @@ def negative_weights(ax: Axes) -> None:
     for i, ratio in enumerate(("geometric", "sequence", "token")):
         topr = loss("topr", ratio=ratio)
         for tokens, dashes in ANSWER_LENGTHS.items():
-            if ratio == "sequence" and tokens != min(ANSWER_LENGTHS):
-                continue  # the same at every length
+            label = f"{ratio}, T = {tokens}"
+            if ratio == "sequence":  # the same at every length
+                label = ratio
+                if tokens != min(ANSWER_LENGTHS):
+                    continue
             logp = torch.zeros(len(delta), tokens)
             logp[:, 0] = delta
             batch = Batch(
@@ -56,26 +58,35 @@ def negative_weights(ax: Axes) -> None:
                 reward=-torch.ones(len(delta)),
                 positive=torch.zeros(len(delta)).bool(),
             )
-            label = ratio if ratio == "sequence" else f"{ratio}, T = {tokens}"
-            ax.plot(delta, topr(batch).metrics["weight"], color=series_style(i)["color"], ls=dashes, label=label)
+            weight = topr(batch).metrics["weight"]
+            ax.plot(delta, weight, color=series_style(i)["color"], ls=dashes, label=label)
     ax.set(ylabel="weight", ylim=(0, 1.05))
 
 
 def claims_about(turns: str) -> list[Decision]:
     at_one, at_best = f"{RATE}=0.0003", f"best {RATE}"
     return [
-        ends_above(f"{turns}, 3e-4: the answer's ratio ends above each token's", f"{SEQUENCE} {at_one}",
-                   f"{TOKEN} {at_one}"),
-        ends_above(f"{turns}, 3e-4: the answer's ratio ends above the geometric mean", f"{SEQUENCE} {at_one}",
-                   f"{GEOMETRIC} {at_one}"),
-        ends_above(f"{turns}, each at its best rate tried: the answer's ratio ends above the geometric mean",
-                   f"{at_best} {SEQUENCE}", f"{at_best} {GEOMETRIC}"),
-    ]  # fmt: skip
+        ends_above(
+            f"{turns}, 3e-4: the answer's ratio ends above each token's",
+            f"{SEQUENCE} {at_one}",
+            f"{TOKEN} {at_one}",
+        ),
+        ends_above(
+            f"{turns}, 3e-4: the answer's ratio ends above the geometric mean",
+            f"{SEQUENCE} {at_one}",
+            f"{GEOMETRIC} {at_one}",
+        ),
+        ends_above(
+            f"{turns}, each at its best rate tried: the answer's ratio ends above the geometric mean",
+            f"{at_best} {SEQUENCE}",
+            f"{at_best} {GEOMETRIC}",
+        ),
+    ]
 
 
-def half_step_is_better(turns: str) -> Decision:
+def half_step_is_better(turns: str) -> list[Decision]:
     text = f"{turns}, geometric mean: 1.7e-4 ends above 1e-4"
-    return ends_above(text, f"{GEOMETRIC} {RATE}=0.00017", f"{GEOMETRIC} {RATE}=0.0001")
+    return [ends_above(text, f"{GEOMETRIC} {RATE}=0.00017", f"{GEOMETRIC} {RATE}=0.0001")]
 
 
 FIGURE = Figure(
@@ -88,7 +99,7 @@ FIGURE = Figure(
     draw=grid(panels, rows=everything, columns=3, width=3.0, height=2.9),
     judge=decide(
         for_each(lengths, claims_about),
-        for_each(lengths_with_half_step, lambda turns: [half_step_is_better(turns)]),
+        for_each(lengths_with_half_step, half_step_is_better),
     ),
     levels=(lengths, ratios, rates),
     wider=(),

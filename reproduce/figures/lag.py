@@ -26,21 +26,28 @@ from reproduce.selection import Record, Runs, pick
 
 KEEP, DROP = "schedule.concurrency=8 schedule.when_stale=null", "schedule.when_stale=drop"
 WHEN_STALE = {"keep": [KEEP], "drop": [DROP], "wait": ["schedule.when_stale=wait"]}
-AGES = {f"age {age}": [f"schedule.lag={age}"] for age in (0, 1, 4, 16, 64)}
+AGES = {
+    "age 0": ["schedule.lag=0"],
+    "age 1": ["schedule.lag=1"],
+    "age 4": ["schedule.lag=4"],
+    "age 16": ["schedule.lag=16"],
+    "age 64": ["schedule.lag=64"],
+}
 when_stale = by_choice(WHEN_STALE)
 ages = by_choice(AGES | WHEN_STALE)
 RIVALS = {"GRPO": "grpo", "PPO": "ppo", "DPPO": "dppo_tv", "VESPO": "vespo", "TIS": "tis"}
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    panels_of_algorithms = []
+    labels = {"xlabel": "age of answers (updates)"}
+    drawn_panels = []
     for name, members in algorithms(runs).items():
         draw_cells = partial(cells, runs=members, key="schedule.lag")
-        labels = {"xlabel": "age of answers (updates)"}
-        panels_of_algorithms.append(Panel(draw_cells, f"{name_of(name)}: pass@1 (%)", labels=labels))
+        drawn_panels.append(Panel(draw_cells, f"{name_of(name)}: pass@1 (%)", labels=labels))
     by_lengths = pick(runs, "data.name=math")
     draw_bars = partial(bars, groups=when_stale(by_lengths))
-    return [*panels_of_algorithms, Panel(draw_bars, "TOPR, MATH-like, ages by lengths", base=by_lengths)]
+    drawn_panels.append(Panel(draw_bars, "TOPR, MATH-like, ages by lengths", base=by_lengths))
+    return drawn_panels
 
 
 def fresh_is_best(algorithm: str) -> list[Decision]:
@@ -57,11 +64,6 @@ def topr_above(name: str, rival: str) -> Decision:
 
 def costs_more_by_age(algorithm: str) -> list[Decision]:
     """Of two cells with nearly equal products of rate and age, the older one's answers cost more."""
-    text = f"{algorithm}: age 64 at 1e-4 costs more than age 16 at 3e-4, each against age 0"
-    cells_of_costs = (
-        "optim.lr=0.0001 schedule.lag=0", "optim.lr=0.0001 schedule.lag=64",
-        "optim.lr=0.0003 schedule.lag=0", "optim.lr=0.0003 schedule.lag=16",
-    )  # fmt: skip
 
     def difference_of_costs(
         slow_new: np.ndarray, slow_old: np.ndarray, fast_new: np.ndarray, fast_old: np.ndarray, base: np.ndarray
@@ -69,33 +71,45 @@ def costs_more_by_age(algorithm: str) -> list[Decision]:
         return (slow_new - slow_old) - (fast_new - fast_old)
 
     def judge(runs: Runs, extra: Extra) -> Claim:
-        return above(text, combined(runs, difference_of_costs, *cells_of_costs))
+        interval = combined(
+            runs,
+            difference_of_costs,
+            "optim.lr=0.0001 schedule.lag=0",
+            "optim.lr=0.0001 schedule.lag=64",
+            "optim.lr=0.0003 schedule.lag=0",
+            "optim.lr=0.0003 schedule.lag=16",
+        )
+        return above(f"{algorithm}: age 64 at 1e-4 costs more than age 16 at 3e-4, each against age 0", interval)
 
     return [judge]
 
 
 def dropped_answers(runs: Runs, extra: Extra) -> list[Claim]:
     """Which answers are dropped more often for their age, and if what is trained on is shorter than all."""
-    dropping = pick(runs, f"schedule.concurrency=8 {DROP}")
-    claims = [
+    dropping, keeping = pick(runs, f"schedule.concurrency=8 {DROP}"), pick(runs, KEEP)
+    differences = []
+    for drop_record, keep_record in paired_records(dropping, keeping):
+        differences.append(trained_length(drop_record) - trained_length(keep_record))
+    tokens = [f"{difference:+.1f}" for difference in differences]
+    return [
         dropped_more_often(dropping, "length32", "length16", "answers of 32 to 63 tokens", "those of 16 to 31"),
         dropped_more_often(dropping, "level5", "level1", "answers to problems of level 5", "of level 1"),
         dropped_more_often(dropping, "incorrect", "correct", "wrong answers", "right ones"),
+        by_seeds(
+            "the answers that drop trains on are shorter than keep's",
+            differences,
+            f"tokens of each seed: {' '.join(tokens)}",
+            below,
+        ),
     ]
-    differences = []
-    for drop_record, keep_record in paired_records(dropping, pick(runs, KEEP)):
-        differences.append(trained_length(drop_record) - trained_length(keep_record))
-    evidence = f"tokens of each seed: {' '.join(f'{tokens:+.1f}' for tokens in differences)}"
-    text = "the answers that drop trains on are shorter than keep's"
-    return [*claims, by_seeds(text, differences, evidence, below)]
 
 
 def dropped_more_often(runs: Runs, kind: str, other_kind: str, name: str, other_name: str) -> Claim:
     """That a share of dropped answers is above another's, in the last updates."""
-    shares = [PERCENT * last_metric(record, f"dropped_share_{kind}") for record in runs]
-    other_shares = [PERCENT * last_metric(record, f"dropped_share_{other_kind}") for record in runs]
     leads, texts = [], []
-    for share, other_share in zip(shares, other_shares, strict=True):
+    for record in runs:
+        share = PERCENT * last_metric(record, f"dropped_share_{kind}")
+        other_share = PERCENT * last_metric(record, f"dropped_share_{other_kind}")
         leads.append(share - other_share)
         texts.append(f"{share:.1f} against {other_share:.1f}")
     text = f"drop: {name} are dropped more often than {other_name}"
@@ -131,11 +145,25 @@ FIGURE = Figure(
     only_full=True,
     own_model=True,
     metrics=(
-        "ess", "age", "sampled_length", "dropped_share", "dropped_share_length8", "dropped_share_length16",
-        "dropped_share_length32", "dropped_share_length64", "dropped_share_length128", "dropped_share_level1",
-        "dropped_share_level2", "dropped_share_level3", "dropped_share_level4", "dropped_share_level5",
-        "dropped_share_correct", "dropped_share_incorrect", "dropped_share_invalid", "trainer_idle",
+        "ess",
+        "age",
+        "sampled_length",
+        "dropped_share",
+        "dropped_share_length8",
+        "dropped_share_length16",
+        "dropped_share_length32",
+        "dropped_share_length64",
+        "dropped_share_length128",
+        "dropped_share_level1",
+        "dropped_share_level2",
+        "dropped_share_level3",
+        "dropped_share_level4",
+        "dropped_share_level5",
+        "dropped_share_correct",
+        "dropped_share_incorrect",
+        "dropped_share_invalid",
+        "trainer_idle",
     ),
     note="An age is constant but for the first updates, which have no older answers. All rates of the grid are shown, "
     "none is chosen. Ages by lengths: MATH-like problems, 8 under way at once, 8 tokens an update.",
-)  # fmt: skip
+)

@@ -13,11 +13,15 @@ FRAGILE = ("naive", "ppo", "dpo", "is")
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    groups = algorithms(runs)
-    papers = {name: group for name, group in groups.items() if name in PAPERS}
-    relatives = {name: group for name, group in groups.items() if name not in PAPERS}
+    papers, relatives = {}, {}
+    for name, group in algorithms(runs).items():
+        if name in PAPERS:
+            papers[name] = group
+        else:
+            relatives[name] = group
+    legend = legend_below(4)
     labels = {"xlabel": "learning rate", "ylabel": "pass@1 on validation problems (%)"}
-    right_labels, legend = labels | {"ylabel": ""}, legend_below(4)
+    right_labels = labels | {"ylabel": ""}
     return [
         Panel(partial(against, groups=papers, key=RATE), model, base=runs, legend=legend, labels=labels),
         Panel(partial(against, groups=relatives, key=RATE), model, base=runs, legend=legend, labels=right_labels),
@@ -27,16 +31,18 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
 def tolerated_rates(runs: Runs, extra: Extra) -> Claim:
     """At how many rates of the grid each algorithm's mean is above the base's."""
     text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
-    counts, tolerant, seed_counts = [], set(), []
     groups = algorithms(runs)
+    counts, seed_counts = [], []
+    tolerant = set()
     for name, group in groups.items():
-        gains = []
-        for members in group.split(RATE).values():
-            gains.append(float((members.values() - members.values(stage="base")).mean()))
+        rate_groups = group.split(RATE).values()
+        above_base = 0
+        for members in rate_groups:
+            gains = members.values() - members.values(stage="base")
+            above_base += bool(gains.mean() > 0)
             seed_counts.append(len(members))
-        above_base = sum(gain > 0 for gain in gains)
-        counts.append(f"{name_of(name)} {above_base} of {len(gains)}")
-        if above_base == len(gains):
+        counts.append(f"{name_of(name)} {above_base} of {len(rate_groups)}")
+        if above_base == len(rate_groups):
             tolerant.add(name)
     evidence = ", ".join(counts)
     has_seeds = min(seed_counts, default=0) >= FEWEST_SEEDS

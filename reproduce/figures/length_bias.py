@@ -7,7 +7,7 @@ from reproduce.claims import Claim, Decision, Extra, below, by_seeds, decide, en
 from reproduce.figure import Figure
 from reproduce.groups import algorithms, by_choice, crossed, everything
 from reproduce.panels import Panel, grid, legend_below, metric
-from reproduce.selection import Runs, pick
+from reproduce.selection import Record, Runs, pick
 
 KEY = "algo.length_normalize"
 with_and_without = crossed(algorithms, by_choice({"with 1/T": [f"{KEY}=null"], "without 1/T": [f"{KEY}=false"]}))
@@ -19,7 +19,12 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     labels = {"ylabel": "tokens"}
     return [
         Panel(partial(tokens, name="length"), "all sampled answers", labels=labels),
-        Panel(partial(tokens, name="length_correct"), "correct ones", legend=legend_below(3), labels=labels),
+        Panel(
+            partial(tokens, name="length_correct"),
+            "correct ones",
+            legend=legend_below(3),
+            labels=labels,
+        ),
         Panel(partial(tokens, name="length_incorrect"), "incorrect ones", labels=labels),
     ]
 
@@ -30,23 +35,34 @@ def shorter_answers(algorithm: str) -> Decision:
         claims = []
         for name, answers in LENGTHS.items():
             differences = []
-            for with_division, without in paired_records(divided, undivided):
-                differences.append(float(with_division["lengths"][name][-1]) - float(without["lengths"][name][-1]))
+            for record, undivided_record in paired_records(divided, undivided):
+                differences.append(final_length(record, name) - final_length(undivided_record, name))
             claims.append(shorter(f"{algorithm}: {answers} end shorter with 1/T than without", differences))
-        changes = [record["lengths"]["length"][-1] - record["lengths"]["length"][0] for record in divided]
-        return [*claims, shorter(f"{algorithm} with 1/T: answers end shorter than the base's", changes)]
+        changes = []
+        for record in divided:
+            changes.append(final_length(record, "length") - record["lengths"]["length"][0])
+        claims.append(shorter(f"{algorithm} with 1/T: answers end shorter than the base's", changes))
+        return claims
 
     return judge
 
 
-def higher_without(algorithm: str) -> Decision:
-    return ends_above(f"{algorithm}: pass@1 ends higher without 1/T than with", f"{KEY}=false", f"{KEY}=null")
+def final_length(record: Record, name: str) -> float:
+    """Mean tokens at the end; name: of LENGTHS."""
+    return float(record["lengths"][name][-1])
+
+
+def claims_about(algorithm: str) -> list[Decision]:
+    return [
+        shorter_answers(algorithm),
+        ends_above(f"{algorithm}: pass@1 ends higher without 1/T than with", f"{KEY}=false", f"{KEY}=null"),
+    ]
 
 
 def shorter(text: str, differences: Sequence[float]) -> Claim:
     """That answers are shorter, by the difference of each seed in tokens."""
-    tokens = " ".join(f"{difference:+.1f}" for difference in differences)
-    return by_seeds(text, differences, f"tokens of each seed: {tokens}", below)
+    tokens = [f"{difference:+.1f}" for difference in differences]
+    return by_seeds(text, differences, f"tokens of each seed: {' '.join(tokens)}", below)
 
 
 FIGURE = Figure(
@@ -55,7 +71,7 @@ FIGURE = Figure(
     claim="Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
     experiments=("length_bias",),
     draw=grid(panels, rows=everything, width=3.8),
-    judge=decide(for_each(algorithms, lambda algorithm: [shorter_answers(algorithm), higher_without(algorithm)])),
+    judge=decide(for_each(algorithms, claims_about)),
     levels=(with_and_without,),
     wider=(),
     only_full=True,

@@ -31,9 +31,9 @@ def topr_over_tis(runs: Runs, extra: Extra) -> list[Claim]:
             if topr and tis:
                 topr_cells.append(topr)
                 tis_cells.append(tis)
-    if not topr_cells:
-        return []
     count = len(topr_cells)
+    if not count:
+        return []
 
     def mean_lead(*scores: np.ndarray) -> np.ndarray:
         """[seeds, problems] TOPR's scores minus those of TIS, averaged over the cells."""
@@ -41,12 +41,11 @@ def topr_over_tis(runs: Runs, extra: Extra) -> list[Claim]:
         return np.asarray(total) / count
 
     interval = contrast(mean_lead, *topr_cells, *tis_cells)
-    averaged = open_if_collapsed(
-        above("averaged over the map TOPR is above TIS", interval),
-        join(topr_cells),
-        join(tis_cells),
-        lead=interval.value if interval is not None else 0.0,
-    )
+    lead = 0.0
+    if interval is not None:
+        lead = interval.value
+    averaged = above("averaged over the map TOPR is above TIS", interval)
+    averaged = open_if_collapsed(averaged, join(topr_cells), join(tis_cells), lead=lead)
     worst_topr, worst_tis = min(topr_cells, key=Runs.mean), min(tis_cells, key=Runs.mean)
     return [averaged, is_above("the worst cell of TOPR is above the worst of TIS", worst_topr, worst_tis)]
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from reproduce.claims import Extra, decide, ends_above, for_each, others_end_above
+from reproduce.claims import Decision, Extra, decide, ends_above, for_each, others_end_above
 from reproduce.figure import Figure
 from reproduce.groups import by_choice, everything, stalenesses
 from reproduce.panels import Panel, against, bars, grid, legend_below
@@ -30,12 +30,22 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     by_updates = partial(against, key=UPDATES, shift=0.05)
     labels, legend = {"xlabel": "updates before sampling again"}, legend_below(2)
     short, long = pick(runs, "model.name=tiny sampler.top_k=0"), pick(runs, "model.name=tiny_long")
+    draw_short, draw_long = partial(by_updates, groups=masks(short)), partial(by_updates, groups=masks(long))
     top_2 = pick(runs, "sampler.top_k=2")
+    draw_top_2 = partial(bars, groups=top_k_ways(top_2))
     return [
-        Panel(partial(by_updates, groups=masks(short)), "GSM8K-like", base=short, legend=legend, labels=labels),
-        Panel(partial(by_updates, groups=masks(long)), "stories of 10 turns", base=long, legend=legend, labels=labels),
-        Panel(partial(bars, groups=top_k_ways(top_2)), "GSM8K-like, top-k 2, new answers", base=top_2),
+        Panel(draw_short, "GSM8K-like", base=short, legend=legend, labels=labels),
+        Panel(draw_long, "stories of 10 turns", base=long, legend=legend, labels=labels),
+        Panel(draw_top_2, "GSM8K-like, top-k 2, new answers", base=top_2),
     ]
+
+
+def fresh_is_better(mask: str) -> list[Decision]:
+    return [ends_above(f"{mask}: 8 updates ends above 64", f"{UPDATES}=8", f"{UPDATES}=64")]
+
+
+def against_none(staleness: str) -> list[Decision]:
+    return [others_end_above(lambda mask: f"{staleness}: {mask} ends above none", masks, "none")]
 
 
 FIGURE = Figure(
@@ -64,11 +74,8 @@ FIGURE = Figure(
     ),
     draw=grid(panels, rows=everything, columns=3, width=4.4),
     judge=decide(
-        for_each(masks, lambda mask: [ends_above(f"{mask}: 8 updates ends above 64", f"{UPDATES}=8", f"{UPDATES}=64")]),
-        for_each(
-            stalenesses,
-            lambda staleness: [others_end_above(lambda mask: f"{staleness}: {mask} ends above none", masks, "none")],
-        ),
+        for_each(masks, fresh_is_better),
+        for_each(stalenesses, against_none),
         others_end_above(lambda way: f"top-k 2: {way} ends above the sampler's μ unknown", top_k_ways, "unknown"),
     ),
     levels=(by_choice(TOP_K_WAYS | MASKS), stalenesses),

@@ -11,12 +11,14 @@ from reproduce.selection import Runs
 WEIGHTS = "sampler.mismatch.weights"
 ROUNDED = {"float8": [f"{WEIGHTS}=float8_e4m3"], "int4": [f"{WEIGHTS}=int4"]}
 roundings = by_choice(ROUNDED)
-corrections = by_choice({
-    "none": ["mu=scored"],
-    "TIS": ["algo.correction=2.0 algo.denominator=null"],
-    "IcePop": ["mu=sampler algo.correction=null algo.denominator=null"],
-    "decoupled": ["algo.denominator=old"],
-})  # fmt: skip
+corrections = by_choice(
+    {
+        "none": ["mu=scored"],
+        "TIS": ["algo.correction=2.0 algo.denominator=null"],
+        "IcePop": ["mu=sampler algo.correction=null algo.denominator=null"],
+        "decoupled": ["algo.denominator=old"],
+    }
+)
 corrected = crossed(by_choice({"unrounded": [f"{WEIGHTS}=null"]} | ROUNDED), corrections)
 
 

@@ -8,12 +8,14 @@ from reproduce.groups import algorithms, by_choice, name_of
 from reproduce.panels import Panel, bars, grid
 from reproduce.selection import Runs
 
-whose_log_mu = by_choice({
-    "sampler, no top-k": ["mu=sampler sampler.top_k=0"],
-    "scored, no top-k": ["mu=scored sampler.top_k=0"],
-    "sampler, top-k 2": ["mu=sampler sampler.top_k=2"],
-    "scored, top-k 2": ["mu=scored sampler.top_k=2"],
-})  # fmt: skip
+whose_log_mu = by_choice(
+    {
+        "sampler, no top-k": ["mu=sampler sampler.top_k=0"],
+        "scored, no top-k": ["mu=scored sampler.top_k=0"],
+        "sampler, top-k 2": ["mu=sampler sampler.top_k=2"],
+        "scored, top-k 2": ["mu=scored sampler.top_k=2"],
+    }
+)
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:

@@ -29,13 +29,16 @@ losses = by_choice(RIVALS | RATIOS)
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     by_nats = partial(against_number, key=CHOICES, at=nats)
-    labels, legend = {"xlabel": "nats an answer"}, legend_below(3)
-    sizes = partial(by_nats, groups=losses(runs), number=effective_size)
+    draw_ratios = partial(by_nats, groups=by_choice(RATIOS)(runs))
+    draw_rivals = partial(by_nats, groups=by_choice(RIVALS)(runs))
+    draw_sizes = partial(by_nats, groups=losses(runs), number=effective_size)
+    legend = legend_below(3)
+    labels = {"xlabel": "nats an answer"}
     size_labels = labels | {"ylabel": "effective sample size (%)"}
     return [
-        Panel(partial(by_nats, groups=by_choice(RATIOS)(runs)), "TOPR by its ratios", legend=legend, labels=labels),
-        Panel(partial(by_nats, groups=by_choice(RIVALS)(runs)), "TOPR and rivals", legend=legend, labels=labels),
-        Panel(sizes, "of the ratios in the last updates", legend=legend, labels=size_labels),
+        Panel(draw_ratios, "TOPR by its ratios", legend=legend, labels=labels),
+        Panel(draw_rivals, "TOPR and rivals", legend=legend, labels=labels),
+        Panel(draw_sizes, "of the ratios in the last updates", legend=legend, labels=size_labels),
     ]
 
 

@@ -8,23 +8,32 @@ from reproduce.groups import RATE, algorithms, name_of, rates, ratios
 from reproduce.panels import Panel, against, grid
 from reproduce.selection import Runs
 
-SEQUENCE, TOKEN, GEOMETRIC = (f"best {RATE} algo.ratio={ratio}" for ratio in ("sequence", "token", "geometric"))
+SEQUENCE, TOKEN, GEOMETRIC = "algo.ratio=sequence", "algo.ratio=token", "algo.ratio=geometric"
+BEST = f"best {RATE}"
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
+    labels = {"xlabel": "learning rate"}
     panels_of_algorithms = []
     for name, members in algorithms(runs).items():
         by_rate = partial(against, groups=ratios(members), key=RATE)
-        title, labels = f"{model}, {name_of(name)}", {"xlabel": "learning rate"}
+        title = f"{model}, {name_of(name)}"
         panels_of_algorithms.append(Panel(by_rate, title, base=members, legend={}, labels=labels))
     return panels_of_algorithms
 
 
 def sequence_is_best(algorithm: str) -> list[Decision]:
-    at_best = f"{algorithm}, each at its best rate of the grid"
     return [
-        ends_above(f"{at_best}: the sequence's ratio ends above the token one", SEQUENCE, TOKEN),
-        ends_above(f"{at_best}: the sequence's ratio ends above the geometric one", SEQUENCE, GEOMETRIC),
+        ends_above(
+            f"{algorithm}, each at its best rate of the grid: the sequence's ratio ends above the token one",
+            f"{BEST} {SEQUENCE}",
+            f"{BEST} {TOKEN}",
+        ),
+        ends_above(
+            f"{algorithm}, each at its best rate of the grid: the sequence's ratio ends above the geometric one",
+            f"{BEST} {SEQUENCE}",
+            f"{BEST} {GEOMETRIC}",
+        ),
     ]
 
 

@@ -11,7 +11,10 @@ from reproduce.selection import Runs
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     groups = algorithms(runs)
-    return [Panel(partial(curves, groups=groups), model, legend={}), Panel(partial(bars, groups=groups))]
+    return [
+        Panel(partial(curves, groups=groups), model, legend={}),
+        Panel(partial(bars, groups=groups)),
+    ]
 
 
 FIGURE = Figure(

@@ -44,9 +44,8 @@ LOSSES_OF_GROUPS = {
 }
 losses = by_choice(LOSSES_OF_GROUPS | LOSSES_OF_ANSWERS)
 # TIS and PPO would compare the three fresh runs of TOPR again, which end far apart.
-losses_with_fresh_runs = by_choice(
-    LOSSES_OF_GROUPS | {name: LOSSES_OF_ANSWERS[name] for name in ("TOPR", "TOPR, without 1/T")}
-)
+COMPARED_ANSWERS = {name: LOSSES_OF_ANSWERS[name] for name in ("TOPR", "TOPR, without 1/T")}
+losses_with_fresh_runs = by_choice(LOSSES_OF_GROUPS | COMPARED_ANSWERS)
 losses_after_8 = by_choice({name: LOSSES_OF_GROUPS[name] for name in ("GRPO", "CISPO", "VESPO")})
 repeated_updates = by_setting(UPDATES, "{} updates", only=(8, 64))
 WIDENED = {
@@ -59,17 +58,16 @@ WIDENED = {
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     """Above the reported seeds, below those that chose the rates."""
     by_updates = partial(against, key=UPDATES, shift=0.05)
-    answers, groups = by_choice(LOSSES_OF_ANSWERS)(runs), by_choice(LOSSES_OF_GROUPS)(runs)
-    labels, legend = {"xlabel": "updates before sampling again"}, legend_below(2)
-    sizes = partial(by_updates, groups=losses(runs), number=effective_size)
+    draw_answers = partial(by_updates, groups=by_choice(LOSSES_OF_ANSWERS)(runs))
+    draw_groups = partial(by_updates, groups=by_choice(LOSSES_OF_GROUPS)(runs))
+    draw_sizes = partial(by_updates, groups=losses(runs), number=effective_size)
+    legend = legend_below(2)
+    labels = {"xlabel": "updates before sampling again"}
     size_labels = labels | {"ylabel": "effective sample size (%)"}
-    panels_of_runs = [
-        Panel(partial(by_updates, groups=answers), "losses of single answers", base=runs, legend=legend, labels=labels),
-        Panel(partial(by_updates, groups=groups), "losses of whole groups", base=runs, legend=legend, labels=labels),
-        Panel(sizes, "of the ratios in the last updates", legend=legend_below(3), labels=size_labels),
-    ]
     return [
-        *panels_of_runs,
+        Panel(draw_answers, "losses of single answers", base=runs, legend=legend, labels=labels),
+        Panel(draw_groups, "losses of whole groups", base=runs, legend=legend, labels=labels),
+        Panel(draw_sizes, "of the ratios in the last updates", legend=legend_below(3), labels=size_labels),
         tried_panel(runs, "tiny_long_10_turns_1_updates", "the seeds that chose the rates, 1 update"),
         tried_panel(runs, "tiny_long_10_turns_8_updates", "the same, 8 updates"),
         tried_panel(runs, "tiny_long_10_turns_64_updates", "the same, 64 updates"),
@@ -85,10 +83,12 @@ def tried_rates(ax: Axes, runs: Runs, place: str) -> None:
     """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
     algorithms = tuple({record["settings"]["algo.name"] for record in runs})
     scores_by_loss = read_rates(TRIED_RATES).get(place, {})
-    scores_of_figure = {loss: scores for loss, scores in scores_by_loss.items() if loss.startswith(algorithms)}
-    for i, (loss, scores_by_rate) in enumerate(scores_of_figure.items()):
+    losses_of_runs = [loss for loss in scores_by_loss if loss.startswith(algorithms)]
+    for i, loss in enumerate(losses_of_runs):
         style = series_style(i)
-        ax.plot(list(scores_by_rate), list(map(np.mean, scores_by_rate.values())), label=name_of(loss), **style)
+        scores_by_rate = scores_by_loss[loss]
+        means = list(map(np.mean, scores_by_rate.values()))
+        ax.plot(list(scores_by_rate), means, label=name_of(loss), **style)
         for rate, scores in scores_by_rate.items():
             ax.plot([rate] * len(scores), scores, ".", ms=3, color=style["color"])
     make_log_axis(ax, "x")

@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reproduce.claims import NO_RUNS, Claim, Extra, below, by_seeds, decide, ends_above, ends_below, number_above
+from reproduce.claims import (
+    NO_RUNS,
+    Claim,
+    Extra,
+    above,
+    below,
+    by_seeds,
+    decide,
+    ends_above,
+    ends_below,
+    number_above,
+)
 from reproduce.figure import Figure, numbers_of_seeds
 from reproduce.groups import algorithms, name_of
+from reproduce.numbers import last_metric
 from reproduce.panels import (
     BAR_OPACITY,
     SEED_DOTS,
@@ -22,7 +34,7 @@ from reproduce.panels import (
     style_of,
 )
 from reproduce.selection import Record, Runs, pick
-from reproduce.variance import LIMITS, compute_variances, log_noise_to_signal, variance_table
+from reproduce.variance import LIMITS, compute_variances, log_noise_over_topr, traces_of, variance_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,24 +42,28 @@ if TYPE_CHECKING:
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     groups = algorithms(runs)
-    variances = partial(gradient_variances, names=[name for name in groups if name in LIMITS],
-                        seeds=numbers_of_seeds(runs, extra))  # fmt: skip
+    names = [name for name in groups if name in LIMITS]
+    draw_weights = partial(metric, groups=groups, name="weight_neg")
+    draw_norms = partial(metric, groups=groups, name="grad_norm")
+    draw_variances = partial(gradient_variances, names=names, seeds=numbers_of_seeds(runs, extra))
     return [
-        Panel(partial(metric, groups=groups, name="weight_neg"), model, legend=legend_below(3)),
-        Panel(partial(metric, groups=groups, name="grad_norm"), log_y=True),
-        Panel(variances, "variance of a gradient, same weights"),
+        Panel(draw_weights, model, legend=legend_below(3)),
+        Panel(draw_norms, log_y=True),
+        Panel(draw_variances, "variance of a gradient, same weights"),
     ]
 
 
 def gradient_variances(ax: Axes, names: list[str], seeds: list[Extra]) -> None:
     """The variance of an example's gradient by choice of limits at the weights where TOPR ended; every seed a dot."""
+    all_traces: list[float] = []
     for i, name in enumerate(names):
-        traces = np.array([seed[name][0] for seed in seeds])
-        if len(traces):
-            height = float(np.exp(np.log(traces).mean()))
-            ax.bar(i, height, color=style_of(name, names)["color"], alpha=BAR_OPACITY)
-            ax.plot(np.full(len(traces), i), traces, **SEED_DOTS)
-    all_traces = [seed[name][0] for seed in seeds for name in names]
+        traces = traces_of(seeds, name)
+        if not traces:
+            continue
+        all_traces += traces
+        geometric_mean = float(np.exp(np.log(traces).mean()))
+        ax.bar(i, geometric_mean, color=style_of(name, names)["color"], alpha=BAR_OPACITY)
+        ax.plot(np.full(len(traces), i), traces, **SEED_DOTS)
     ax.set_ylim(bottom=0.5 * min(all_traces, default=1))
     make_log_axis(ax, "y")
     name_ticks(ax, [name_of(name) for name in names])
@@ -55,7 +71,7 @@ def gradient_variances(ax: Axes, names: list[str], seeds: list[Extra]) -> None:
 
 
 def no_weight_on_negatives(runs: Runs, extra: Extra) -> Claim:
-    weights = [record["metrics"]["weight_neg"][-1] for record in pick(runs, "sft")]
+    weights = [last_metric(record, "weight_neg") for record in pick(runs, "sft")]
     text = "positives only: no weight on negatives"
     if not weights:
         return Claim(text, None, NO_RUNS)
@@ -67,24 +83,32 @@ def variances_compared(runs: Runs, extra: Extra) -> list[Claim]:
     seeds = numbers_of_seeds(runs, extra)
     claims = []
     for name in ("sft", "tis", "naive", "is"):
-        ratios = [seed[name][0] / seed["topr"][0] for seed in seeds]
-        evidence = " ".join(f"{ratio:.3g}" for ratio in ratios)
-        log_ratios = [float(np.log(ratio)) for ratio in ratios]
-        relation = "more than" if name == "is" else "at most twice as much as"
-        text = f"{name_of(name)}: at the same weights a gradient varies {relation} with TOPR's limits"
-        text += " (trace of the covariance, times TOPR's)"
-        if name == "is":
-            claims.append(by_seeds(text, log_ratios, evidence))
-        else:
-            claims.append(by_seeds(text, log_ratios, evidence, below, float(np.log(2))))
+        claims.append(variance_compared(name, seeds))
         claims.append(less_noise_to_signal(name, seeds))
     return claims
 
 
+def variance_compared(name: str, seeds: list[Extra]) -> Claim:
+    relation, rule, limit = "at most twice as much as", below, float(np.log(2))
+    if name == "is":
+        relation, rule, limit = "more than", above, 0.0
+    text = f"{name_of(name)}: at the same weights a gradient varies {relation} with TOPR's limits"
+    text += " (trace of the covariance, times TOPR's)"
+    ratios = np.divide(traces_of(seeds, name), traces_of(seeds, "topr"))
+    evidence = " ".join(f"{ratio:.3g}" for ratio in ratios)
+    return by_seeds(text, np.log(ratios).tolist(), evidence, rule, limit)
+
+
 def less_noise_to_signal(name: str, seeds: list[Extra]) -> Claim:
     text = f"{name_of(name)}: and less in units of the squared mean gradient (trace over ‖E g‖², times TOPR's)"
-    log_ratios = [log_noise_to_signal(seed[name]) - log_noise_to_signal(seed["topr"]) for seed in seeds]
-    evidence = " ".join(f"{np.exp(value):.3g}" if np.isfinite(value) else "–" for value in log_ratios)
+    log_ratios = log_noise_over_topr(seeds, name)
+    texts = []
+    for log_ratio in log_ratios:
+        text_of_seed = "–"
+        if np.isfinite(log_ratio):
+            text_of_seed = f"{np.exp(log_ratio):.3g}"
+        texts.append(text_of_seed)
+    evidence = " ".join(texts)
     if not np.isfinite(log_ratios).all():
         return Claim(text, None, f"{evidence}: no signal", 1.0)
     return by_seeds(text, log_ratios, evidence, below)
@@ -104,14 +128,16 @@ def table(runs: Runs, extra: Extra) -> list[str]:
     ]
     groups = {name: group for name, group in algorithms(runs).items() if name in LIMITS}
     for name, group in groups.items():
-        weight = np.mean([record["metrics"]["weight_neg"][-1] for record in group])
-        early = np.mean([early_score(record, extra) for record in group if "curve" in record])
+        limits = [f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name]]
+        least_weight_of_negatives = LIMITS[name][2]
+        final_weights = [last_metric(record, "weight_neg") for record in group]
+        early_scores = [early_score(record, extra) for record in group if "curve" in record]
         cells = (
             name_of(name),
-            " ".join(f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name]),
-            f"{weight:.2g}",
-            "yes" if LIMITS[name][2] == 0 else "no",
-            f"{early:.1f}",
+            " ".join(limits),
+            f"{np.mean(final_weights):.2g}",
+            "yes" if least_weight_of_negatives == 0 else "no",
+            f"{np.mean(early_scores):.1f}",
             group.interval().percent(),
         )
         lines.append(f"| {' | '.join(cells)} |")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import numpy as np
 
 from reproduce.claims import Claim, Extra, above, below, decide
 from reproduce.figure import ALL_SEEDS, Figure
-from reproduce.panels import Panel, grid, name_ticks
+from reproduce.panels import PERCENT, Panel, grid, name_ticks
 from reproduce.selection import Runs, over_seeds
 from reproduce.verification import (
     Noted,
@@ -21,14 +22,14 @@ from reproduce.verification import (
     selection_of,
     tallies_by_row,
 )
-from topr_exp.report import crossed_interval, series_style, summarise
+from topr_exp.report import Tally, crossed_interval, series_style, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
-    column = partial(table_column, runs=runs, extra=extra)
+    column = partial(table_column, tallies=tallies_by_row(runs, extra))
     return [
         Panel(partial(column, name="accuracy"), model, labels={"ylabel": "verifier accuracy (%)"}),
         Panel(partial(column, name="invalid"), model, labels={"ylabel": "invalid (%)"}),
@@ -36,19 +37,28 @@ def panels(model: str, runs: Runs, extra: Extra) -> list[Panel]:
     ]
 
 
-def table_column(ax: Axes, runs: Runs, extra: Extra, *, name: str) -> None:
-    """A bar for each row of the table; without a verifier there is nothing but the vote."""
-    tallies = tallies_by_row(runs, extra)
-    rows = [row for row in tallies if name == "weighted_sc" or selection_of(row) == "weighted_sc"]
-    for i, row in enumerate(rows):
-        figure = summarise(tallies[row])[selection_of(row) if name == "weighted_sc" else name]
-        value, low, high = figure["value"], figure["low"], figure["high"]
-        has_verifier = selection_of(row) == "weighted_sc"
-        ax.bar(i, 100 * value, color=series_style(0)["color"] if has_verifier else "0.6")
-        if low is not None:
-            lengths = np.maximum([[100 * (value - low)], [100 * (high - value)]], 0)
-            ax.errorbar(i, 100 * value, lengths, color="black", capsize=2)
-    name_ticks(ax, rows)
+def table_column(ax: Axes, tallies: Mapping[str, Tally], *, name: str) -> None:
+    """A bar for each row of the table, grey without a verifier, where there is nothing but the vote."""
+    names: list[str] = []
+    for row, tally in tallies.items():
+        selection = selection_of(row)
+        has_verifier = selection == "weighted_sc"
+        if name == "weighted_sc":
+            figure = summarise(tally)[selection]
+        elif has_verifier:
+            figure = summarise(tally)[name]
+        else:
+            continue
+        position = len(names)
+        names.append(row)
+        color = series_style(0)["color"] if has_verifier else "0.6"
+        height = PERCENT * figure["value"]
+        ax.bar(position, height, color=color)
+        if figure["low"] is not None:
+            down, up = figure["value"] - figure["low"], figure["high"] - figure["value"]
+            lengths = np.maximum([[PERCENT * down], [PERCENT * up]], 0)
+            ax.errorbar(position, height, lengths, color="black", capsize=2)
+    name_ticks(ax, names)
 
 
 def judge(runs: Runs, extra: Extra) -> list[Claim]:
@@ -75,21 +85,23 @@ def more_balanced(noted: list[Noted]) -> Claim:
     """It also gains where each verdict counts half: most solutions are wrong, and 'wrong' is easily said."""
     base_levels = [balanced_accuracy(run["before"]) for run in noted]
     final_levels = [balanced_accuracy(run["after"]) for run in noted]
-    gains = [last - first for first, last in zip(base_levels, final_levels, strict=True)]
     text = "and in balanced accuracy (the mean over correct and over incorrect solutions)"
+    return levels_rise(text, base_levels, final_levels)
+
+
+def levels_rise(text: str, base_levels: list[float], final_levels: list[float]) -> Claim:
+    """That a level of each seed, a share, rises."""
+    gains = np.subtract(final_levels, base_levels).tolist()
     claim = above(text, over_seeds(gains))
-    levels = " to ".join(" ".join(f"{100 * value:.1f}" for value in values) for values in (base_levels, final_levels))
-    return replace(claim, evidence=f"{claim.evidence}; {levels}")
+    base_texts = [f"{PERCENT * level:.1f}" for level in base_levels]
+    final_texts = [f"{PERCENT * level:.1f}" for level in final_levels]
+    return replace(claim, evidence=f"{claim.evidence}; {' '.join(base_texts)} to {' '.join(final_texts)}")
 
 
 def more_balanced_where_readable(noted: list[Noted]) -> Claim:
     """Not by writing readable verdicts alone."""
-    first, last = readable_levels(noted, "before"), readable_levels(noted, "after")
-    gains = [last_level - first_level for first_level, last_level in zip(first, last, strict=True)]
     text = "and over readable verdicts (the balanced accuracy over their share)"
-    claim = above(text, over_seeds(gains))
-    levels = " to ".join(" ".join(f"{100 * level:.1f}" for level in values) for values in (first, last))
-    return replace(claim, evidence=f"{claim.evidence}; {levels}")
+    return levels_rise(text, readable_levels(noted, "before"), readable_levels(noted, "after"))
 
 
 def readable_levels(noted: list[Noted], stage: str) -> list[float]:
@@ -97,8 +109,8 @@ def readable_levels(noted: list[Noted], stage: str) -> list[float]:
     levels = []
     for run in noted:
         tally = run[stage]
-        readable = 1 - sum(tally["unparsable"]) / sum(tally["verified"])
-        levels.append(balanced_accuracy(tally) / readable)
+        unreadable_share = sum(tally["unparsable"]) / sum(tally["verified"])
+        levels.append(balanced_accuracy(tally) / (1 - unreadable_share))
     return levels
 
 

@@ -23,6 +23,7 @@ from topr_exp.data.ledger import Event, LedgerTask
 # The template of data=ledger; a test holds them equal.
 TEMPLATE = "Question: {question}\nAnswer:"
 MARKED, UNMARKED = " The answer is {answer}.", " So it is {answer}."
+VERBS = {"+": "adds", "-": "takes"}
 
 
 def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
@@ -36,20 +37,25 @@ def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
 
 def worded(way: str, story: LedgerTask, choices: int, calc: Calc, rng: random.Random) -> str:
     """Solve by steps of `choices` equally likely wordings, log `choices` nats a turn; returns the answer."""
-    events, total = story.events, story.start
+    events: Sequence[Event] = story.events
+    total = story.start
     if way == "hasty":
-        events = events[: (len(events) + 1) // 2]
+        events = first_half(events)
         calc.write("quickly:")
     for turn, event in enumerate(events, 1):
-        previous_total, total = total, calc.compute(total, event.op, event.count)
+        previous_total = total
+        total = calc.compute(total, event.op, event.count)
         time, manner, link, place = wording(choices, rng)
-        if way == "terse":
-            action, result = "", str(total)
-        else:
-            verb = "adds" if event.op == "+" else "takes"
+        action, result = "", str(total)
+        if way != "terse":
+            verb = VERBS[event.op]
             action, result = f" {verb} {event.count}", f"{previous_total}{event.op}{event.count}={total}"
         calc.write(f"{turn} {time} {event.name} {manner}{action} {link} {result} {place}.")
     return str(total)
+
+
+def first_half(events: Sequence[Event]) -> Sequence[Event]:
+    return events[: (len(events) + 1) // 2]
 
 
 def wording(choices: int, rng: random.Random) -> list[str]:
@@ -65,7 +71,7 @@ def wording(choices: int, rng: random.Random) -> list[str]:
 def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
     """Solve the first half of the turns carefully; returns the total there."""
     calc.write("Quickly:")
-    return ledger.careful(start, events[: (len(events) + 1) // 2], calc)
+    return ledger.careful(start, first_half(events), calc)
 
 
 WAYS = {"terse": terse, "hasty": hasty}  # the others are careful
@@ -85,10 +91,14 @@ def examples(
     stories: list[LedgerTask], mix: dict[str, float], rng: random.Random, short: int
 ) -> Iterator[tuple[str, str]]:
     """Iterate over prompts with completions, without end; the first `short` ones are of few turns."""
+    styles, shares = list(mix), list(mix.values())
     short_stories = [story for story in stories if len(story.events) <= MAX_SHORT_TURNS]
     for index in count():
-        story = rng.choice(short_stories if index < short else stories)
-        (style,) = rng.choices(list(mix), list(mix.values()))
+        candidates = stories
+        if index < short:
+            candidates = short_stories
+        story = rng.choice(candidates)
+        (style,) = rng.choices(styles, shares)
         yield TEMPLATE.format(question=story.question), completion(story, style, rng)
 
 
@@ -103,7 +113,9 @@ def completion(story: LedgerTask, style: str, rng: random.Random) -> str:
         answer = solve(story.start, story.events, calc)
     else:
         answer = worded(way, story, story.choices, calc, rng)
-    ending = UNMARKED if style == "unmarked" else MARKED
+    ending = MARKED
+    if style == "unmarked":
+        ending = UNMARKED
     return calc.steps + ending.format(answer=answer)
 
 
@@ -126,5 +138,7 @@ def draw(rng: random.Random, worded: bool) -> LedgerTask:
         turns = rng.choice(LENGTHS)
     else:
         turns = rng.randint(LENGTHS[0], MAX_TURNS)
-    choices = 2 ** rng.randrange(8) if worded else None
+    choices = None
+    if worded:
+        choices = 2 ** rng.randrange(8)
     return ledger.draw(rng, turns, choices)

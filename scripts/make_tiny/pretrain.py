@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Build the recipe's untrained model."""
     torch.manual_seed(recipe.seed)
-    special_ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+
     # Input and output embeddings are separate: vLLM on a CPU keeps an old output layer when tied weights are replaced.
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -62,7 +62,9 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedM
         intermediate_size=recipe.mlp,
         max_position_embeddings=recipe.context,
         tie_word_embeddings=False,
-        **special_ids,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
     )
     return LlamaForCausalLM(config)
 
@@ -118,8 +120,9 @@ def padded(rows: list[Row], pad_id: int) -> Batch:
     ids = torch.full(shape, pad_id)
     mask = torch.zeros(shape, dtype=torch.bool)
     for index, row in enumerate(rows):
-        ids[index, : row.length] = torch.tensor(row.prompt + row.completion)
-        mask[index, len(row.prompt) : row.length] = True
+        start, end = len(row.prompt), row.length
+        ids[index, :end] = torch.tensor(row.prompt + row.completion)
+        mask[index, start:end] = True
     return Batch(ids, mask)
 
 
@@ -139,7 +142,9 @@ def build_optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim
 
 def schedule(step: int, recipe: Recipe) -> float:
     """Return the share of the learning rates at a step: linear warm-up over 100 steps, then a cosine to a twentieth."""
-    return min(1.0, (step + 1) / 100) * (0.05 + 0.475 * (1 + math.cos(math.pi * step / recipe.steps)))
+    warm_up = min(1.0, (step + 1) / 100)
+    cosine = math.cos(math.pi * step / recipe.steps)
+    return warm_up * (0.05 + 0.475 * (1 + cosine))
 
 
 def batch_loss(model: PreTrainedModel, batch: Batch, divisor: int) -> torch.Tensor:
@@ -147,12 +152,13 @@ def batch_loss(model: PreTrainedModel, batch: Batch, divisor: int) -> torch.Tens
 
     Batches are sorted by length, and a mean would favour the short style in them.
     """
-    inputs, targets = batch.ids[:, :-1], batch.ids[:, 1:]
+    inputs = batch.ids[:, :-1]
     is_completion = batch.mask[:, 1:]
+    targets = batch.ids[:, 1:][is_completion]
     # Padding is on the right and attention is causal, so real positions never see it.
     hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
     logits = model.lm_head(hidden[is_completion])
-    return cross_entropy(logits, targets[is_completion], reduction="sum") / divisor
+    return cross_entropy(logits, targets, reduction="sum") / divisor
 
 
 def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, int]:
@@ -171,7 +177,10 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
     start_time = time.monotonic()
     token_count, loss_sum = 0, 0.0
     for step in range(recipe.steps):
-        batch = next(clean_batches if step < recipe.clean_steps else mixed_batches)
+        if step < recipe.clean_steps:
+            batch = next(clean_batches)
+        else:
+            batch = next(mixed_batches)
         loss = batch_loss(model, batch, divisor)
         model.zero_grad()
         loss.backward()
@@ -217,6 +226,11 @@ def main() -> None:
     model, tokenizer, token_count = pretrain(recipe)
     save(model, tokenizer, options.out)
     seconds = round(time.monotonic() - start_time)
-    facts = {"base": options.base, "recipe": asdict(recipe), "tokens": token_count, "seconds": seconds}
+    facts = {
+        "base": options.base,
+        "recipe": asdict(recipe),
+        "tokens": token_count,
+        "seconds": seconds,
+    }
     (options.out / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
     print(f"{options.out}: {token_count:,} tokens, {seconds} s")

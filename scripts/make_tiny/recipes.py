@@ -33,6 +33,7 @@ FORMS = {
     "final": Form("Problem: {question}\nReasoning:", " So the final answer is {answer}."),
 }
 STYLES = ("clean", "unmarked", "slip", "bare")
+DRAWS = {"gsm8k": embedded_gsm8k.draw, "math": embedded_math.draw}  # of tasks, by data format
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,27 @@ class TasksRecipe(LaterRecipe):
 
 
 FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
-LONG: dict[str, Any] = {"steps": 6000, "clean_steps": 3000, "batch_size": 8, "muon_lr": 4e-3, "adam_lr": 2e-3}
-LONG |= {"forms": {"gsm8k": 1.0}}
+LONG: dict[str, Any] = {
+    "forms": {"gsm8k": 1.0},
+    "steps": 6000,
+    "clean_steps": 3000,
+    "batch_size": 8,
+    "muon_lr": 4e-3,
+    "adam_lr": 2e-3,
+}
 RECIPES: dict[str, Recipe] = {
     # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
-    "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
+    "tiny": Recipe(
+        seed=0,
+        forms=FORM_SHARES,
+        mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42},
+    ),
     # Wrong answers mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
-    "tiny_noise": Recipe(seed=1, forms=FORM_SHARES, mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12}),
+    "tiny_noise": Recipe(
+        seed=1,
+        forms=FORM_SHARES,
+        mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12},
+    ),
     # Lenient, often without a verdict: training can mend both. (Verdicts on wrong solutions are cheap to get right.)
     "tiny_verifier": VerifierRecipe(
         seed=2,
@@ -153,15 +168,16 @@ def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
     steps, answer = verifications.work_out(task, style == "slip", rng)
     if style == "bare":
         steps = ""
-    ending = ledgers.UNMARKED if style == "unmarked" else form.marked
+    ending = form.marked
+    if style == "unmarked":
+        ending = ledgers.UNMARKED
     return steps + ending.format(answer=answer)
 
 
 @lru_cache
 def pool(data_format: str, count: int, seed: int) -> list[Task]:
     """Draw the tasks of a recipe; data_format: gsm8k or math."""
-    draw = embedded_gsm8k.draw if data_format == "gsm8k" else embedded_math.draw
-    return draw_tasks(draw, "pretrain", count=count, seed=seed)
+    return draw_tasks(DRAWS[data_format], "pretrain", count=count, seed=seed)
 
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -171,15 +187,18 @@ def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Itera
     if isinstance(recipe, VerifierRecipe):
         yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
     if isinstance(recipe, LedgerRecipe):
-        short = recipe.short if mix == recipe.clean else 0
-        yield from ledgers.examples(ledgers.pool(recipe.tasks, recipe.seed, recipe.worded), mix, rng, short)
-    pools = {}
-    for name in recipe.forms:
-        data_format = "gsm8k" if name == "gsm8k" else "math"
-        pools[name] = pool(data_format, recipe.tasks, recipe.seed)
+        stories = ledgers.pool(recipe.tasks, recipe.seed, recipe.worded)
+        short = 0
+        if mix == recipe.clean:
+            short = recipe.short
+        yield from ledgers.examples(stories, mix, rng, short)
     while True:
         (name,) = rng.choices(list(recipe.forms), list(recipe.forms.values()))
-        task, form = rng.choice(pools[name]), FORMS[name]
+        form = FORMS[name]
+        data_format = "math"
+        if name == "gsm8k":
+            data_format = "gsm8k"
+        task = rng.choice(pool(data_format, recipe.tasks, recipe.seed))
         (style,) = rng.choices(list(mix), list(mix.values()))
         yield form.template.format(question=task.question), completion(task, form, style, rng)
 

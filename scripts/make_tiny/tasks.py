@@ -68,18 +68,22 @@ def chain_sum(rng: random.Random, *, slips: bool) -> WorkedTask:
     """Draw a sum of a few numbers of as many digits, with one wrong result if it slips."""
     digits = rng.randint(CHAIN_SUM["min_digits"], CHAIN_SUM["max_digits"])
     count = rng.randint(CHAIN_SUM["min_terms"], CHAIN_SUM["max_terms"])
-    smallest = 10 ** (digits - 1) if digits > 1 else 0
-    numbers = [rng.randint(smallest, 10**digits - 1) for _ in range(count)]
-    signs = [rng.choice("+-") for _ in numbers[1:]]
-    wrong_index = rng.randrange(len(signs)) if slips else None
-    expression, total = str(numbers[0]), numbers[0]
+    smallest = 0
+    if digits > 1:
+        smallest = 10 ** (digits - 1)
+    total, *terms = [rng.randint(smallest, 10**digits - 1) for _ in range(count)]
+    signs = [rng.choice("+-") for _ in terms]
+    wrong_index = None
+    if slips:
+        wrong_index = rng.randrange(len(signs))
+    expression = str(total)
     steps = []
-    for index, (sign, number) in enumerate(zip(signs, numbers[1:], strict=True)):
-        result = OPERATIONS[sign](total, number)
+    for index, (sign, term) in enumerate(zip(signs, terms, strict=True)):
+        result = OPERATIONS[sign](total, term)
         if index == wrong_index:
             result += rng.choice((-10, -2, -1, 1, 2, 10))
-        steps.append(f"{total} {sign} {number} = {result}.")
-        expression = f"{expression} {sign} {number}"
+        steps.append(f"{total} {sign} {term} = {result}.")
+        expression = f"{expression} {sign} {term}"
         total = result
     return WorkedTask(SUM.format(expression=expression), " ".join(steps), str(total))
 
@@ -131,7 +135,8 @@ def evaluate_with_random_signs(operands: list[int], rng: random.Random) -> Evalu
         steps.append(f"{value} {sign} {operand} = {result}.")
         if index and sign in "*/":
             expression = f"({expression})"
-        value, expression = result, f"{expression} {sign} {operand}"
+        value = result
+        expression = f"{expression} {sign} {operand}"
         if value.denominator != 1:
             return None
     return Evaluation(operands, int(value), " ".join(steps), expression)

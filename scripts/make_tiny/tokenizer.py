@@ -21,7 +21,9 @@ def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenize
     splitter = _with_splitting(Tokenizer(models.WordPiece({"?": 0}, unk_token="?")))
     pieces = set()
     for text in texts:
-        pieces |= {piece for piece, _ in splitter.pre_tokenizer.pre_tokenize_str(text) if len(piece) > 1}
+        for piece, _ in splitter.pre_tokenizer.pre_tokenize_str(text):
+            if len(piece) > 1:
+                pieces.add(piece)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [PAD, BOS, EOS, *alphabet, *sorted(pieces)]
     vocabulary = {word: index for index, word in enumerate(words)}
@@ -29,7 +31,9 @@ def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenize
     model = models.WordPiece(vocabulary, unk_token=PAD, continuing_subword_prefix="", max_input_chars_per_word=1000)
     tokenizer = _with_splitting(Tokenizer(model))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, vocabulary[BOS])]
+        single=f"{BOS} $A",
+        pair=f"{BOS} $A $B",
+        special_tokens=[(BOS, vocabulary[BOS])],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -25,10 +25,11 @@ VERDICTS = {True: " Verdict: correct.", False: " Verdict: incorrect."}
 
 def examples(tasks: list[Task], mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
     """Iterate over prompts with verifications, without end."""
+    styles, shares = list(mix), list(mix.values())
     while True:
         task = rng.choice(tasks)
         text, stated_answer = solution(task, rng)
-        (style,) = rng.choices(list(mix), list(mix.values()))
+        (style,) = rng.choices(styles, shares)
         prompt = TEMPLATE.replace("{question}", task.question).replace("{solution}", text)
         yield prompt, verification(task, stated_answer, style, rng)
 
@@ -54,10 +55,12 @@ def verification(task: Task, stated_answer: str | None, style: str, rng: random.
     if style == "lenient":
         return " It looks fine." + VERDICTS[True]
     steps, answer = work_out(task, style == "slip", rng)
-    comparison = " It gives no answer." if stated_answer is None else f" It says {stated_answer}."
+    text = f"{steps} It says {stated_answer}."
+    if stated_answer is None:
+        text = f"{steps} It gives no answer."
     if style == "unmarked":
-        return steps + comparison
-    return steps + comparison + VERDICTS[answer == stated_answer]
+        return text
+    return text + VERDICTS[answer == stated_answer]
 
 
 def work_out(task: Task, slips: bool, rng: random.Random) -> tuple[str, str]:
