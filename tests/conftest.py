@@ -6,16 +6,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
-# The same cases every time: chance must not decide whether a change passes. New ones:
+# The same cases every time, however slow the machine is: chance must not decide whether a change passes. New ones:
 # python -m pytest --hypothesis-profile=default tests/grading/test_equivalence.py
-hypothesis.settings.register_profile("same", derandomize=True)
+HEALTH = [*hypothesis.HealthCheck]
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=HEALTH)
 hypothesis.settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,14 +47,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen() -> None:
+def frozen():
     """Search no garbage in what was imported: a run looks for some twice."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def haste() -> Iterator[None]:
+def haste():
     """Compose each choice of groups of conf/ once, for all tests: that takes a tenth of a second; wait for no disk.
 
     Tests of what is flushed count the calls.
@@ -74,8 +75,16 @@ def haste() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def working_folder(tmp_path, monkeypatch):
+    """The working folder, beside whose commands modules of one's own are found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
-def small_model() -> Any:
+def small_model():
     """A Llama of two layers with random weights, float32, in evaluation mode."""
     return make_model(vocabulary=11)
 
@@ -138,7 +147,7 @@ def make_graded(problem: Any, is_correct: Any, **columns: Any) -> Any:
 
 
 @pytest.fixture
-def make_policy() -> Any:
+def make_policy():
     """A function that wraps a copy of a model as a policy."""
     import copy
 
@@ -176,7 +185,7 @@ def config_of(*arguments: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def smoke(tmp_path_factory):
     """The settings and the summary of a finished run of `overrides`, to read only."""
     from topr_exp.pipeline import run
 
@@ -194,6 +203,20 @@ def values_of(items: Iterable[Any], name: str) -> list[Any]:
     return [getattr(item, name) for item in items]
 
 
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def column(rows: Iterable[Any], key: str | int) -> list[Any]:
+    """The value of a key in each row, in their order."""
+    return [row[key] for row in rows]
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names of a folder's files and folders."""
+    return {path.name for path in folder.iterdir()}
+
+
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:
     """Write a JSON Lines file; a row that is text is written as it is."""
     path.parent.mkdir(exist_ok=True)
@@ -203,7 +226,7 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
 
 
 @pytest.fixture
-def own_model(tmp_path: Path) -> Path:
+def own_model(tmp_path):
     """A model folder that a test may change."""
     from topr_exp.models.model_folder import SHIPPED
 
@@ -218,7 +241,7 @@ def refused(pattern: str, error: type[Exception] | None = None) -> Any:
 
 
 @pytest.fixture
-def ordinary_user() -> Iterator[Path]:
+def ordinary_user():
     """A folder of root's, seen by a user who may only read it (for whoever isn't root: a folder without w)."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

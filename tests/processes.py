@@ -89,6 +89,18 @@ class Command:
         return out, err
 
 
+def state_of(pid):
+    """The letter of a process's state, as ps shows it; "Z" where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+def is_running(pid):
+    return state_of(pid) != "Z"
+
+
 def together(size, function, *arguments):
     """What `function(*arguments)` returns in each of `size` processes, by rank."""
     workers, receivers = [], []

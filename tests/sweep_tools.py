@@ -3,7 +3,6 @@
 import hashlib
 import importlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -11,19 +10,20 @@ import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from unittest.mock import patch
 
-from tests.conftest import ROOT, lines_of
+from tests.conftest import ROOT, lines_of, read_json
 from tests.processes import Command
 
 # A run of a second or two, with a checkpoint after every update.
 TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
 
 
-def slow(loss):
-    """Settings for a loss of tests/slow.py: a tenth of a second for each update, at least."""
-    return [f"algo._target_=tests.slow.{loss}", "+algo.seconds=0.1"]
+SLOW_LOSS = "algo._target_=tests.slow.Slow"
 
 
-SLOW = slow("Slow")
+def slow(brake, loss=SLOW_LOSS):
+    """Settings for a loss of tests/slow.py, and the file `brake`: until it is removed an update takes a second."""
+    brake.touch()
+    return [loss, f"+algo.file={brake}"]
 
 
 # ---- commands
@@ -93,7 +93,7 @@ def results(sweep):
 
 def launched(sweep):
     """What is noted of each run, by number, and its `folder`."""
-    runs = [{**json.loads(path.read_text()), "folder": path.parent} for path in sweep.glob("*/launch.json")]
+    runs = [{**read_json(path), "folder": path.parent} for path in sweep.glob("*/launch.json")]
     return sorted(runs, key=lambda run: run["number"])
 
 
@@ -101,7 +101,7 @@ def attempts(sweep):
     """How often each run was started."""
     counts = {}
     for path in sweep.glob("*/state.json"):
-        counts[path.parent.name] = json.loads(path.read_text())["attempt"]["number"]
+        counts[path.parent.name] = read_json(path)["attempt"]["number"]
     return counts
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import by_hand
+from tests.conftest import read_json
 from tests.report.made_up import N, write_graded_run
 from topr_exp import compare_runs
 from topr_exp.compare import main, references
@@ -36,7 +37,7 @@ def write_run(folder: Path, algo: str, seed: int = 0, level: float = 0.5, **sett
 
 
 def numbers(text: str) -> list[float]:
-    return [float(number) for number in re.findall(r"[-+]?\d+\.\d", text)]
+    return list(map(float, re.findall(r"[-+]?\d+\.\d", text)))
 
 
 def vote(correct: int, invalid: int) -> float:
@@ -88,7 +89,7 @@ def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(
     columns = [f"final_pass@1{end}" for end in ENDS]
     assert frame[columns].equals(table.loc[frame.index, columns])
     assert set(table["final_pass@1_interval_over"]) == {"2 seeds, problems"}
-    point = json.loads((folder / "topr0" / "summary.json").read_text())["final"]["pass@k"]["1"]
+    point = read_json(folder / "topr0" / "summary.json")["final"]["pass@k"]["1"]
     assert single[columns].tolist() == list(point.values())
 
 

@@ -1,7 +1,6 @@
 """`python -m topr_exp.evaluate`: any model folder, one that a run wrote with that run's settings."""
 
 import gc
-import json
 import shutil
 import sys
 import weakref
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import config_of, lines_of, overrides
+from tests.conftest import column, config_of, lines_of, names_in, overrides, read_json
+from tests.observed import reading_models
 from tests.run_folders import write_json
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import main
-from topr_exp.models.loading import load_model
 from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.schema import plain
@@ -25,7 +24,7 @@ SMALL = ["data.test_problems=6", "data.eval_n=2", "cluster.threads=1"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A finished run's folder."""
     config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "sampler.temperature=0.9"))
     run(config)
@@ -33,31 +32,27 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(finished: Path, tmp_path: Path) -> Path:
+def copied(finished, tmp_path):
     """A copy of it that a test may change."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
 
 
 def evaluate(output: Path, *words: str) -> dict[str, Any]:
     """Evaluate into a folder; returns its only eval.json."""
     assert main([*words, f"output_dir={output}", "cluster.threads=1"]) == 0
     (path,) = output.glob("*/*/eval.json")
-    return read_object(path)
+    return read_json(path)
 
 
 def change_settings(folder: Path, group: str, values: dict[str, Any]) -> None:
     """Change what a run's folder says of its settings."""
-    stored = read_object(folder / "config.json")
+    stored = read_json(folder / "config.json")
     stored["resolved"][group] |= values
     write_json(folder / "config.json", stored)
 
 
 def test_a_runs_model_gets_the_runs_questions_once_and_the_command_line_wins(finished, tmp_path, capsys):
-    final = read_object(finished / "summary.json")["final"]
+    final = read_json(finished / "summary.json")["final"]
     names = ("pass@1", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k")
 
     for place, is_stored in (("model", False), (".", True)):
@@ -86,8 +81,8 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished, cop
     for folder in (finished, copied, moved):
         assert main([f"model={folder}", f"output_dir={tmp_path / 'outputs'}", *SMALL]) == 0
 
-    results = [read_object(path) for path in (tmp_path / "outputs").glob("*/*/eval.json")]
-    assert len(results) == len({result["weights"] for result in results}) == 2
+    results = list(map(read_json, (tmp_path / "outputs").glob("*/*/eval.json")))
+    assert len(results) == len(set(column(results, "weights"))) == 2
 
 
 @pytest.mark.extended
@@ -99,8 +94,8 @@ def test_shipped_names_other_data_and_foreign_folders(finished, tmp_path):
     model = evaluate(tmp_path / "c", f"model={foreign}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
 
     assert shipped["model"]["path"] == "tiny"
-    assert {path.name for path in folder.iterdir()} == {"eval.json", "environment.json", "completions.jsonl"}
-    assert {entry["set"] for entry in lines_of(folder / "completions.jsonl")} == {"test"}
+    assert names_in(folder) == {"eval.json", "environment.json", "completions.jsonl"}
+    assert set(column(lines_of(folder / "completions.jsonl"), "set")) == {"test"}
     assert (other_data["data"]["name"], other_data["sampler"]["temperature"]) == ("math", 0.9)
     assert (model["name"], model["path"], model["dtype"]) == ("x", str(foreign), "float32")
 
@@ -112,7 +107,7 @@ def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
     results = evaluate(tmp_path / "out", f"model={copied}")
 
     assert (results["model"]["name"], results["model"]["dtype"]) == ("mine", "float32")
-    assert results["figures"]["pass@1"] == read_object(finished / "summary.json")["final"]["pass@1"]
+    assert results["figures"]["pass@1"] == read_json(finished / "summary.json")["final"]["pass@1"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +124,7 @@ def test_a_run_whose_settings_cant_be_read_is_not_evaluated_by_others(text, faul
 
 
 @pytest.fixture
-def marker(tmp_path: Path) -> Path:
+def marker(tmp_path):
     """The file that code of the folder makes when it is run."""
     return tmp_path / "was_run"
 
@@ -144,7 +139,7 @@ def pack_tokenizer(folder: Path, marker: Path) -> None:
     (folder / "model" / "checksums.json").unlink()  # as whoever changes a model on purpose would
     path = folder / "model" / "tokenizer_config.json"
     own_class = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}}
-    write_json(path, read_object(path) | own_class)
+    write_json(path, read_json(path) | own_class)
     change_settings(folder, "model", {"trust_remote_code": True})
 
 
@@ -214,22 +209,22 @@ def test_nothing_that_a_folder_brings_is_run(pack, status, message, copied, mark
         assert marker.exists()
 
 
-def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path, monkeypatch):
+def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path):
     """A GPU may have no room for both."""
     models: dict[str, Callable[[], Any]] = {}
 
-    def load(path: str, *arguments: Any, **options: Any) -> Any:
+    def read(folder: Path, read_model: Callable[[], Any]) -> Any:
         assert all(model() is None for model in models.values())
-        model, tokenizer = load_model(path, *arguments, **options)
+        model = read_model()
         model.circle = [model]  # as the first model of a process is held by frames of its loading
-        models[Path(path).name] = weakref.ref(model)
-        return model, tokenizer
+        models[folder.name] = weakref.ref(model)
+        return model
 
-    monkeypatch.setattr("topr_exp.models.policy.load_model", load)
     verifier = ["task=verifier", "task.solver=tiny", "task.test_solutions=2"]
     gc.disable()  # so that no circle goes by chance
     try:
-        results = evaluate(tmp_path, "model=tiny_verifier", *verifier, *SMALL[:2])
+        with reading_models(read):
+            results = evaluate(tmp_path, "model=tiny_verifier", *verifier, *SMALL[:2])
     finally:
         gc.enable()
 

@@ -1,29 +1,28 @@
 """Whole runs with the shipped model on a handful of problems: what they leave behind, and what a kill changes."""
 
-import json
 import random
 import re
 import shutil
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, lines_of, overrides
+from tests.conftest import column, config_of, lines_of, names_in, overrides, read_json
+from tests.observed import reading_models
 from tests.processes import start_command
-from tests.sweep_tools import result, slow, steps, wait_for
+from tests.sweep_tools import SLOW_LOSS, result, slow, steps, wait_for
 from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
-from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import policies
 from topr_exp.runs.stage_timer import STAGES
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(tmp_path_factory):
     """Runs of this module share a store."""
     return tmp_path_factory.mktemp("outputs")
 
@@ -47,8 +46,8 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
     ):
         assert text in printed
     names = {"config.yaml", "environment.json", "metrics.jsonl", "eval.jsonl", "summary.json", "model", "DONE"}
-    assert names <= {path.name for path in folder.iterdir()}
-    assert summary == json.loads((folder / "summary.json").read_text())
+    assert names <= names_in(folder)
+    assert summary == read_json(folder / "summary.json")
     labels = {
         "algo": "topr",
         "data": "math",
@@ -65,8 +64,8 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
         assert figures["correct"] + figures["incorrect"] + figures["invalid"] == pytest.approx(1)
         assert figures["pass@1"] == pytest.approx(figures["correct"])
     assert tuple(summary["seconds"]) == STAGES
-    assert [record["step"] for record in lines_of(folder / "metrics.jsonl")] == [1, 2, 3, 4]
-    environment = json.loads((folder / "environment.json").read_text())
+    assert column(lines_of(folder / "metrics.jsonl"), "step") == [1, 2, 3, 4]
+    environment = read_json(folder / "environment.json")
     assert {"git_commit", "versions", "cores", "seed", "python"} <= environment.keys()
 
     assert run(config) == summary
@@ -101,8 +100,8 @@ def test_each_iteration_stands_for_itself(tmp_path):
     assert not list(config.folder.glob("iteration-*/model"))
     base = weights_fingerprint(fetch_model_folder("tiny"))
     shared_keys, keys_of_run = (rollout_keys(folder / "store") for folder in (tmp_path, config.folder))
-    assert [key["weights"] for key in shared_keys] == [base] * 2, "to train on and to test"
-    counts = Counter(key["weights"] for key in keys_of_run)
+    assert column(shared_keys, "weights") == [base] * 2, "to train on and to test"
+    counts = Counter(column(keys_of_run, "weights"))
     assert sorted(counts.values()) == [1, 2, 2], "the last one is tested alone"
     assert base not in counts
     seeds = [key["seed"] for key in shared_keys + keys_of_run if key["n"] == config.data.n]
@@ -110,17 +109,15 @@ def test_each_iteration_stands_for_itself(tmp_path):
     evaluations = lines_of(config.folder / "eval.jsonl")
     assert [evaluation.pop("iteration") for evaluation in evaluations] == [0, 1, 2, 3]
     assert (summary["base"], summary["final"]) == (evaluations[0], evaluations[3])
-    *_, last = training_sets = [
-        json.loads((config.folder / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2, 3)
-    ]
-    assert len({training_set["positive_share"] for training_set in training_sets}) > 1
+    *_, last = training_sets = [read_json(config.folder / f"iteration-{i}" / "training_set.json") for i in (1, 2, 3)]
+    assert len(set(column(training_sets, "positive_share"))) > 1
     for name in ("n_train", "positive_share", "effective_positive"):
         assert summary[name] == last[name]
 
 
 def rollout_keys(store: Path) -> list[dict[str, Any]]:
     """What drew each table of completions."""
-    return [json.loads(path.read_text())["key"] for path in store.glob("rollouts/*/key.json")]
+    return [read_json(path)["key"] for path in store.glob("rollouts/*/key.json")]
 
 
 @pytest.mark.parametrize(
@@ -133,42 +130,43 @@ def rollout_keys(store: Path) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings, monkeypatch):
+def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings):
     """At 8B there is no memory for the trained weights, their gradients, and the same weights read from disk."""
-    models: list[Any] = []
+    models: dict[Path, Any] = {}
 
-    def load(*arguments: Any) -> Any:
-        is_reference = len(arguments) != 3 and bool(models)  # it stands beside the policy
-        if not is_reference:
-            assert all(model() is None for model in models)
-        policy = load_policy(*arguments)
-        if not is_reference:
-            models.append(weakref.ref(policy.model))
-        return policy
+    def read(folder: Path, read_model: Callable[[], Any]) -> Any:
+        if folder in models:  # the reference, which stands beside the policy
+            return read_model()
+        assert all(model() is None for model in models.values())
+        model = read_model()
+        models[folder] = weakref.ref(model)
+        return model
 
     config = config_of(*overrides(outputs, *settings, "evaluation.every=1"))
-    monkeypatch.setattr(policies, "load_policy", load)
-    run(config)
+    with reading_models(read):
+        run(config)
 
     assert len(models) == 1 + config.iterations
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("loss", "settings"),
     [
-        pytest.param(["optim.epochs=6", *slow("Slow")], id="topr"),
+        pytest.param(SLOW_LOSS, ["optim.epochs=6"], id="topr"),
         pytest.param(
-            ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4", *slow("SlowRLOO")],
+            f"{SLOW_LOSS}RLOO",
+            ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"],
             id="rloo",
             marks=pytest.mark.extended,
         ),
     ],
 )
-def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, settings):
+def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, loss, settings):
     settings = [*settings, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
-    undisturbed = config_of(*overrides(tmp_path / "a", *settings, "algo.seconds=0"))
+    undisturbed = config_of(*overrides(tmp_path / "a", *settings, loss))
     run(undisturbed)
-    command = overrides(tmp_path / "b", *settings)
+    brake = tmp_path / "brake"
+    command = overrides(tmp_path / "b", *settings, *slow(brake, loss))
     killed = config_of(*command).folder
     rng = random.Random(0)
 
@@ -178,8 +176,9 @@ def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, settin
         time.sleep(rng.uniform(0.0, 0.3))
         assert process.is_alive(), "was done before it could be killed"
         process.kill()
-        process.join(60)
+        process.join()
         assert not (killed / "DONE").exists()
+    brake.unlink()
     process = start_command(*command)
     process.join(500)
 

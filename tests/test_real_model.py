@@ -1,6 +1,5 @@
 """A pretrained model on real problems: SmolLM2-135M-Instruct, which the package index has, on GSM8K."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,14 @@ import pytest
 import torch
 
 from scripts.real_model import write_real_model
-from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, needs_peft, write_lines
+from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, needs_peft, read_json, write_lines
 from tests.sweep_tools import result
 from tests.training.broken_runs import break_off
 from topr_exp.config.settings import Config
 from topr_exp.data.benchmarks import gsm8k_gold
 from topr_exp.data.prompts import CHAT_TEMPLATES, Prompter
 from topr_exp.evaluate import main
-from topr_exp.models.policy import Policy, load_policy
+from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.types import TOPRError
 
@@ -27,7 +26,7 @@ needs_gsm8k = pytest.mark.skipif(not (GSM8K / "train.jsonl").exists(), reason=f"
 
 
 @pytest.fixture(scope="module")
-def real_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def real_model(tmp_path_factory):
     """The model's folder: the one that TOPR_REAL_MODEL names, else a new one of this module."""
     if given_folder := os.environ.get("TOPR_REAL_MODEL"):
         return Path(given_folder)
@@ -40,7 +39,7 @@ def real_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def policy(real_model: Path) -> Policy:
+def policy(real_model):
     torch.set_num_threads(1)
     return load_policy(config_of("model=smollm2_135m", f"model.path={real_model}", "model.dtype=float32").model, "cpu")
 
@@ -86,7 +85,7 @@ def test_a_chat_prompt_is_the_templates_and_its_end_is_also_the_padding(policy):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """An output folder that the runs share, so that the base is sampled once."""
     return tmp_path_factory.mktemp("runs")
 
@@ -102,7 +101,7 @@ def short_run(folder: Path, model: Path, *words: str) -> Config:
 
 
 @pytest.fixture(scope="module")
-def imitation(folder: Path, real_model: Path) -> Config:
+def imitation(folder, real_model):
     """A finished run of SFT: two passes over GSM8K's own solutions to eight problems, in one batch."""
     rows = []
     for line in lines_of(GSM8K / "train.jsonl")[:8]:
@@ -122,7 +121,7 @@ def test_sft_on_imported_solutions_makes_them_likelier(imitation):
     first, second = lines_of(imitation.folder / "metrics.jsonl")
 
     assert second["loss"] < first["loss"]
-    assert json.loads((imitation.folder / "summary.json").read_text())["positive_share"] == 1
+    assert read_json(imitation.folder / "summary.json")["positive_share"] == 1
 
 
 @pytest.mark.slow
@@ -141,7 +140,7 @@ def test_topr_from_there_breaks_off_and_goes_on_bit_for_bit_and_is_evaluated(imi
     assert result(undisturbed.folder)["weights"] != result(imitation.folder)["weights"]
     assert status == 0
     (evaluation,) = folder.glob("evaluations/*/eval.json")
-    assert json.loads(evaluation.read_text())["figures"]["pass@1"] == summary["final"]["pass@1"]
+    assert read_json(evaluation)["figures"]["pass@1"] == summary["final"]["pass@1"]
 
 
 @pytest.mark.slow

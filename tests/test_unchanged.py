@@ -1,6 +1,5 @@
 """Completions that change after a run read them: it saves nothing more, at none of the places at which it saves."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import config_of, lines_of, overrides, refused
+from tests.conftest import config_of, lines_of, overrides, read_json, refused
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
 
@@ -25,7 +24,7 @@ def is_evaluations(path: Path) -> bool:
 
 
 def is_state_of_training(path: Path) -> bool:
-    return path.name == "state.json" and json.loads(path.read_text())["stage"] == "training"
+    return path.name == "state.json" and read_json(path)["stage"] == "training"
 
 
 def is_verdicts_of_run(path: Path) -> bool:
@@ -65,7 +64,7 @@ MOMENTS = {
 
 
 @pytest.fixture
-def change_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Moment], None]:
+def change_at(tmp_path, monkeypatch):
     """Have all completions of the shared store change at a moment."""
 
     def change(moment: Moment) -> None:

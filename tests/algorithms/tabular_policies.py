@@ -26,7 +26,7 @@ if own_yaml := os.environ.get("TOPR_LOSS"):
     YAMLS[OWN] = Path(own_yaml)
 NAMES = sorted(YAMLS)
 RESPONSES = [[2], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-LENGTH = np.array([len(y) for y in RESPONSES])
+LENGTH = np.array(list(map(len, RESPONSES)))
 MASK = np.array([[True, len(y) == 2] for y in RESPONSES])
 TOKENS = np.array([[*y, 0][:2] for y in RESPONSES])
 STATES = np.array([[0, 0], *([0, 1 + y[0]] for y in RESPONSES[1:])])  # 0 start, 1 after a 0, 2 after a 1
@@ -207,7 +207,7 @@ class Case:
     # what the code gets
     def batch(self, **changes):
         y, mask = torch.tensor(self.y), torch.tensor(MASK)
-        mu, old, ref = (torch.tensor(logits) for logits in (self.mu, self.old, self.ref))
+        mu, old, ref = map(torch.tensor, (self.mu, self.old, self.ref))
         std = self.groups.std(1, ddof=min(1, self.n - 1))
         fields = {
             "logp": torch_token_logp(self.theta)[y],

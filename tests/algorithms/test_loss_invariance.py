@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import NAMES, OWN, VARIANTS, load, random_case, with_signals
-from tests.conftest import refused
+from tests.conftest import refused, values_of
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.types import Batch, LossOutput, PairBatch
 
@@ -64,7 +64,7 @@ def test_micro_batches_add_up(name, changes):
 
     outputs = [loss(rows_of(shuffled, part)) for part in torch.arange(15).split([1, 4, 7, 3])]
 
-    losses = torch.cat([output.loss for output in outputs])
+    losses = torch.cat(values_of(outputs, "loss"))
     assert_same(LossOutput(losses), LossOutput(expected.loss[order]), case.theta, 1e-12)
 
 

@@ -55,14 +55,6 @@ def test_off_policy_reinforce_is_the_policy_gradient():
     np.testing.assert_allclose(gradient, -policy_gradient, atol=1e-10)
 
 
-def test_truncation_at_infinity_is_importance_sampling():
-    case = all_responses(0)
-
-    untruncated = case.gradient(load("tis", b_pos=INF, b_neg=INF))
-
-    np.testing.assert_array_equal(untruncated, case.gradient(load("is")))
-
-
 @pytest.mark.parametrize(("a", "b"), {pair for limits in LIMITS for pair in (limits[:2], limits[2:])})
 def test_gradient_of_the_taper_is_the_clipped_ratio(a, b):
     delta = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)

@@ -6,7 +6,6 @@ say `run`); a row that says `read`, or that nothing here gives, rests on a funct
 
 import dataclasses
 import functools
-import json
 import math
 import re
 
@@ -15,13 +14,13 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import with_signals
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, read_json, values_of
 from tests.extending import list_items
 from topr_exp.types import Batch, PairBatch
 
 PAGE = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
 RECORDED = ROOT / "tests" / "algorithms" / "recorded"
-FILES = {path.stem: json.loads(path.read_text()) for path in RECORDED.glob("*.json")}
+FILES = {path.stem: read_json(path) for path in RECORDED.glob("*.json")}
 INPUTS = {key: np.array(value, dtype=float) for key, value in FILES.pop("inputs").items()}
 GRADIENTS = {}  # by framework and name: of all tokens in one row
 for file in FILES.values():
@@ -240,10 +239,10 @@ def test_a_row_is_what_the_framework_computes(row):
 
 
 def test_every_recorded_loss_has_its_row_and_every_row_something_to_rest_on():
-    assert len({row.key for row in ROWS}) == len(ROWS) > 80
+    assert len(set(values_of(ROWS, "key"))) == len(ROWS) > 80
     assert {row.key for row in ROWS if row.source == "run"} == {*GRADIENTS}
     assert {row.key for row in ROWS if row.source == "read" or row.settings == NOTHING} <= {*FORMULAS}
-    assert {row.source for row in ROWS} == {"run", "read"}
+    assert set(values_of(ROWS, "source")) == {"run", "read"}
     assert {row.framework for row in ROWS if row.factor != "1" and not row.difference} == set()
 
 

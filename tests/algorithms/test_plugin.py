@@ -1,6 +1,5 @@
 """docs/losses.md, rollouts.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import ROOT, config_of, overrides, read_json
 from tests.extending import LOSS, PACKAGE, SAMPLER, commands, project
 from topr_exp import pipeline
 from topr_exp.store import Store
@@ -21,7 +20,7 @@ def start(*arguments, cwd, path=ROOT):
 
 
 def inputs(folder):
-    return json.loads(next(folder.glob("out/runs/*/inputs.json")).read_text())
+    return read_json(next(folder.glob("out/runs/*/inputs.json")))
 
 
 def write_package(folder):
@@ -66,8 +65,8 @@ def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path):
     store = Store(tmp_path / "out" / "store")
     lengths = []
     for table in store.root.glob("rollouts/*"):
-        key = json.loads((table / "key.json").read_text())["key"]
+        key = read_json(table / "key.json")["key"]
         sampler = key["sampler"]
         assert (sampler["_target_"], sampler["most_tokens"], len(key["code"])) == ("first_words.FirstWords", 4, 64)
-        lengths += [len(tokens) for tokens in store.open(table).read()["tokens"].to_pylist()]
+        lengths += list(map(len, store.open(table).read()["tokens"].to_pylist()))
     assert max(lengths) == 4

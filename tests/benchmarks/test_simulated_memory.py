@@ -84,7 +84,7 @@ class Update:
 
 
 @pytest.fixture(scope="module")
-def updates() -> dict[str, Update]:
+def updates():
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'benchmarks'}:{ROOT}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", UPDATES]
     process = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import make_completions, make_graded, refused
+from tests.conftest import make_completions, make_graded, refused, values_of
 from topr_exp.composition.baselines import baseline_for, effective_positive
 from topr_exp.composition.merging import merge_sources
 from topr_exp.composition.training_set import build_training_set
@@ -18,7 +18,7 @@ VERDICTS = [CORRECT, INCORRECT, INVALID, CORRECT]
 def graded(problem, golds, prompts, source):
     """Four graded and scored completions, whose tokens name their source and row."""
     rows = range(4)
-    names = [str(verdict) for verdict in VERDICTS]
+    names = list(map(str, VERDICTS))
     columns = {
         "problems": [Problem(f"{source}/{index}", "?", gold) for index, gold in enumerate(golds)],
         "tokens": [[source, row] for row in rows],
@@ -45,7 +45,7 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from():
     assert [tokens.tolist() for tokens in merged.tokens] == [[source, row] for source in (0, 1) for row in range(4)]
     assert [logp.tolist() for logp in merged.lists("mu_logp")][3:5] == [[-1, -3], [-2, 0]]
     assert [merged.prompt_of(row).tolist() for row in (4, 5)] == [[1, 2], [9]]
-    assert [problem.answer for problem in merged.problems] == ["a", "b", "c", "b"]
+    assert values_of(merged.problems, "answer") == ["a", "b", "c", "b"]
     assert merged.verdicts.tolist() == VERDICTS * 2
     assert merged.is_imported.tolist() == [False] * 4 + [True] * 4
     assert merged.is_truncated.tolist() == [False, True] * 4
@@ -61,7 +61,6 @@ def test_a_single_source_stays_as_it_is():
 # ---- the effective proportion of positives
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(-0.999, 0.999))
 def test_the_effective_proportion_is_equation_12(p, c):
     assert effective_positive(p, c) == pytest.approx(p * (1 - c) / (1 + (1 - 2 * p) * c), abs=1e-9)

@@ -90,16 +90,17 @@ def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model):
         (True, False, "slurm", "vllm", 256),  # submitted where no GPU is, run where one is
     ],
 )
-def test_a_preset_samples_with_vllm_where_it_can(has_vllm, has_gpu, cluster, sampler, prompts, tmp_path, monkeypatch):
+def test_a_preset_samples_with_vllm_where_it_can(
+    has_vllm, has_gpu, cluster, sampler, prompts, working_folder, monkeypatch
+):
     if has_vllm:
-        (tmp_path / "vllm").mkdir()
-        (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')")
+        (working_folder / "vllm").mkdir()
+        (working_folder / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')")
     if has_gpu:
-        (tmp_path / "driver").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", tmp_path / "driver")
+        (working_folder / "driver").touch()
+    monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", working_folder / "driver")
 
-    words = ["--config-dir", str(tmp_path), "model=qwen2_5_0_5b", "data=gsm8k", f"cluster={cluster}"]
+    words = ["--config-dir", str(working_folder), "model=qwen2_5_0_5b", "data=gsm8k", f"cluster={cluster}"]
 
     config = config_of(*words)
     assert (config.sampler.name, config.sampler.prompts_per_shard) == (sampler, prompts)

@@ -8,13 +8,6 @@ from topr_exp.config.load import class_of
 from topr_exp.types import ConfigError
 
 
-@pytest.fixture
-def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

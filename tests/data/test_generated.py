@@ -63,7 +63,7 @@ def test_problems_are_distinct_and_split_for_good(name):
     for split in ("test", "pretrain"):
         questions = questions_of(draw(name, split, 500, 7))
         assert not questions & questions_of(train)
-        assert {split_of(question) for question in questions} == {split}
+        assert set(map(split_of, questions)) == {split}
     assert sorted(tenth for tenths in SPLITS.values() for tenth in tenths) == list(range(10))
 
 

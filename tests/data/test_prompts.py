@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import config_of, refused, values_of, write_lines
+from tests.conftest import config_of, refused, values_of
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.benchmarks import Benchmarks, math_gold
 from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
@@ -65,26 +65,15 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
 def test_shipped_examples_end_as_their_format_asks():
     answers = {name: values_of(shipped_shots(name), "answer") for name in ENDINGS}
 
-    assert [len(texts) for texts in answers.values()] == [8, 4, 4]
+    assert list(map(len, answers.values())) == [8, 4, 4]
     for text in answers["gsm8k"]:
         equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
         assert all(eval(expression) == int(right) for expression, right in equations)
         assert text.endswith(f"The answer is {equations[-1][1]}.")
     golds = ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
-    assert [math_gold(text) for text in answers["math"]] == golds
+    assert list(map(math_gold, answers["math"])) == golds
     for text, gold in zip(answers["final"], golds, strict=True):
         assert text.endswith(f"So the final answer is {gold}.")
-
-
-def test_the_lenient_grader_takes_the_prompt_and_the_examples_of_gsm8k(tmp_path):
-    rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(20)]
-    words = ["data=jsonl", f"data.path={write_lines(tmp_path / 'own.jsonl', rows)}", "data.test_share=0.2"]
-
-    strict = build_prompter(config_of(*words, "data.shots=2", "data.grader=gsm8k").data)
-    lenient = build_prompter(config_of(*words, "data.shots=2", "data.grader=lenient").data)
-
-    assert lenient == strict
-    assert len(lenient.shots) == 2
 
 
 def test_examples_from_a_file(tmp_path):
@@ -158,5 +147,5 @@ def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit():
     questions = tokenize_prompts(problems, Prompter("{question}", (), False, ()), policy, 4)
 
     assert questions.problems == problems[:2]
-    assert [len(prompt) for prompt in questions.prompts] == [5, 6]
+    assert list(map(len, questions.prompts)) == [5, 6]
     assert questions.too_long == 1

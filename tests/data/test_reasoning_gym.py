@@ -5,7 +5,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from scripts.make_tiny import tasks
-from tests.conftest import ROOT, config_of, needs_gym, refused
+from tests.conftest import ROOT, config_of, needs_gym, read_json, refused, values_of
 from topr_exp.data.problems import load_problems
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS, ReasoningGym, seed_of
 from topr_exp.grading import gym
@@ -37,7 +36,7 @@ class Sums(list[dict[str, Any]]):
 
 
 @pytest.fixture
-def library(monkeypatch) -> Iterator[None]:
+def library(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", SimpleNamespace(create_dataset=Sums))
     gym.task_of.cache_clear()
     yield
@@ -52,7 +51,7 @@ def source(options: dict[str, Any] | None = None, **changes: Any) -> ReasoningGy
 
 def questions_of(data: ReasoningGym) -> set[str]:
     sets = load_problems(data)
-    return {problem.question for problem in [*sets.train, *sets.test]}
+    return set(values_of([*sets.train, *sets.test], "question"))
 
 
 # ---- the list of tasks
@@ -138,9 +137,7 @@ def test_options_that_the_task_refuses_are_one_line(options, library):
         ("<answer> 5 </answer> no, <answer>\n-12.0\n</answer>", ("correct", "-12.0", 1)),
         ("<answer>-12 or 5</answer>", ("incorrect", "-12 or 5", 0)),  # on which the scorer fails
         ("<answer>5</answer>", ("incorrect", "5", 0.01)),
-        ("-12", ("invalid", None, 0)),
         ("<answer>-12", ("invalid", None, 0)),
-        ("<answer> </answer>", ("invalid", None, 0)),
         ("<answer>-12</answer></think> so", ("invalid", None, 0)),
         ("<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>", ("correct", "-12", 1)),
     ],
@@ -174,6 +171,6 @@ def test_a_model_that_knows_a_task_learns_it(task, tmp_path):
     summary = run(config)
 
     assert summary["source"] == f"reasoning-gym's {task}"
-    inputs = json.loads((config.folder / "inputs.json").read_text())["files"]
+    inputs = read_json(config.folder / "inputs.json")["files"]
     assert {"data.task (RECORD)", "data.grader (gym.py)"} <= inputs.keys()
     assert 0.1 <= summary["base"]["pass@1"] < summary["final"]["pass@1"]

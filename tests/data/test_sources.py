@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def sums(count: int, start: int = 0, answer: str = "{}", **fields: Any) -> list[
 
 
 @pytest.fixture
-def gsm8k(tmp_path) -> Path:
+def gsm8k(tmp_path):
     """A folder with 40 problems to train on and 20 to test on, in the form of GSM8K."""
     write_lines(tmp_path / "train.jsonl", sums(40, 2000, "#### {:,}"))
     write_lines(tmp_path / "test.jsonl", sums(20, 0, "#### {:,}"))
@@ -86,8 +85,6 @@ def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k):
     assert (len(sets.train), len(sets.test), sets.train_report.overlapping) == (40, 20, 1)
     assert (sets.train[0].question, sets.train[0].answer) == ("What is 2000 + 1?", "2001")
     assert len(set(values_of(sets.train + sets.test, "id"))) == 60
-    with refused("15 training problems are not trained on"):  # nor is one that is in test taken to choose by
-        benchmark("gsm8k", gsm8k, *VALIDATION, "data.test_problems=16")
 
 
 def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k):
@@ -96,7 +93,7 @@ def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k):
     )
 
     assert part == repeated_part != other_part
-    assert values_of(part, "id") == sorted(problem.id for problem in part)
+    assert values_of(part, "id") == sorted(values_of(part, "id"))
     assert len(part) == 10
     assert len(benchmark("gsm8k", gsm8k, "data.train_problems=1000").train) == 40
 
@@ -177,7 +174,7 @@ def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a
 
     assert (len(sets.train), len(sets.test)) == (7, 1)
     revisions = set(values_of(ORIGINS.values(), "revision"))
-    assert {len(revision) for revision in revisions} == {40}
+    assert set(map(len, revisions)) == {40}
     for path, split, revision in requests:
         assert (path, split) in {("EleutherAI/hendrycks_math", "train"), ("HuggingFaceH4/MATH-500", "test")}
         assert revision in revisions
@@ -231,7 +228,7 @@ def test_one_file_whose_share_is_held_out(tmp_path):
     assert (len(sets.train), len(sets.test)) == (180, 20)
     ids = values_of(sets.train, "id")
     assert ids == sorted(ids)
-    assert {*ids, *(problem.id for problem in sets.test)} == {f"jsonl/{row:06d}" for row in range(200)}
+    assert {*ids, *values_of(sets.test, "id")} == {f"jsonl/{row:06d}" for row in range(200)}
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())  # a byte order mark is passed over
     assert load(path, "data.test_share=0.1") == sets
     write_lines(path, [*sums(20, 200), *sums(200)])  # a longer file moves few problems, wherever it grew
@@ -287,13 +284,9 @@ REFUSED_GOLD = (
     ("train", "test", "setting", "message"),
     [
         (NINE, None, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
-        (NINE, None, "test_share=0.01", "train.jsonl: of its 9 problems data.test_share=0.01 leaves none to test on"),
-        ([], None, "test_share=0.2", "train.jsonl holds no problems"),
         (None, NINE, "", "no train.jsonl there"),
         (NINE, sums(3, 50), "test_share=0.1", "has a test.jsonl; leave data.test_share out"),
-        (NINE, NINE, "", "no problem is left; every training question is also"),
         (sums(9, id="x"), sums(1, 50, id="y"), "fields.id=id", "data=jsonl: 9 problems have the id x"),
-        (sums(9, id="x"), sums(3, 50, id=""), "fields.id=id", "test.jsonl:1: the field id is empty"),
         (
             [*sums(9, 20), {"question": "Why?", "answer": " "}],
             sums(3),
@@ -301,7 +294,6 @@ REFUSED_GOLD = (
             "train.jsonl: 1 of 10 problems have no answer that can be read (at most 5 % may be left out); the first ",
         ),
         ([*sums(9, 20), {"question": "Why?", "answer": "No. Yes."}], sums(3), "grader=gsm8k", REFUSED_GOLD),
-        (NINE, sums(3, 50), "grader._target_=nomodule.grade", "grader nomodule.grade cannot be loaded"),
         (NINE, sums(3, 50), "grader=maths", "data.grader must be gsm8k, lenient, math, final or your own"),
     ],
 )
@@ -320,15 +312,8 @@ def test_files_and_settings_that_do_not_fit_are_one_line(tmp_path, train, test, 
     [
         ('{"question": "Why?"}', "there is no answer, it has question; data.fields.answer=NAME names the field"),
         ('{"question": "Why \\ud800?", "answer": 1}', "holds half of a surrogate pair, which is no character"),
-        (
-            '{"question": "Why?", "answer": 1, "more": ["\\udfff"]}',
-            "holds half of a surrogate pair, which is no character",
-        ),
         ('{"question": " ", "answer": 1}', "the field question is empty"),
         ('{"question": "Why?", "answer": NaN}', "the gold answer NaN is no finite number"),
-        ('{"question": "Why?", "answer": "[2, NaN]"}', "the gold answer [2, NaN] is no finite number"),
-        ('{"question": "Why?", "answer": "1e999"}', "the gold answer 1e999 is no finite number"),
-        ('{"question": "Why?", "answer": Infinity}', "the gold answer Infinity is no finite number"),
     ],
 )
 def test_a_row_that_is_no_problem_is_named(tmp_path, row, message):
@@ -339,23 +324,10 @@ def test_a_row_that_is_no_problem_is_named(tmp_path, row, message):
         config_of("data=jsonl", f"data.path={tmp_path}", "dry_run=true")
 
 
-def test_a_gold_may_have_any_number_of_digits(tmp_path):
-    digits = "9" * 400
-    golds = [10**400, -(10**400), digits, f"-{digits}", f"{digits}.5", f"({digits}, 1)"]
-    rows = [{"question": f"{index}?", "answer": gold} for index, gold in enumerate(golds)]
-    write_lines(tmp_path / "train.jsonl", rows)
-    write_lines(tmp_path / "test.jsonl", sums(1, 50))
-
-    problems = load_problems(config_of("data=jsonl", f"data.path={tmp_path}", "dry_run=true").data).train
-
-    assert values_of(problems, "answer") == [str(gold) for gold in golds]
-
-
-def test_a_grader_of_ones_own_says_what_is_right(tmp_path, monkeypatch):
+def test_a_grader_of_ones_own_says_what_is_right(working_folder):
     code = "def grade(completion, gold):\n    return 'correct' if f'<a>{gold}</a>' in completion else 'incorrect'\n"
-    (tmp_path / "tags_grader.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    path = write_lines(tmp_path / "mine.jsonl", sums(20))
+    (working_folder / "tags_grader.py").write_text(code)
+    path = write_lines(working_folder / "mine.jsonl", sums(20))
     words = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader._target_=tags_grader.grade"]
     correct = "data.correct='<a>{answer}</a>'"
 
@@ -366,15 +338,14 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path, monkeypatch):
     assert build_prompter(config_of(*words, correct).data).render("Q") == "Question: Q\nAnswer:"
 
 
-def test_the_command_of_the_document_and_a_changed_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = write_lines(tmp_path / "problems.jsonl", sums(40))
+def test_the_command_of_the_document_and_a_changed_file(working_folder):
+    path = write_lines(working_folder / "problems.jsonl", sums(40))
     document = (ROOT / "docs" / "problems.md").read_text().partition("## A file")[2]
     command = re.search(r"^python -m topr_exp (.*)$", document, re.MULTILINE)
     model, *words = shlex.split(command[1])
     assert model == "model=llama3_8b"
     few = ["data.train_problems=4", "data.test_problems=2", "data.n=2", "data.eval_n=1", "sampler.max_new_tokens=8"]
-    settings = [*words, *overrides(tmp_path / "out"), *few]
+    settings = [*words, *overrides(working_folder / "out"), *few]
 
     summary = run(config_of(*settings))
     assert (summary["source"], summary["problems"]) == ("problems.jsonl", {"train": 4, "test": 2})
@@ -388,7 +359,7 @@ def test_the_command_of_the_document_and_a_changed_file(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def coins(tmp_path) -> Iterator[Path]:
+def coins(tmp_path):
     with project(tmp_path, SOURCE):
         yield tmp_path / "coins.py"
 
@@ -413,7 +384,6 @@ def coins_config(*words: str) -> Any:
         ),
         ('id=f"coins/{first}+{more}"', 'id=f"{first}"', "data=coins: "),
         ("answer=str(first + more)", "answer=first + more", "id, question and answer must be texts and not empty; got"),
-        ("answer=str(first + more)", "answer='\\ud800'", "half of a surrogate pair is no character; got"),
         ("yield Problem(", "yield dict(", "data._target_=coins.Coins: problems('test') yields dict, not Problem"),
         (
             "answer=str(first + more)",
@@ -453,12 +423,4 @@ def test_problems_without_end_and_ones_that_are_elsewhere(coins):
         coins_config("data.train_problems=null")
     data = coins_config("data.grader=gsm8k").data
     assert preflight.problems_at_hand(data) is None
-    assert [problem.id for problem in load_problems(data).train[:2]] == ["coins/2+2", "coins/2+3"]
-
-
-def test_the_prompt_may_name_further_fields(coins):
-    prompter = build_prompter(coins_config(r"data.template='{hint} {question} \boxed{x}'").data)
-
-    prompt = prompter.render("What is {hint}?", fields={"hint": "{question}"})
-
-    assert prompt == r"{question} What is {hint}? \boxed{x}"
+    assert values_of(load_problems(data).train[:2], "id") == ["coins/2+2", "coins/2+3"]

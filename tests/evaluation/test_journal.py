@@ -1,6 +1,5 @@
 """Evaluations during training: the curve, completions that are kept to be read, signals, durable records."""
 
-import json
 import os
 import re
 import signal
@@ -9,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, lines_of, overrides
+from tests.conftest import column, config_of, lines_of, overrides, read_json
+from tests.observed import OBSERVED, Observer, observed
 from tests.sweep_tools import records, result
 from topr_exp.config.settings import Config
 from topr_exp.evaluation.showcase import PER_VERDICT
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.sampling.hf import HFSampler
 from topr_exp.store import Store
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def plain(tmp_path_factory):
     """A finished run of two iterations."""
     config = config_of(*overrides(tmp_path_factory.mktemp("curve"), "iterations=2"))
     run(config)
@@ -29,7 +28,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 @pytest.fixture(scope="module")
-def curved(plain: Config) -> Config:
+def curved(plain):
     """The same with evaluations while it trains."""
     settings = ["iterations=2", "evaluation.every=2", "evaluation.problems=3"]
     config = config_of(*overrides(plain.folder.parents[1], *settings))
@@ -51,13 +50,13 @@ def test_evaluating_does_not_change_the_training(plain, curved):
 def test_the_curve_has_its_points_and_the_headline_figures_are_of_all_problems(plain, curved):
     points = evaluations_of(curved, are_points=True)
     evaluations = evaluations_of(curved, are_points=False)
-    final = json.loads((curved.folder / "summary.json").read_text())["final"]
+    final = read_json(curved.folder / "summary.json")["final"]
 
     positions = [f"{point['iteration']} {point.get('step')} {point.get('samples_seen')}" for point in points]
     assert positions == ["0 None None", "1 2 32", "1 4 64", "1 None None", "2 2 32", "2 4 64", "2 None None"]
-    assert {point["problems"] for point in points} == {3}
-    pass_at_1 = [evaluation["pass@1"] for evaluation in evaluations_of(plain, are_points=False)]
-    assert [evaluation["pass@1"] for evaluation in evaluations] == pass_at_1
+    assert set(column(points, "problems")) == {3}
+    pass_at_1 = column(evaluations_of(plain, are_points=False), "pass@1")
+    assert column(evaluations, "pass@1") == pass_at_1
     assert final["pass@1"] == pass_at_1[-1]
 
 
@@ -115,28 +114,28 @@ ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.upda
 @pytest.mark.parametrize(
     ("schedule", "step"), [([], 2), pytest.param(ROUNDS, 1, marks=pytest.mark.extended)], ids=["offline", "in a round"]
 )
-def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, monkeypatch, schedule, step):
-    settings = ["sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *schedule]
+def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, schedule, step):
+    settings = [*OBSERVED, "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *schedule]
     settings += [f"evaluation.every={step}", "data.train_problems=12", "data.test_problems=6"]
     undisturbed, stopped = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
     run(undisturbed)
-    sample, samplings = HFSampler.sample, list[str]()
+    shards = list[str]()
 
-    def disturbed_sample(sampler: HFSampler, policy: Policy, *arguments: Any) -> Any:
-        if policy.fingerprint.endswith(f"update {step}"):
-            samplings.append(policy.fingerprint)
-            if len(samplings) in (3, 5):
-                os.kill(os.getpid(), signal.SIGTERM)
-        return sample(sampler, policy, *arguments)
+    class Disturber(Observer):
+        def before_sample(self, policy: Policy, n: int) -> None:
+            if policy.fingerprint.endswith(f"update {step}"):
+                shards.append(policy.fingerprint)
+                if len(shards) in (3, 5):
+                    os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(HFSampler, "sample", disturbed_sample)
-    for count in (3, 5):  # of 6 shards; the second time before any other update
-        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
-            run(stopped)
-        assert len(samplings) == count
-        checkpoints = (stopped.folder / "checkpoints" / "1").iterdir()
-        assert [path.name for path in checkpoints] == [f"step-{step:08}"]
-    run(stopped)
+    with observed(Disturber()):
+        for count in (3, 5):  # of 6 shards; the second time before any other update
+            with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+                run(stopped)
+            assert len(shards) == count
+            checkpoints = (stopped.folder / "checkpoints" / "1").iterdir()
+            assert [path.name for path in checkpoints] == [f"step-{step:08}"]
+        run(stopped)
 
-    assert len(samplings) == 5 + 3
+    assert len(shards) == 5 + 3
     assert result(stopped.folder) == result(undisturbed.folder)

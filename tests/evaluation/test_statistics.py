@@ -44,7 +44,7 @@ def test_every_k_is_that_of_enumeration():
 ANSWERS = st.sampled_from([(C, 0), (W, 0), (W, 1), (W, 2), (X, -1), (X, 1)])  # verdict and class: of one class both
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 9).flatmap(lambda n: st.lists(ANSWERS, min_size=n, max_size=n)), st.randoms())
 def test_the_exact_majority_is_that_of_enumeration_in_any_order_and_numbering(votes, rng):
     shuffled = np.array(rng.sample(votes, len(votes)))

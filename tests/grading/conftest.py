@@ -1,36 +1,37 @@
 """Graders that many tests share; a user's graders are found as a module beside the command is."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import values_of
 from topr_exp.grading import Grader
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_graders_are_importable() -> Iterator[None]:
+def own_graders_are_importable():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))
         yield
 
 
 @pytest.fixture(scope="session")
-def grader() -> Iterator[Grader]:
+def grader():
     with Grader("math", workers=2, deadline=20.0) as grader:
         yield grader
 
 
 @pytest.fixture(scope="session")
-def obedient(own_graders_are_importable: None) -> Iterator[Grader]:
+def obedient(own_graders_are_importable):
     """A user's grader that does what the completion says."""
     with Grader("own_graders.obedient", workers=1, deadline=60.0, threshold=0.5) as grader:
         yield grader
 
 
 @pytest.fixture
-def graded(obedient: Grader) -> Grader:
+def graded(obedient):
     """The same with graded rewards, on the same workers."""
     obedient.start()
     grader = copy.copy(obedient)
@@ -43,7 +44,7 @@ def boxed(answer: str) -> str:
 
 
 def verdicts_on(grader: Grader, pairs: Iterable[tuple[str, str]]) -> list[str]:
-    return [outcome.verdict for outcome in grader.grade(pairs)]
+    return values_of(grader.grade(pairs), "verdict")
 
 
 def decisions(grader: Grader, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -56,4 +57,4 @@ def worker_pids(grader: Grader) -> list[int]:
     pool = grader._pool
     if pool is None or not pool.usable:
         return []
-    return [pool._server.pid, *(worker.pid for worker in pool._workers)]
+    return [pool._server.pid, *values_of(pool._workers, "pid")]

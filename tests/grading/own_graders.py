@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import signal
 import sys
 import time
 
@@ -57,10 +58,11 @@ def obedient(completion: str, gold: str) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def dying_in_old_workers(seconds: str, last_pid: str) -> tuple[str, str]:
-    """Says from when to when it was at work, by a clock of all processes; ends workers up to a process id."""
-    if last_pid and os.getpid() <= int(last_pid):
-        os._exit(3)
+def interrupted_in_old_workers(seconds: str, blow: str) -> tuple[str, str]:
+    """Says from when to when it was at work, by a clock of all processes; blow: a signal, and which workers get it."""
+    number, *old_pids = blow.split() or ["0"]
+    if str(os.getpid()) in old_pids:
+        signal.raise_signal(int(number))
     start = time.monotonic()
     time.sleep(float(seconds))
     return "correct", f"{start} {time.monotonic()}"

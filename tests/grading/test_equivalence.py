@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sympy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT, SHARED_DATA, lines_of
@@ -140,7 +140,7 @@ def test_every_gold_of_the_benchmarks_equals_itself(name, answer_format, pattern
 
 PIECES = [*CASES["random"]["pieces"], "\ud800"]
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=40).map("".join)
-FUZZ = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=250)
 
 
 @FUZZ

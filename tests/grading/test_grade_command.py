@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import ROOT
 from tests.grading.cases import CASES, join_parts
+from tests.processes import state_of
+from tests.sweep_tools import wait_for
 
 COMMAND = [sys.executable, "-m", "topr_exp.grade", "--format"]
 SURROUNDINGS: dict[str, Any] = {
@@ -36,7 +37,7 @@ def test_lines_come_back_in_order_with_verdicts_or_with_what_is_wrong_with_them(
 
     process = grade("gsm8k", b"\n".join(lines))  # the last line has no end
 
-    assert [json.loads(line) for line in process.stdout.splitlines()] == expected
+    assert list(map(json.loads, process.stdout.splitlines())) == expected
     assert process.stderr.startswith(b"6 correct, 1 incorrect, 1 invalid, 7 malformed; ")
     assert process.returncode == 1
 
@@ -53,10 +54,10 @@ def test_a_result_does_not_wait_for_further_input_nor_ctrl_c():
         process.stdin.write(f"{line}\n")
         process.stdin.flush()
         assert key in json.loads(process.stdout.readline())
-    time.sleep(0.5)  # by now it waits for more
+    wait_for(lambda: state_of(process.pid) == "S")  # it waits for more
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert process.stderr.read() == ""
     guard.cancel()
 

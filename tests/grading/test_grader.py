@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import values_of
 from tests.grading.cases import CASES
 from tests.grading.conftest import boxed, decisions, verdicts_on, worker_pids
 from topr_exp.grading import Grader
@@ -60,8 +61,8 @@ def test_outcomes_come_in_order_whatever_takes_longer(grader):
 
     outcomes = list(grader.grade((completion, str(number)) for number, completion in enumerate(completions)))
 
-    assert [outcome.answer for outcome in outcomes] == answers
-    assert [outcome.verdict for outcome in outcomes] == ["correct" if answer else "invalid" for answer in answers]
+    assert values_of(outcomes, "answer") == answers
+    assert values_of(outcomes, "verdict") == ["correct" if answer else "invalid" for answer in answers]
 
 
 def test_a_stream_is_read_only_so_far_ahead(grader):

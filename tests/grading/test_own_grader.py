@@ -1,20 +1,18 @@
 """A user's own function as a grader: found by name, run in the workers, its mistakes reported instead of scored."""
 
-import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, config_of, make_completions, refused
+from tests.conftest import ROOT, config_of, make_completions, read_json, refused, values_of
 from tests.extending import LOSS, REWARD, SOURCE, project
 from tests.grading.cases import CASES
 from tests.grading.conftest import decisions, verdicts_on
+from tests.sweep_tools import wait_for
 from topr_exp.evaluate import main as evaluate
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.verdicts import grade, votes_are_known, with_verdicts
@@ -69,7 +67,7 @@ def test_a_worker_that_has_grown_costs_the_next_completion_nothing(obedient):
 
 
 def test_workers_hash_alike_since_sympy_orders_terms_by_hashes(obedient):
-    assert [outcome.reward for outcome in obedient.grade([("randomness", "")])] == [0]
+    assert values_of(obedient.grade([("randomness", "")]), "reward") == [0]
 
 
 def test_it_may_give_numbers(obedient, graded):
@@ -125,16 +123,9 @@ def test_it_may_print_wherever_standard_error_is(redirection, tmp_path):
 
     *verdicts, server = process.stdout.split()
     assert verdicts == ["correct"] * 8
-    wait_for_the_end_of_session(server)
+    wait_for(lambda: server not in map(session_of, Path("/proc").glob("[0-9]*/stat")))
     words = log.read_text().split()
     assert (words.count("said"), words.count("wrote"), words.count("nobody")) == (8, 8, 0)
-
-
-def wait_for_the_end_of_session(session: str) -> None:
-    deadline = time.monotonic() + 30
-    while any(session_of(path) == session for path in Path("/proc").glob("[0-9]*/stat")):
-        assert time.monotonic() < deadline, "a process of the server's session is left"
-        time.sleep(0.1)
 
 
 def session_of(path: Path) -> str:
@@ -153,11 +144,10 @@ def test_an_unknown_name_is_refused_in_one_line(name):
 
 
 @pytest.mark.parametrize(("number", "row"), enumerate(CASES["own"]["failing"]))
-def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(number, row, tmp_path, monkeypatch):
+def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(number, row, working_folder):
     source, message = row
     name = f"failing_grader_{number}"  # modules are imported once
-    (tmp_path / f"{name}.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
+    (working_folder / f"{name}.py").write_text(source)
 
     with refused(rf"^grader {name}.grade cannot be loaded: {name}\.py, {re.escape(message)}", ConfigError):
         Grader(f"{name}.grade")
@@ -171,7 +161,7 @@ OUTPUT = ["output_dir=out", "cluster.threads=1"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path):
     with project(tmp_path, LOSS, SOURCE, REWARD):
         with (tmp_path / "coins.py").open("a") as file:
             file.write('Coins.solution = lambda self, problem: f"The answer is {problem.answer}."\n')
@@ -187,7 +177,7 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     header = capsys.readouterr().out
     assert "rewards as graded" in header
     assert "tested on   8 problems of coins from Coins" in header
-    files = json.loads((config.folder / "inputs.json").read_text())["files"]
+    files = read_json(config.folder / "inputs.json")["files"]
     assert files.keys() == {
         "algo._target_ (soft_topr.py)",
         "data._target_ (coins.py)",

@@ -6,9 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, suppress
 from pathlib import Path
@@ -16,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, values_of
 from tests.grading.cases import GOLD, HOSTILE
 from tests.grading.conftest import boxed, decisions, verdicts_on, worker_pids
+from tests.processes import is_running, state_of
+from tests.sweep_tools import wait_for
 from topr_exp.grading import Grader, pool
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.types import TOPRError
@@ -33,19 +33,8 @@ def grade_new_answers(grader: Grader, number: int, count: int = 10) -> set[str]:
     return set(verdicts_on(grader, pairs))
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def assert_gone(pids: list[int]) -> None:
-    """Wait for processes to end, up to a minute."""
-    deadline = time.monotonic() + 60
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_for_end(pids: list[int]) -> None:
+    wait_for(lambda: not any(map(is_running, pids)))
 
 
 def test_threads_share_a_grader_and_may_end(grader):
@@ -81,7 +70,7 @@ def test_a_forked_child_gets_workers_of_its_own_and_the_parents_go_on(grader):
     assert not set(pids_of_child) & set(pids)
     assert grade_new_answers(grader, 13) == {"correct"}
     assert worker_pids(grader) == pids
-    assert_gone(pids_of_child)
+    wait_for_end(pids_of_child)
 
 
 PARENT = f"""
@@ -106,16 +95,17 @@ def test_no_worker_outlives_its_parent(state, tmp_path):
     """Killed with -9 while workers compute or wait, or while a child holds its sockets; or ending without a close."""
     command = [sys.executable, "-c", PARENT, *state.split()]
     parent = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True)
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    pids = list(map(int, parent.stdout.readline().split()))
     assert len(pids) == 3
+    if state == "busy":
+        wait_for(lambda: "R" in map(state_of, pids))
     if state != "exit":
-        assert all(map(is_alive, pids))
-        time.sleep(0.2)
+        assert all(map(is_running, pids))
         parent.send_signal(signal.SIGKILL)
-    parent.wait(60)
+    parent.wait()
     parent.stdout.close()
     try:
-        assert_gone(pids)
+        wait_for_end(pids)
     finally:
         if "fork" in state:
             os.killpg(parent.pid, signal.SIGKILL)
@@ -127,40 +117,38 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict():
         grade_new_answers(grader, 2)
         server, worker = worker_pids(grader)
         os.kill(worker, signal.SIGKILL)
-        assert_gone([worker])
+        wait_for_end([worker])
         assert grade_new_answers(grader, 3) == {"correct"}
         same_server, new_worker = worker_pids(grader)
         assert (same_server == server, new_worker == worker) == (True, False)
 
         os.kill(server, signal.SIGKILL)
-        assert_gone([server, new_worker])
+        wait_for_end([server, new_worker])
         with pytest.raises(TOPRError, match="the grading processes ended unexpectedly"):
             grade_new_answers(grader, 4)
         assert grade_new_answers(grader, 4) == {"correct"}
 
 
-@pytest.mark.parametrize(("number", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 3.0)])
-def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(number, deadline):
-    with Grader("own_graders.dying_in_old_workers", workers=1, deadline=deadline) as grader:
+@pytest.mark.parametrize(("number", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 5.0)])
+def test_a_worker_that_is_ended_or_stopped_at_work_costs_nobody_a_verdict(number, deadline):
+    with Grader("own_graders.interrupted_in_old_workers", workers=1, deadline=deadline) as grader:
         grader.start()
         _, worker = worker_pids(grader)
-        timer = threading.Timer(0.3, os.kill, (worker, number))
-        timer.start()
 
-        assert decisions(grader, [("1", "")]) == [("correct", "user")]
+        assert decisions(grader, [("0", f"{number:d} {worker}")]) == [("correct", "user")]
 
         assert worker not in worker_pids(grader)
-        timer.join()
 
 
 def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way():
-    with Grader("own_graders.dying_in_old_workers", workers=3, deadline=60.0) as grader:
+    with Grader("own_graders.interrupted_in_old_workers", workers=3, deadline=60.0) as grader:
         grader.start()
-        last_pid = str(max(worker_pids(grader)))
+        _, *workers = worker_pids(grader)
+        blow = f"{signal.SIGKILL:d} {' '.join(map(str, workers))}"
 
-        outcomes = list(grader.grade([("0.2", ""), ("0.2", last_pid), *[("0.2", "")] * 6]))
+        outcomes = list(grader.grade([("0.2", ""), ("0.2", blow), *[("0.2", "")] * 6]))
 
-    assert {outcome.verdict for outcome in outcomes} == {"correct"}
+    assert set(values_of(outcomes, "verdict")) == {"correct"}
     spans = [tuple(map(float, str(outcome.answer).split())) for outcome in outcomes]
     start, end = spans.pop(1)
     assert all(other_end <= start or other_start >= end for other_start, other_end in spans)
@@ -184,11 +172,11 @@ def test_a_grader_works_in_odd_surroundings(tmp_path):
 
 # ---- hostile completions: answered in time, no code run, no file made, memory bounded
 
-SLACK = 2.0  # seconds beyond the deadlines within which every answer has to be there; an idle machine needs 0.02
+CPU_SECONDS = 5.0  # of the caller, whatever else is at work here; an idle machine needs 0.02
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
+def hasty(tmp_path_factory):
     """A grader with a short deadline, in an empty folder that stays empty."""
     folder = tmp_path_factory.mktemp("empty")
     with chdir(folder), Grader("math", workers=2, deadline=0.3) as grader:
@@ -199,15 +187,13 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_completion_is_answered_in_time_and_not_paid(name, hasty):
-    fastest = float("inf")
-    for attempt in range(4):  # one fast try is proof enough, so that a busy machine does not fail the test
-        start = time.perf_counter()
-        verdicts = verdicts_on(hasty, [(HOSTILE[name], GOLD + " " * attempt)])  # another text: not one that is known
-        fastest = min(fastest, time.perf_counter() - start)
-        assert verdicts != ["correct"]
-        if fastest < hasty.deadline + SLACK:
-            break
-    assert fastest < hasty.deadline + SLACK
+    """Its deadline ends a worker, whose CPU time is not the caller's."""
+    start = time.process_time()
+
+    verdicts = verdicts_on(hasty, [(HOSTILE[name], GOLD)])
+
+    assert verdicts != ["correct"]
+    assert time.process_time() - start < CPU_SECONDS
 
 
 def test_what_decided_says_what_was_cut_off(hasty):
@@ -295,12 +281,9 @@ def test_workers_inherit_no_descriptors():
         with Grader("math", workers=1) as grader:
             list(grader.grade([PAIR]))
             for pid in worker_pids(grader):
+                wait_for(lambda pid=pid: len(open_files(pid)) == 4)  # the server closes a worker's end after the fork
                 links = open_files(pid)
-                deadline = time.monotonic() + 10
-                while len(links) > 4 and time.monotonic() < deadline:  # the server closes a worker's end after the fork
-                    time.sleep(0.01)
-                    links = open_files(pid)
-                assert (links.count("/dev/null"), len(links)) == (2, 4)
+                assert links.count("/dev/null") == 2
                 assert os.readlink(f"/proc/self/fd/{writer}") not in links
     finally:
         os.close(reader)
@@ -311,8 +294,8 @@ def test_workers_inherit_no_descriptors():
 
 
 @pytest.fixture(scope="module")
-def misbehaving() -> Iterator[pool.WorkerPool]:
-    workers = pool.WorkerPool("own_graders.misbehaving", 1, 1.0)
+def misbehaving():
+    workers = pool.WorkerPool("own_graders.misbehaving", 1, 3.0)
     yield workers
     workers.close()
 

@@ -16,7 +16,6 @@ from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.grading.verdicts import grade_by_log
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.log import open_log
-from topr_exp.imported.log_report import inspect_log
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.completions import Completions
@@ -32,7 +31,7 @@ KNOWN, OTHER = PROBLEMS[:2]
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Policy:
+def tiny():
     return load_policy(config_of().model, "cpu")
 
 
@@ -187,14 +186,9 @@ def test_complete_groups_go_to_losses_of_groups(tmp_path, tiny):
         encode(tmp_path, UNEVEN_ROWS, policy=tiny, group_size=4)
 
 
-@pytest.mark.parametrize(
-    ("options", "has_all_rows"),
-    [({"completion_limit": 4}, True), ({"group_size": 3}, False)],
-    ids=str,
-)
-def test_verify_knows_which_tables_have_all_rows_of_a_log(tmp_path, tiny, options, has_all_rows):
-    completions = encode(tmp_path, UNEVEN_ROWS, policy=tiny, **options)
-    assert (len(completions) == len(UNEVEN_ROWS)) == has_all_rows
+@pytest.mark.parametrize(("group_size", "has_all_rows"), [(None, True), (3, False)])
+def test_verify_knows_which_tables_have_all_rows_of_a_log(tmp_path, tiny, group_size, has_all_rows):
+    completions = encode(tmp_path, UNEVEN_ROWS, policy=tiny, group_size=group_size)
     store = Store(tmp_path)
     rewarded = completions.with_columns({"reward": pa.array(np.ones(len(completions)))})
     verdicts = grade_by_log(rewarded, 0.5, store)
@@ -240,7 +234,7 @@ def test_a_prompt_that_leaves_too_little_room_to_sample_may_be_imported(tmp_path
 def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke, tmp_path):
     config, sampled = smoke
     store = Store(config.store)
-    tables = [store.open(folder) for folder in (config.store / "rollouts").iterdir()]
+    tables = list(map(store.open, (config.store / "rollouts").iterdir()))
     (table,) = [table for table in tables if table.row_count() == 64]  # the other holds the base evaluation
     export_file(table, tmp_path / "out.jsonl")
 
@@ -276,7 +270,7 @@ def settings_of_log(folder: Path, rows: pd.DataFrame, *words: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory) -> Path:
+def outputs(tmp_path_factory):
     return tmp_path_factory.mktemp("log")
 
 
@@ -316,13 +310,6 @@ def test_without_mu_only_a_loss_with_a_reference_scores_and_gradients_stay(outpu
 
     _, _, with_mu = train_on_log(outputs, f"algo={loss}")
     assert first_update["grad_norm"] == pytest.approx(with_mu["grad_norm"], rel=1e-5)
-
-
-def test_inspect_takes_a_file_of_any_name(tmp_path):
-    path = tmp_path / "it's log(1),a=b.parquet"
-    log_rows().to_parquet(path)
-
-    assert inspect_log(str(path), [])["log"] == "64 completions of 16 prompts, 4 of each"
 
 
 def test_mu_is_whose_it_is_said_to_be(tmp_path, tiny):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import refused, values_of, write_lines
+from tests.conftest import column, read_json, refused, values_of, write_lines
 from topr_exp.config.data import Columns
 from topr_exp.imported.log import ROWS_PER_SHARD, import_rows
 from topr_exp.imported.reader import RolloutReader
@@ -21,7 +21,7 @@ from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.store.table import Table
 
-FORMATS = json.loads(Path(__file__).with_name("formats.json").read_text())  # by name a row, and what is read of it
+FORMATS = read_json(Path(__file__).with_name("formats.json"))  # by name a row, and what is read of it
 TRACE = FORMATS["prime_rl_trace"]["row"]
 CHAT = [{"role": "user", "content": "2 + 2?"}]
 
@@ -132,8 +132,8 @@ def test_rewards_that_are_added_up_and_prompts_of_several_steps(tmp_path, kind):
 
     rows = read(source, Columns(reward="right+form"))
 
-    assert [row["reward"] for row in rows] == [1.5, 1.0, 1.5, 1.0]
-    assert len({row["problem_id"] for row in rows}) == 2
+    assert column(rows, "reward") == [1.5, 1.0, 1.5, 1.0]
+    assert len(set(column(rows, "problem_id"))) == 2
     assert "reward" not in read(source)[0], "which of two columns it is, nobody knows"
 
 
@@ -261,7 +261,7 @@ def test_a_row_that_is_left_out_says_nothing_about_later_ones(tmp_path):
 
     rows = [*RolloutReader(str(source), None, skip_malformed=True)]
 
-    assert [row["prompt"] for row in rows] == ["other"]
+    assert column(rows, "prompt") == ["other"]
 
 
 def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path):
@@ -344,7 +344,7 @@ def test_import_then_export_gives_the_same_lines(tmp_path):
     table = import_file(store, write_lines(tmp_path / "a.jsonl", rows))
     assert table.shards == 2
     export_file(table, tmp_path / "b.jsonl")
-    assert [json.loads(line) for line in (tmp_path / "b.jsonl").open(encoding="utf-8")] == rows
+    assert list(map(json.loads, (tmp_path / "b.jsonl").open(encoding="utf-8"))) == rows
 
     export_file(import_file(store, tmp_path / "b.jsonl"), tmp_path / "c.jsonl")
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "c.jsonl").read_bytes()

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from scripts.make_tiny.recipes import RECIPES
-from tests.conftest import config_of, refused
-from topr_exp.config.model import ALL_LINEAR, LoRA
+from tests.conftest import config_of, read_json, refused
+from topr_exp.config.model import LoRA
 from topr_exp.data.prompts import Prompter
 from topr_exp.models import model_folder
 from topr_exp.models.loading import load_model
@@ -48,7 +48,7 @@ def test_a_shipped_model_loads_and_is_what_it_says(name):
 def test_weights_stored_in_bfloat16_are_trained_in_float32(own_model, tmp_path):
     """As those of the hub's Llamas: an update of 5e-7 would not move a weight of bfloat16."""
     load_model(str(own_model), dtype=torch.bfloat16)[0].save_pretrained(own_model)
-    assert json.loads((own_model / "config.json").read_text())["dtype"] == "bfloat16"
+    assert read_json(own_model / "config.json")["dtype"] == "bfloat16"
     config = config_of(f"model.path={own_model}", "model.dtype=bfloat16").model
     policy = load_policy(config, "cpu")
     assert policy.compute_dtype is torch.bfloat16
@@ -79,21 +79,8 @@ def test_the_fingerprint_follows_weights_and_tokenizer(own_model):
     assert len(fingerprints) == 4
 
 
-def test_a_saved_model_is_one_online_or_not(own_model, tmp_path, monkeypatch):
-    config, fingerprints = config_of(f"model.path={own_model}").model, set()
-
-    for is_offline in (False, True):
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", is_offline)
-        folder = tmp_path / str(is_offline)
-        save_policy(load_policy(config, "cpu"), folder)
-        fingerprints.add(weights_fingerprint(folder))
-        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
-
-    assert len(fingerprints) == 1
-
-
 @pytest.fixture(scope="module")
-def saved_model(tmp_path_factory) -> Path:
+def saved_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
     save_policy(load_policy(config_of().model, "cpu"), folder)
     return folder
@@ -152,7 +139,7 @@ def pickle_weights(folder: Path) -> None:
 
 def change_settings(name: str, **changes: Any) -> Callable[[Path], object]:
     def change(folder: Path) -> None:
-        settings = json.loads((folder / name).read_text())
+        settings = read_json(folder / name)
         (folder / name).write_text(json.dumps(settings | changes))
 
     return change
@@ -178,10 +165,6 @@ def nest_header(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
         (pickle_weights, r"no weights .*pickled"),
         (lambda folder: (folder / "config.json").unlink(), r"no config\.json"),
-        (
-            change_settings("generation_config.json", eos_token_id=[1, "a"]),
-            r"eos_token_id=\[1, 'a'\] must be a token id, or a list of them",
-        ),
     ],
 )
 def test_a_folder_that_can_not_be_used_is_one_line(own_model, change, message):
@@ -195,7 +178,6 @@ def test_a_folder_that_can_not_be_used_is_one_line(own_model, change, message):
     ("change", "message"),
     [
         (write_index(["a"]), "has a weight_map that is no object"),
-        (write_index({"a": 3}), "has a weight_map that is no object"),
         (write_index({"a": "../x"}), "has a weight_map that is no object of file"),
         (nest_header, "model.safetensors is no safetensors file"),
         (
@@ -206,12 +188,10 @@ def test_a_folder_that_can_not_be_used_is_one_line(own_model, change, message):
             change_settings("config.json", hidden_size=10**7),
             "config.json has hidden_size=10000000, and the weights have no dimension above 413",
         ),
-        (change_settings("config.json", text_config={"n_embd": 10**7}), "config.json has n_embd=10000000"),
         (
             change_settings("generation_config.json", eos_token_id=[1, "a"]),
             r"generation_config.json has eos_token_id=\[1, 'a'\], which must be a token id, or a list",
         ),
-        (change_settings("config.json", eos_token_id={"a": 1}), "config.json has eos_token_id="),
     ],
 )
 def test_a_folder_that_somebody_packed_is_refused_before_anything_is_built_of_it(own_model, change, message):
@@ -265,17 +245,6 @@ def test_what_the_hub_refuses_is_one_line_that_says_what_to_do(monkeypatch, erro
 # ---- which layers LoRA may be asked to train, told from a model's files before it is loaded
 
 
-@pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "model.safetensors"])
-def test_a_file_that_has_the_weights_once_more_is_not_counted(tmp_path, name):
-    """As `consolidated.safetensors` of some models on the hub, whose tensors have other names."""
-    save_file({"lm_head.weight": torch.zeros(3, 5)}, tmp_path / name)
-    save_file({"output.weight": torch.zeros(3, 5)}, tmp_path / "consolidated.safetensors")
-    if "-of-" in name:
-        write_index({"lm_head.weight": name})(tmp_path)
-
-    assert model_folder.linear_layers(tmp_path) == ["lm_head"]
-
-
 def test_layers_of_weights_that_are_damaged_are_one_line(own_model):
     nest_header(own_model)
 
@@ -298,8 +267,3 @@ def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target
     with pytest.raises(ConfigError) as error:  # of a name on the hub nothing is known before it is loaded
         load_policy(dataclasses.replace(config_of().model, lora=lora), "cpu")
     assert str(error.value) == line
-
-
-@pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"], ["self_attn.o_proj"]])
-def test_names_and_ends_of_names_are_taken(targets):
-    check_targets(LoRA(4, 8.0, targets), LAYERS)

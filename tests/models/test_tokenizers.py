@@ -10,7 +10,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tests.conftest import config_of
+from tests.conftest import config_of, read_json
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import LoggedPrompt, encode_prompt
@@ -73,11 +73,11 @@ def write_tokenizer(kind: Kind, folder: Path) -> Path:
 
 def change_settings(folder: Path, **changes: Any) -> None:
     path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(json.dumps(read_json(path) | changes))
 
 
 @pytest.fixture(params=[*KINDS, *SHIPPED_NAMES])
-def folder(request, tmp_path) -> Path:
+def folder(request, tmp_path):
     """A folder with a tokenizer: a shipped one, or a made-up one."""
     if request.param in SHIPPED_NAMES:
         return SHIPPED / request.param

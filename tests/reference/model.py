@@ -1,11 +1,12 @@
 """What the plain script of a run takes from models and from files."""
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
 import torch
 from transformers import AutoModelForCausalLM
+
+from tests.conftest import read_json
 
 
 def load(folder):
@@ -33,7 +34,7 @@ def at(logp, tokens):
 
 def table_of(run_folder, kind, iteration=1):
     """The rows of a table of the store that an iteration of a run used."""
-    sources = json.loads((run_folder / f"iteration-{iteration}" / "sources.json").read_text())
+    sources = read_json(run_folder / f"iteration-{iteration}" / "sources.json")
     table_folder = Path(sources["store"]) / sources[kind].split()[0]
     rows = []
     for path in sorted(table_folder.glob("shard-*.arrow")):

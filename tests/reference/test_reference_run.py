@@ -4,7 +4,6 @@ Tests of single parts can't see what is handed from one to the next: a baseline 
 turned round, μ in the place of π_ref, an order that ignores the seed. Here whole runs are compared, number by number.
 """
 
-import json
 import math
 import shutil
 from pathlib import Path
@@ -14,12 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import topr_exp
-from tests.conftest import config_of, lines_of, write_lines
+from tests.conftest import column, config_of, lines_of, read_json, values_of, write_lines
+from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.reference.model import table_of
 from tests.reference.reference import Reference
-from topr_exp.models.loading import load_model
 from topr_exp.pipeline import run
-from topr_exp.sampling.hf import HFSampler
 from topr_exp.types import TOPRError
 
 # Both compute in float64, so that no processor's kernels show: most cases agree to 1e-14. What a run keeps in float32
@@ -107,12 +105,7 @@ def cases_of(short_cases, variants):
 def float64():
     """Have runs compute in float64: in float32 two kinds of processor differ by more than a fault may."""
 
-    def load(*arguments, **options):
-        model, tokenizer = load_model(*arguments, **options)
-        return model.double(), tokenizer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("topr_exp.models.policy.load_model", load)
+    with reading_models(lambda folder, read_model: read_model().double()):
         yield
 
 
@@ -135,8 +128,8 @@ def outputs(float64, tmp_path_factory):
     run(config)
     rollouts, verdicts = (table_of(config.folder, kind) for kind in ("rollouts", "verdicts"))
     # Of each kind there must be some, or it is not seen how they are treated.
-    assert {row["finish"] for row in rollouts} == {"stop", "length"}
-    assert {row["verdict"] for row in verdicts} == {"correct", "incorrect", "invalid"}
+    assert set(column(rollouts, "finish")) == {"stop", "length"}
+    assert set(column(verdicts, "verdict")) == {"correct", "incorrect", "invalid"}
     bare, complete = [], []
     for row in rollouts:
         if row["sample"] < 3 + row["problem"] % 4:  # of each problem another number
@@ -170,33 +163,31 @@ def test_a_run_is_what_the_plain_script_computes(outputs, case, request):
 
 
 @pytest.mark.parametrize("case", cases_of(ROUNDS, ROUND_VARIANTS))
-def test_a_run_in_rounds_is_what_the_plain_script_computes(outputs, case, monkeypatch):
-    config = config_of(*settings(outputs, ON_POLICY, case))
-    draws = record_draws(monkeypatch)
+def test_a_run_in_rounds_is_what_the_plain_script_computes(outputs, case):
+    config = config_of(*settings(outputs, ON_POLICY, case, *OBSERVED))
+    recorder = DrawRecorder()
 
-    run(config)
+    with observed(recorder):
+        run(config)
 
-    replay = Reference(config.folder, draws).replay()
-    assert {record["round"] for record in replay.records} == set(range(config.schedule.rounds))
+    replay = Reference(config.folder, recorder.draws).replay()
+    assert set(column(replay.records, "round")) == set(range(config.schedule.rounds))
     compare(config.folder, replay)
 
 
-def record_draws(monkeypatch):
-    """Return a list of what the sampler draws, as it draws it: rounds keep none."""
-    draws, seeds = [], set()
-    sample = HFSampler.sample
+class DrawRecorder(Observer):
+    """Lists what the sampler draws, as it draws it: rounds keep none."""
 
-    def recorded(self, policy, prompts, n, seed, *arguments):
+    def __init__(self):
+        super().__init__()
+        self.draws, self.seeds = [], set()
+
+    def after_sample(self, prompts, n, seed, groups):
         if n == N:  # evaluations, of one completion a problem, share theirs
-            assert seed not in seeds, "two draws of a run with the same randomness"
-            seeds.add(seed)
-        groups = sample(self, policy, prompts, n, seed, *arguments)
+            assert seed not in self.seeds, "two draws of a run with the same randomness"
+            self.seeds.add(seed)
         for prompt, group in zip(prompts, groups, strict=True):
-            draws.append((prompt, [completion.tokens for completion in group]))
-        return groups
-
-    monkeypatch.setattr(HFSampler, "sample", recorded)
-    return draws
+            self.draws.append((prompt, values_of(group, "tokens")))
 
 
 def compare(folder, replay):
@@ -217,7 +208,7 @@ def compare(folder, replay):
 
 def compare_training_set(folder, training_set):
     p, c = training_set.positive_share, training_set.baseline
-    summary = json.loads((folder / "training_set.json").read_text())
+    summary = read_json(folder / "training_set.json")
     assert summary["n_train"] == len(training_set.examples)
     assert summary["positive_share"] == pytest.approx(p, abs=1e-12)
     assert summary["baseline"] == pytest.approx(c, abs=1e-12)
@@ -226,7 +217,7 @@ def compare_training_set(folder, training_set):
 
 
 def compare_rounds(folder, records):
-    summary = json.loads((folder / f"iteration-{records[-1]['iteration']}" / "training_set.json").read_text())
+    summary = read_json(folder / f"iteration-{records[-1]['iteration']}" / "training_set.json")
     assert summary["n_train"] == records[-1]["samples"]
     of_rounds = {record["round"]: record for record in records}.values()
     for name in {"problems_drawn", "problems_kept"} & records[0].keys():
@@ -249,26 +240,25 @@ def compare_updates(lines, records):
 @pytest.mark.parametrize(
     ("case", "draws"), [(ON_POLICY, 0), pytest.param(ON_POLICY, 1, marks=pytest.mark.extended), ("iterations=2", 3)]
 )
-def test_a_mu_that_is_scored_otherwise_is_refused(outputs, monkeypatch, case, draws):
+def test_a_mu_that_is_scored_otherwise_is_refused(outputs, case, draws):
     """From some call of the sampler on the model computes otherwise without gradients, as with dropout in scoring."""
-    sample, policies, blurred = HFSampler.sample, [], set()
+    policies, blurred = [], set()
 
     def blur(module, arguments, output):
         if not torch.is_grad_enabled():
             output.last_hidden_state.mul_(1.01)
 
-    def sampled(self, policy, prompts, n, *arguments):
-        if n == N:  # not to evaluate
-            policies.append(policy)
-        if len(policies) > draws and id(policy.model) not in blurred:
-            blurred.add(id(policy.model))
-            policy.model.base_model.register_forward_hook(blur)
-        return sample(self, policy, prompts, n, *arguments)
+    class Blurrer(Observer):
+        def before_sample(self, policy, n):
+            if n == N:  # not to evaluate
+                policies.append(policy)
+            if len(policies) > draws and id(policy.model) not in blurred:
+                blurred.add(id(policy.model))
+                policy.model.base_model.register_forward_hook(blur)
 
-    monkeypatch.setattr(HFSampler, "sample", sampled)
-    config = config_of(*settings(outputs, case, f"sampler.seed=9 name=blurred-{draws}"))
+    config = config_of(*settings(outputs, case, *OBSERVED, f"sampler.seed=9 name=blurred-{draws}"))
 
-    with pytest.raises(TOPRError, match="before the first update"):
+    with observed(Blurrer()), pytest.raises(TOPRError, match="before the first update"):
         run(config)
 
     assert bool(lines_of(config.folder / "metrics.jsonl")) == (draws > 0)

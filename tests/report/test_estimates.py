@@ -15,7 +15,7 @@ BASE = evaluation(30, 40, 20, ends=(25, 36))
 
 
 @pytest.fixture
-def runs() -> list[Run]:
+def runs():
     """Of two seeds, which end at 60 and 50 %."""
     finals = [evaluation(60, 70, 9, ends=(56, 65)), evaluation(50, 66, 7, ends=(46, 55))]
     return [made_run(f"r{seed}", BASE, final, seed=seed) for seed, final in enumerate(finals)]

@@ -55,7 +55,7 @@ def assert_students(points: pd.DataFrame, *levels: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def plots() -> dict[str, Lines]:
+def plots():
     return lines_by_plot([*runs_of("topr", 60, 70, 5), *runs_of("is", 45, 50, 11)])
 
 

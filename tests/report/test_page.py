@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import refused, write_lines
+from tests.conftest import names_in, read_json, refused, write_lines
 from tests.run_folders import completion, make_run, make_sweep
 from topr_exp.report.__main__ import AUTHOR, main, write_report
 from topr_exp.report.page import render_completions
@@ -91,7 +91,7 @@ def read(page: Path, width: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory):
     """The report of ten groups, a run that is unfinished, and one whose completions attack the page."""
     folder = tmp_path_factory.mktemp("sweep")
     sweep = make_sweep(folder, 10, steps=5)
@@ -112,7 +112,7 @@ def test_a_report_has_a_page_figures_with_captions_and_tables(report):
     captions = (report / "figures" / "captions.txt").read_text()
     page = (report / "report.html").read_text()
 
-    assert {path.name for path in (report / "tables").iterdir()} == {"runs.csv", "groups.csv", "groups.tex"}
+    assert names_in(report / "tables") == {"runs.csv", "groups.csv", "groups.tex"}
     assert names >= {"curve_pass_1", "curve_invalid", "final", "pass_at_k", "maj_at_k", "sweep_effective_positive"}
     for name in names - {"captions"}:
         assert f"{name}: " in captions
@@ -176,7 +176,7 @@ def test_what_a_reader_does_and_sees(report):
     assert len(shares) < len(best) == best.index("–") + best.count("–"), "what is missing comes last"
     assert values["worst"] == [*best[: len(shares)][::-1], *best[len(shares) :]]
     assert [name[:3] for name in values["filtered"]] == ["tis"] * 5
-    lines = [str(i) for i in range(10)]
+    lines = list(map(str, range(10)))
     assert values["lines"] == [lines, lines[1:], lines]
 
     assert values["count"] == f"4 of {10 * 60 + len(ATTACKS)}"
@@ -190,7 +190,7 @@ def test_what_a_reader_does_and_sees(report):
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path):
     make_run(tmp_path / "runs", done=False, steps=2)
     return tmp_path / "runs"
 
@@ -229,7 +229,7 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
     out = tmp_path / "out"
     assert main([str(runs), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"report: {out}/report.html (figures/ and tables/ beside it)\n"
-    files = json.loads((out / "manifest.json").read_text())["files"]
+    files = read_json(out / "manifest.json")["files"]
     assert {"manifest.json", *files} == contents(out).keys()
     for path in (tmp_path / "mine.txt", out / "figures" / "photo.png", out / "figures" / "curve_old.pdf"):
         path.write_text("mine")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import column
 from tests.report.made_up import N, write_graded_run
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.estimates import best_first, estimate_text
@@ -27,7 +28,7 @@ def write_runs(folder: Path, algo: str, counts: np.ndarray, **options: int) -> l
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for algo, counts in COUNTS.items():
         write_runs(folder, algo, counts)
@@ -51,7 +52,7 @@ def test_the_best_is_named_with_what_is_below_and_what_is_not_told_apart_from_it
     mean = estimate_text(find_runs([folder / "topr"]), "pass@1")
     assert sentence.startswith(f"topr has the highest mean of 3, {mean} % pass@1 (3 runs). ")
     assert sentence.endswith(f"Below another, {CONFIDENCE}: sft. Not told apart from it: tis.")
-    assert [row["pass@1, %"] for row in rows] == ["topr", "tis", "sft"]
+    assert column(rows, "pass@1, %") == ["topr", "tis", "sft"]
     for row, algo in zip(rows[1:], ("tis", "sft"), strict=True):
         difference = crossed_interval((COUNTS[algo] - COUNTS["topr"]) / N)
         assert (row["minus topr"], row["paired over"]) == (difference.percent(sign=True), "3 seeds, problems")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import become_ordinary, refused, write_lines
+from tests.conftest import become_ordinary, column, names_in, refused, write_lines
 from tests.run_folders import make_run, write_json
 from topr_exp import compare
 from topr_exp.report import __main__ as report
@@ -32,7 +32,7 @@ def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_a
 
     run = read_run(folder)
 
-    assert [record["pass@1"] for record in run.evaluations] == [0.2, 0.65]
+    assert column(run.evaluations, "pass@1") == [0.2, 0.65]
     assert [(record["optimizer_step"], record["pass@1"]) for record in run.curve] == [(0, 0.25), (10, 0.5), (20, 0.7)]
 
 
@@ -97,7 +97,7 @@ def damaged_contents(content: bytes) -> Iterator[bytes]:
     lines = content.splitlines() if content.count(b"\n{") else [content or b"{}"]
     rng = random.Random(0)
     for value in VALUES:
-        documents = [json.loads(line) for line in lines]
+        documents = list(map(json.loads, lines))
         for document in documents:
             for container, key in rng.sample([*places(document)], min(3, len([*places(document)]))):
                 container[key] = value
@@ -128,7 +128,7 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_pa
             assert read_run(folder).notes or number >= len(NO_OBJECTS)
         elif number % 2:
             (folder / "DONE").unlink()
-    names = {folder.name for folder in sweep.iterdir()}
+    names = names_in(sweep)
     for number, folder_name in enumerate(names):
         Run(sweep / folder_name, number, [], {}, "", [], 0.0).save()
 

@@ -3,10 +3,11 @@
 import pytest
 
 from tests import by_hand
+from tests.conftest import names_in
 from tests.report.made_up import evaluation, made_run
 from tests.run_folders import make_sweep
 from topr_exp import read_curves, read_runs
-from topr_exp.report.grouping import Comparison, group_runs
+from topr_exp.report.grouping import group_runs
 from topr_exp.report.page import render_page
 from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_frame
 
@@ -15,7 +16,7 @@ NAMES = ("pass@1", "maj@8", "invalid")
 
 
 @pytest.fixture
-def comparison() -> Comparison:
+def comparison():
     """Of two algorithms, the seeds in no order."""
     runs = []
     for algo, levels_of_seeds in LEVELS.items():
@@ -76,7 +77,7 @@ def test_runs_are_read_as_a_data_frame(tmp_path):
 
     frame = read_runs(sweep)
 
-    assert {*frame.index} == {path.name for path in sweep.iterdir()}
+    assert {*frame.index} == names_in(sweep)
     row = frame.loc["tis_0.05_s0"]
     names = ["group", "seed", "effective_positive (setting)", "positive_share", "updates", "seconds"]
     assert row[names].tolist() == ["tis, p̃=0.05", 0, 0.05, 0.2, 20, 11.0]

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import topr_exp
-from tests.conftest import config_of, overrides, refused
+from tests.conftest import config_of, overrides, read_json, refused, values_of
 from tests.processes import PROCESSES
 from tests.sweep_tools import command
 from topr_exp.__main__ import start
@@ -50,12 +50,12 @@ def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(tmp_path):
 
     folder = config_of(*overrides(tmp_path)).folder
     replaced = folder.parent / "replaced" / f"{folder.name}-1"
-    assert json.loads((replaced / "summary.json").read_text())["final"] == json.loads(json.dumps(summary["final"]))
+    assert read_json(replaced / "summary.json")["final"] == json.loads(json.dumps(summary["final"]))
     assert summary_of_second["final"]["pass@1"] == summary["final"]["pass@1"]
     assert (replaced / "DONE").exists()
     assert not (replaced / run_lock.CLAIM).exists()
-    assert json.loads((folder / "config.json").read_text())["resolved"]["overwrite"] is False
-    assert [run.path for run in find_runs([tmp_path])] == [folder]
+    assert read_json(folder / "config.json")["resolved"]["overwrite"] is False
+    assert values_of(find_runs([tmp_path]), "path") == [folder]
 
 
 def hold(folder, pipe):
@@ -181,7 +181,7 @@ def drop_line(path, index):
 @pytest.mark.parametrize("content", ["{", "null"])
 def test_damaged_small_files_are_made_again_and_lost_lines_are_noted(content, config, capsys):
     folder = config.folder
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_json(folder / "summary.json")
     for name in SMALL_FILES:
         (folder / name).write_text(content)
     drop_line(folder / "metrics.jsonl", 1)

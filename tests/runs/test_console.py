@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.composition.test_selection import compose
-from tests.conftest import ROOT, config_of, make_graded, overrides, refused
+from tests.conftest import ROOT, config_of, make_graded, overrides, read_json, refused
 from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
@@ -81,29 +81,12 @@ def test_a_setting_is_named_where_it_is_made(line):
     assert text in header_rows(*words.split())[row]
 
 
-def test_a_sampler_or_a_precision_that_is_slow_here_is_said(tmp_path, monkeypatch):
+def test_a_precision_that_is_slow_here_is_said(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr("topr_exp.runs.console.why_not_vllm", lambda: "no GPU is seen")
 
-    rows = header_rows("model=qwen2_5_0_5b", "data=gsm8k", "sampler=hf", precision="bfloat16", weights=494_000_000)
-
-    assert "prompts_per_shard=32), many times slower than vllm: no GPU is seen; n=8 " in rows["sampling"]
-    assert rows["precision"] == machine.SLOW_BFLOAT16
-    rows = header_rows("model=tiny")
-    assert "vllm" not in rows["sampling"]
-    assert "precision" not in rows
-
-
-@pytest.mark.parametrize(("visible", "processes", "is_idle"), [("0,1,2,3", 1, True), ("0,1,2,3", 4, False)])
-def test_gpus_that_are_left_idle_are_said(visible, processes, is_idle, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-
-    rows = header_rows(f"cluster.processes={processes}", device="cuda")
-
-    assert ("GPUs" in rows) == is_idle
-    if is_idle:
-        assert rows["GPUs"].startswith("1 of 4 are used: cluster.processes=4 divides this run over all")
+    assert header_rows(precision="bfloat16")["precision"] == machine.SLOW_BFLOAT16
+    assert "precision" not in header_rows("model=tiny")
 
 
 # ---- the signs of R, and p̃
@@ -232,7 +215,7 @@ def test_worked_examples_stop_strings_and_a_template_of_ones_own():
 def test_a_chat_prompt_goes_through_the_models_template(own_model):
     path = own_model / "tokenizer_config.json"
     template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    path.write_text(json.dumps({**read_json(path), "chat_template": template}))
 
     prompt = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
 

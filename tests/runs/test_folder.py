@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import config_of, make_graded, refused
+from tests.conftest import config_of, make_graded, read_json, refused
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
@@ -32,7 +32,7 @@ def open_folder(output_dir: Path, *overrides: str) -> RunFolder:
 
 
 def state_of(folder: RunFolder) -> Any:
-    return json.loads((folder.path / "state.json").read_text())
+    return read_json(folder.path / "state.json")
 
 
 def file_versions(folder: Path) -> dict[str, tuple[int, int]]:
@@ -172,14 +172,14 @@ def test_seconds_and_counts_continue_those_of_earlier_attempts(tmp_path):
     assert state_of(folder)["status"] == "done"
 
 
-def test_a_run_does_not_go_on_without_a_file_that_it_began_with(tmp_path: Path) -> None:
+def test_a_run_does_not_go_on_without_a_file_that_it_began_with(tmp_path):
     with open_folder(tmp_path) as folder:
         compare_inputs(folder, {"files": {"data.path (a)": "1", "data.path (b)": "2"}}, adds_kinds=True)
         with pytest.raises(TOPRError, match=r"^data\.path \(b\) has changed since"):
             compare_inputs(folder, {"files": {"data.path (a)": "1"}})
 
 
-def test_checkpoints_of_a_later_iteration_stay(tmp_path: Path) -> None:
+def test_checkpoints_of_a_later_iteration_stay(tmp_path):
     with open_folder(tmp_path, "iterations=3") as folder:
         for iteration in (1, 2):
             (folder.path / "checkpoints" / str(iteration) / "step-00000001").mkdir(parents=True)
@@ -207,7 +207,7 @@ def test_any_process_records_its_error_unless_another_one_knows(error, is_main, 
         assert state_of(folder)["status"] == "failed"
 
 
-def test_an_error_after_the_mark_does_not_make_a_finished_run_a_failed_one(tmp_path: Path) -> None:
+def test_an_error_after_the_mark_does_not_make_a_finished_run_a_failed_one(tmp_path):
     with refused("cannot write"), open_folder(tmp_path) as folder:
         folder.finish({"final": {}})
         raise TOPRError("cannot write DONE: Stale file handle")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.conftest import config_of
+from tests.conftest import config_of, values_of
 from topr_exp.runs.forecast import SCORED, TRAINED, Forecast, Sizes, Step, planned_steps
 from topr_exp.runtime import progress
 from topr_exp.runtime.progress import Progress
@@ -97,4 +97,4 @@ def plan_steps(words, sizes):
     ],
 )
 def test_the_planned_work_is_that_of_the_settings(words, sizes, units):
-    assert [step.units for step in plan_steps(words, sizes)] == units
+    assert values_of(plan_steps(words, sizes), "units") == units

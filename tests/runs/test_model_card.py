@@ -1,12 +1,11 @@
 """The card of a model: read by the hub's own reader, in the way of nothing that reads the model."""
 
-import json
 import re
 
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.conftest import config_of, overrides, write_lines
+from tests.conftest import config_of, overrides, read_json, write_lines
 from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.model_folder import weights_fingerprint
@@ -26,7 +25,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_leaves_a_card_that_the_hub_reads(finished):
     text = (finished.folder / "model" / CARD_FILE).read_text()
-    summary = json.loads((finished.folder / "summary.json").read_text())
+    summary = read_json(finished.folder / "summary.json")
 
     card = ModelCard(text).data
     assert (card.library_name, card.pipeline_tag) == ("transformers", "text-generation")

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, needs_peft, overrides, refused, write_lines
+from tests.conftest import ROOT, config_of, needs_peft, overrides, read_json, refused, write_lines
 from tests.sweep_tools import answer
 from topr_exp import pipeline
 from topr_exp.data.problems import load_problems
@@ -20,6 +20,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs, inputs_of
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runs.plan import Job
+from topr_exp.session import open_session
 from topr_exp.sweeps.launch import refuse_changed_inputs
 from topr_exp.types import ConfigError
 
@@ -131,7 +132,7 @@ def test_a_package_that_is_not_installed(setting, key, package, extra, error_lin
 
 
 def test_a_reference_with_fewer_tokens(own_model):
-    config = json.loads((own_model / "config.json").read_text())
+    config = read_json(own_model / "config.json")
     (own_model / "config.json").write_text(json.dumps({**config, "vocab_size": 412}))
 
     with refused(r"model.reference=\S+: it has 412 tokens, the model of model.path 413", ConfigError):
@@ -173,12 +174,11 @@ def begin(config):
 
 
 @pytest.mark.extended
-def test_a_changed_grader_grades_again(tmp_path, monkeypatch):
+def test_a_changed_grader_grades_again(working_folder, monkeypatch):
     """A user's module beside the command, which its workers find too."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    grader = tmp_path / "our_grader.py"
-    words = overrides(tmp_path, "data.grader._target_=our_grader.grade")
+    monkeypatch.setenv("PYTHONPATH", str(working_folder))
+    grader = working_folder / "our_grader.py"
+    words = overrides(working_folder, "data.grader._target_=our_grader.grade")
     grader.write_text("def grade(completion, gold):\n    return 'correct'\n")
     assert pipeline.run(config_of(*words))["base"]["correct"] == 1.0
 
@@ -216,11 +216,10 @@ def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model
         refuse_changed_inputs(Job([], config))  # by dry_run and a sweep's launch
 
 
-def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeypatch):
-    module = tmp_path / "own_notebook.py"
+def test_a_module_that_changed_in_a_living_process_is_not_used(working_folder):
+    module = working_folder / "own_notebook.py"
     module.write_text("from topr_exp.algorithms.topr import Tapered\nclass Mine(Tapered): ...\ndef grade(*_): ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    words = overrides(tmp_path, "algo._target_=own_notebook.Mine")
+    words = overrides(working_folder, "algo._target_=own_notebook.Mine")
     assert config_of(*words).algo == config_of(*words).algo
 
     module.write_text(f"{module.read_text()}# another\n")
@@ -230,15 +229,6 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(tmp_path, monkeyp
     check_grader("own_notebook.grade", {})  # workers import anew
     importlib.reload(sys.modules["own_notebook"])
     assert config_of(*words)
-
-
-def test_the_file_of_an_own_loss_is_an_input(tmp_path, monkeypatch):
-    (tmp_path / "own_loss.py").write_text("from topr_exp.algorithms.topr import Tapered\nclass Mine(Tapered): ...\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    config = config_of(*overrides(tmp_path, "algo._target_=own_loss.Mine"))
-
-    assert "algo._target_ (own_loss.py)" in inputs_of(config)["files"]
 
 
 # ---- CPU threads: a run goes on with as many as it was begun with
@@ -261,28 +251,25 @@ def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_
     assert out.splitlines() == ["True", f"False {variables}"]
 
 
-@pytest.fixture
-def threads(monkeypatch):
-    """Those that each run computed with; the runs end where their work would begin."""
-    counts = []
-    threads_of_tests = torch.get_num_threads()
-    monkeypatch.setattr(pipeline, "run_stages", lambda session: counts.append(torch.get_num_threads()) or {})
-    yield counts
-    torch.set_num_threads(threads_of_tests)
+def threads_of(config):
+    """Those that a run computes with."""
+    with open_session(config):
+        return torch.get_num_threads()
 
 
-def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, threads, capsys):
+def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, capsys):
     """Whatever the machine's default is meanwhile; what is asked for is followed, with a warning."""
     words = ["experiment=smoke", f"output_dir={tmp_path}"]
-    config = config_of(*words)
-    for count in (3, 2):
-        torch.set_num_threads(count)
-        pipeline.run(config)
-        assert json.loads((config.folder / "environment.json").read_text())["threads"] == 3
-    assert capsys.readouterr().err == ""
+    threads_of_tests = torch.get_num_threads()
+    try:
+        for count in (3, 2):
+            torch.set_num_threads(count)
+            assert threads_of(config_of(*words)) == 3
+        assert capsys.readouterr().err == ""
 
-    pipeline.run(config_of(*words, "cluster.threads=1"))
+        assert threads_of(config_of(*words, "cluster.threads=1")) == 1
+    finally:
+        torch.set_num_threads(threads_of_tests)
 
     warning = "warning: the run was begun with cluster.threads=3; with 1 its last digits may differ"
     assert warning in capsys.readouterr().err
-    assert threads == [3, 3, 1]

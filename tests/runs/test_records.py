@@ -1,10 +1,8 @@
 """Records of a run: resumed without gaps or repeats, damage counted, and one axis through all iterations."""
 
-import json
-
 import pytest
 
-from tests.conftest import lines_of, write_lines
+from tests.conftest import column, lines_of, read_json, write_lines
 from topr_exp.runs.records import Evaluations, Metrics, UpdateKey, on_one_axis
 from topr_exp.runs.training_data import save_rounds
 from topr_exp.runtime.json_files import read_lines
@@ -80,11 +78,11 @@ def test_steps_samples_and_virtual_time_count_through_the_iterations():
 
     updates, points = on_one_axis(metrics, evaluations)
 
-    assert [update["optimizer_step"] for update in updates] == [1, 2, 3, 4, 5, 6]
-    assert [update["samples"] for update in updates] == [10, 20, 30, 40, 50, 60]
-    assert [update["virtual_time"] for update in updates] == [1.5, 2.5, 3.5, 5.0, 6.0, 7.0]
-    assert [point["optimizer_step"] for point in points] == [0, 3, 4, 6]
-    assert [point["samples_seen"] for point in points] == [0, 30, 40, 60]
+    assert column(updates, "optimizer_step") == [1, 2, 3, 4, 5, 6]
+    assert column(updates, "samples") == [10, 20, 30, 40, 50, 60]
+    assert column(updates, "virtual_time") == [1.5, 2.5, 3.5, 5.0, 6.0, 7.0]
+    assert column(points, "optimizer_step") == [0, 3, 4, 6]
+    assert column(points, "samples_seen") == [0, 30, 40, 60]
 
 
 # ---- rounds
@@ -100,7 +98,7 @@ def test_rounds_are_summarized_by_their_samples(shares, mean, has_note, tmp_path
 
     save_rounds(tmp_path, records, n_train=8, tokens_sampled=50, baseline=-0.3, mismatch=None)
 
-    summary = json.loads((tmp_path / "training_set.json").read_text())
+    summary = read_json(tmp_path / "training_set.json")
     assert (summary.pop("note") is not None) == has_note
     figures = {"positive_share": mean, "grader_timeouts": 3, "n_train": 8, "tokens_sampled": 50}
     assert summary == {**figures, "baseline": -0.3, "effective_positive": None, "truncated_share": 0.25}

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, overrides, read_json
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.run_files import RUN_FILES, read_run_file
 from topr_exp.runtime.json_files import has_type
@@ -63,7 +63,7 @@ def test_all_that_a_run_writes_passes(smoke):
     for path in config.folder.rglob("*.json"):
         if path.name in RUN_FILES and path.parent.name != "model":
             names.add(path.name)
-            assert read_run_file(path) == (json.loads(path.read_text()), "")
+            assert read_run_file(path) == (read_json(path), "")
     assert names == RUN_FILES.keys() - {"launch.json"}
 
 
@@ -77,4 +77,4 @@ def test_a_run_whose_state_has_another_type_goes_on(entry, tmp_path, capsys):
     with RunFolder(config):
         assert f"{state} is damaged: it has {next(iter(entry))}" in capsys.readouterr().err
 
-    assert json.loads(state.read_text())["attempt"]["number"] == 1
+    assert read_json(state)["attempt"]["number"] == 1

@@ -1,10 +1,8 @@
 """Tasks: training and test completions have seeds and numbers of their own, in the keys of the store."""
 
-import json
-
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, overrides, read_json
 from topr_exp.pipeline import run
 
 SIZES = ["sampler.seed=3", "data.n=2", "data.eval_n=6", "data.train_problems=4", "data.test_problems=3"]
@@ -26,5 +24,5 @@ def test_completions_of_test_problems_are_the_same_for_every_run_of_a_sweep_over
 
     run(config)
 
-    keys = [json.loads(path.read_text())["key"] for path in config.store.glob("rollouts/*/key.json")]
+    keys = [read_json(path)["key"] for path in config.store.glob("rollouts/*/key.json")]
     assert {(key["n"], key["seed"]) for key in keys} == draws

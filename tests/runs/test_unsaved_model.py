@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, overrides, read_json, values_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp import evaluate
 from topr_exp.pipeline import run
 from topr_exp.runs.finished import bytes_of_models
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runtime.terminal import readable_size
 from topr_exp.store import __main__ as store
 from topr_exp.sweeps.registry import read_statuses
 from topr_exp.sweeps.status_table import status_table
@@ -30,7 +29,7 @@ def unsaved(tmp_path_factory):
 
 def test_no_weights_stay_and_the_figures_are_those_of_a_run_that_keeps_them(unsaved, smoke):
     _, summary_of_smoke = smoke
-    summary = json.loads((unsaved.folder / "summary.json").read_text())
+    summary = read_json(unsaved.folder / "summary.json")
 
     assert not list(unsaved.folder.rglob("*.safetensors"))
     assert not list(unsaved.folder.rglob("model"))
@@ -82,7 +81,7 @@ def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(
     statuses, _ = read_statuses(runs)
     assert "models of" not in status_table(statuses)
 
-    first, second = (run.folder for run in runs)
+    first, second = values_of(runs, "folder")
     for folder, size in ((first, 1_500_000), (first / "iteration-1", 100_000), (second, 700_000)):
         (folder / "model").mkdir(parents=True)
         (folder / "model" / "model.safetensors").write_bytes(bytes(size))
@@ -94,8 +93,3 @@ def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(
     (tmp_path / "store").mkdir()
     assert store.main(["--root", str(tmp_path / "store"), "list"]) == 0
     assert f"models of 2 runs, 2.3 MB in {sweep}; {UNSAVED} keeps none" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("size", "text"), [(0, "0.0 MB"), (32_100_000_000, "32.1 GB"), (10**9, "1.0 GB")])
-def test_a_size_has_a_unit_that_fits(size, text):
-    assert readable_size(size) == text

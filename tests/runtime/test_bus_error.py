@@ -78,7 +78,7 @@ def test_who_started_a_process_gets_the_line_of_its_bus_error(has_log, folder, t
     """A run of a sweep, which has a log, prints it there; a process of a run leaves that to the one it ends."""
     log = tmp_path / "log.txt" if has_log else None
     child = Child("the run", log, read_texts, folder)
-    child.process.join(60)
+    child.process.join()
 
     ending = child.ending()
 

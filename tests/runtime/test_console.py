@@ -1,7 +1,6 @@
 """Commands: a terminal that closes, strangers' files in the folder, what is printed, exit statuses."""
 
 import errno
-import json
 import os
 import pty
 import signal
@@ -12,9 +11,9 @@ import unicodedata
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import ROOT, config_of, overrides, read_json
 from tests.run_folders import make_sweep_of_two
-from tests.sweep_tools import SLOW, answer, environment, steps, wait_for
+from tests.sweep_tools import answer, environment, slow, steps, wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.stop import Interrupted
@@ -33,7 +32,8 @@ pytestmark = pytest.mark.timeout(900)
     ],
 )
 def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(action, status, ending, tmp_path):
-    words = overrides(tmp_path, "optim.epochs=3", *SLOW)
+    brake = tmp_path / "brake"
+    words = overrides(tmp_path, "optim.epochs=6", *slow(brake))
     folder = config_of(*words).folder
     process, terminal = pty.fork()
     if process == 0:
@@ -42,11 +42,12 @@ def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(action,
         os.execve(sys.executable, [sys.executable, "-m", "topr_exp", *words], environment())
     wait_for(lambda: steps(folder) >= 2)
 
-    os.close(terminal)
+    os.close(terminal)  # the kernel has sent the signal when this returns
+    brake.unlink()
     _, code = os.waitpid(process, 0)
 
     assert os.waitstatus_to_exitcode(code) == ending
-    assert json.loads((folder / "state.json").read_text())["status"] == status
+    assert read_json(folder / "state.json")["status"] == status
     assert not (folder / "error.txt").exists()
     if status == "stopped":
         assert list(folder.glob("checkpoints/1/step-*"))
@@ -157,13 +158,14 @@ def test_no_character_passes_that_moves_a_terminals_cursor_turns_its_text_or_is_
 def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path):
     sweep = make_sweep_of_two(tmp_path / "sweep")
     claim = next(sweep.glob("tis*")) / "run.claim"
-    with subprocess.Popen(["sleep", "60"]) as bystander:
+    with subprocess.Popen(["sleep", "3600"]) as bystander:
         with locks.acquire(claim):
             claim.write_text(f"{socket.gethostname()}:{bystander.pid}")
             outcome = answer("topr_exp.sweeps", "cancel", sweep)
-        assert bystander.poll() is None
+        is_alive = bystander.poll() is None
         bystander.kill()
 
+    assert is_alive
     assert (outcome.returncode, outcome.stdout) == (1, "cancelled: run 2\n")
     reason = "is left alone; it is not here, not yours, or at other work"
     assert outcome.stderr == f"error: {claim}: process {socket.gethostname()}:{bystander.pid} {reason}\n"

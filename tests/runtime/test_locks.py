@@ -3,15 +3,15 @@
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
 from tests.conftest import become_ordinary
+from tests.processes import PROCESSES, is_running
 from tests.store.conftest import SHARDS, open_table, shard
-from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.locks import Lock, Owner
 
@@ -50,30 +50,25 @@ def test_a_file_that_nobody_locks_is_taken_at_once(text, claim):
         assert locks.living_owner(claim) == HERE
 
 
-def hold_with_children(claim, pid_file):
+def hold_with_children(claim, pids):
     lock = take(claim)
-    forked = os.fork()
-    if forked == 0:
+    executed = subprocess.Popen(["sleep", "3600"], close_fds=False).pid
+    if os.fork() == 0:
         with lock:
             pass  # a child can't give it back
-        time.sleep(3600)
-    executed = subprocess.Popen(["sleep", "3600"], close_fds=False).pid
-    pid_file.with_suffix(".tmp").write_text(f"{forked} {executed}")
-    pid_file.with_suffix(".tmp").rename(pid_file)
-    time.sleep(3600)
+        pids.put((os.getpid(), executed))
+    signal.pause()
 
 
-def test_a_killed_processs_lock_is_free_though_its_children_live(claim, tmp_path, start):
-    process = start(hold_with_children, claim, tmp_path / "children")
-    wait_for((tmp_path / "children").exists)
-    children = [int(pid) for pid in (tmp_path / "children").read_text().split()]
+def test_a_killed_processs_lock_is_free_though_its_children_live(claim, start):
+    pids = PROCESSES.SimpleQueue()
+    process = start(hold_with_children, claim, pids)
+    children = pids.get()
     try:
-        time.sleep(0.05)  # the forked child gives nothing back
         assert locks.acquire(claim) == Owner(HERE.host, process.pid)
         process.kill()
         process.join()
-        for child in children:
-            os.kill(child, 0)  # it lives
+        assert all(map(is_running, children))
         with take(claim):
             pass
     finally:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sweep_tools import wait_for
 from topr_exp.runtime import progress
-from topr_exp.runtime.progress import Progress, duration
+from topr_exp.runtime.progress import Progress
 
 
 @pytest.fixture
@@ -67,23 +67,6 @@ def test_waiting_is_no_part_of_the_pace(wait):
     work.update(10, 500)
 
     assert work.seconds_left() == 10
-
-
-def test_a_line_names_what_its_tokens_are(wait):
-    work = Progress("training", 4, "updates", "training", rate_unit="tokens")
-    work.count("sampled", 1500)
-    work.count("scored", 200)
-    wait(10)
-    assert work.line() == "training     0/4 updates, 10 s so far, 1,500 tokens sampled, 200 tokens scored"
-
-    work.update(1, 1000, "loss 0.5", of_completions=200)
-    line = "training     1/4 updates, 30 s left, 100 tokens/s with prompts, 20 of completions, loss 0.5"
-    assert work.line() == line
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(119, "119 s"), (120, "2 min"), (7100, "118 min"), (7200, "2 h")])
-def test_a_duration_is_a_number_of_two_or_three_digits(seconds, text):
-    assert duration(seconds) == text
 
 
 @pytest.fixture

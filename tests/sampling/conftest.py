@@ -2,7 +2,6 @@
 
 import sys
 import venv
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,7 @@ class StandIn:
 
 
 @pytest.fixture
-def stand_in(tmp_path) -> StandIn:
+def stand_in(tmp_path):
     return StandIn(tmp_path / "stand_in")
 
 
@@ -132,12 +131,12 @@ def uniform_policy(name: str = "first", folder: Path | None = None, **changes: A
 
 
 @pytest.fixture
-def policy(tmp_path) -> Policy:
+def policy(tmp_path):
     return uniform_policy(folder=tmp_path / "model")
 
 
 @pytest.fixture
-def gpu(monkeypatch) -> Mock:
+def gpu(monkeypatch):
     """A GPU of 140 GiB: set `free` and `reserved` (GiB), call `share_among(runs)`."""
     gpu = Mock(free=140.0, reserved=0.0)
     gpu.share_among = lambda runs: monkeypatch.setenv(RUNS_PER_GPU, str(runs))
@@ -148,7 +147,7 @@ def gpu(monkeypatch) -> Mock:
 
 
 @pytest.fixture
-def make_environment(tmp_path) -> Callable[[dict[str, str]], str]:
+def make_environment(tmp_path):
     """A function that makes an environment with packages of these versions, which can't be imported."""
 
     def make(versions):

@@ -4,15 +4,14 @@ import math
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.processes import is_running
 from tests.sampling.conftest import BREAKS, FAILS, HANGS, PLAIN, STOPS, VANISHES, StandIn, uniform_policy
 from tests.sweep_tools import wait_for
-from topr_exp.sampling.engine import CLOSE_SECONDS, DISTRIBUTED_PREFIXES, Engine
+from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.engine_weights import completions_of, send_weights
 from topr_exp.sampling.sampler import Sample
 from topr_exp.types import TOPRError
@@ -39,12 +38,12 @@ def generate(engine: Engine, *prompts: tuple[int, int]) -> list[list[Sample]]:
 
 
 @pytest.fixture(scope="module")
-def shared_stand_in(tmp_path_factory) -> StandIn:
+def shared_stand_in(tmp_path_factory):
     return StandIn(tmp_path_factory.mktemp("engine") / "stand_in")
 
 
 @pytest.fixture(scope="module")
-def engine(shared_stand_in) -> Iterator[Engine]:
+def engine(shared_stand_in):
     """An engine that survives these tests."""
     engine = start_engine(shared_stand_in, shared_stand_in.folder / "engine.log")
     yield engine
@@ -52,16 +51,11 @@ def engine(shared_stand_in) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def own_engine(stand_in, tmp_path) -> Iterator[Engine]:
+def own_engine(stand_in, tmp_path):
     """An engine that a test may end."""
     engine = start_engine(stand_in, tmp_path / "engine.log")
     yield engine
     engine.close()
-
-
-def is_running(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and " Z " not in state.read_text()
 
 
 # ---- answers
@@ -109,13 +103,6 @@ def test_a_cache_that_stays_and_weights_that_do_not_fit_are_one_line(engine, sha
     shared_stand_in.refuse()
 
 
-def test_an_engine_does_not_take_itself_for_a_process_of_the_run():
-    of_run = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"]
-    of_machine = ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"]
-
-    assert [name for name in of_run + of_machine if name.startswith(DISTRIBUTED_PREFIXES)] == of_run
-
-
 # ---- ends
 
 
@@ -130,14 +117,13 @@ def test_an_engine_that_hangs_is_an_error_and_is_killed(own_engine):
 
     with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes; look"):
         generate(own_engine, (HANGS, 5))
-    close_time = time.monotonic()
     own_engine.close()
 
-    assert time.monotonic() - close_time < CLOSE_SECONDS
-    assert not is_running(own_engine.process.pid)
+    assert own_engine.process.returncode == -signal.SIGKILL
 
 
 def test_an_importing_engine_is_killed(stand_in, tmp_path):
+    (stand_in.folder / "vllm" / "__init__.py").write_text("import time\ntime.sleep(3600)\n")
     engine = Engine(str(stand_in.python), tmp_path / "engine.log", threads=1, gpu=None, timeout_minutes=5)
     engine.close()
 

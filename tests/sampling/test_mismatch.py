@@ -1,7 +1,6 @@
 """What is put between sampler and trainer on purpose: by enumeration of small languages, and through whole runs."""
 
 import copy
-import json
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import config_of, lines_of, make_model, overrides
+from tests.conftest import config_of, lines_of, make_model, overrides, read_json
 from tests.sampling.test_sampler import EOS, check_frequencies, exact_probabilities, settings
 from topr_exp.config.model import Mismatch
 from topr_exp.models.policy import Policy
@@ -103,7 +102,7 @@ def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradie
     model = make_model(11, seed=1)
     inputs, drawable = [], []
     for sample in group:
-        set_sizes = [len(ids) for ids in sample.drawable_ids]
+        set_sizes = list(map(len, sample.drawable_ids))
         inputs.append((np.array(PROMPTS[0]), np.array(sample.tokens)))
         drawable.append([np.concatenate(sample.drawable_ids).astype(np.int32), np.array(set_sizes, np.int32)])
 
@@ -169,7 +168,7 @@ def test_the_divergence_is_estimated_without_bias_whether_or_not_all_can_be_draw
 
 
 def rollouts_of(config: Any) -> str:
-    sources: dict[str, str] = json.loads((config.folder / "iteration-1" / "sources.json").read_text())
+    sources: dict[str, str] = read_json(config.folder / "iteration-1" / "sources.json")
     return sources["rollouts"]
 
 
@@ -219,6 +218,6 @@ def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(smoke, tmp_path
     # The two likeliest tokens had less than all the probability, so μ < q, by more over a whole completion.
     assert measured["per_token"]["max"] < 1e-3
     assert measured["sequence_ratio"]["50%"] < 0.9
-    stored = json.loads((config.folder / "iteration-1" / "training_set.json").read_text())
+    stored = read_json(config.folder / "iteration-1" / "training_set.json")
     assert stored["sampler_mismatch"] == measured
     assert stored["sampler"]["sampler"] == "hf"

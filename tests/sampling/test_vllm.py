@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, lines_of, overrides
+from tests.conftest import ROOT, column, config_of, lines_of, overrides
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sweep_tools import wait_for
 from tests.sweeps.test_group import assert_same_run, launch
@@ -42,12 +41,12 @@ def settings(*overrides: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Policy:
+def tiny():
     return load_policy(config_of().model, "cpu")
 
 
 @pytest.fixture(scope="module")
-def vllm(tmp_path_factory) -> Iterator[VLLM]:
+def vllm(tmp_path_factory):
     """A sampler whose engine these tests share; they leave it with the shipped weights or others."""
     torch.set_num_threads(1)
     sampler = VLLM(config_of(*settings()).sampler, tmp_path_factory.mktemp("sampler"), False)
@@ -178,7 +177,7 @@ SHARDS = ["sampler.prompts_per_shard=1"]  # 8 of the evaluation and 16 to train 
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Any, dict[str, Any]]:
+def finished(tmp_path_factory):
     """A whole run and its summary."""
     config = config_of(*overrides(tmp_path_factory.mktemp("run"), *settings(*SHARDS)))
     return config, run(config)
@@ -204,7 +203,7 @@ def test_a_run_trains_on_what_vllm_sampled_from_its_model(finished):
     assert summary["n_train"] == 16 * 4
     for ratio in summary["sampler_mismatch"]["sequence_ratio"].values():
         assert ratio == pytest.approx(1, abs=1e-3)  # nothing is cut off, so vLLM's log-probabilities are μ's
-    assert not engine_pids(config.folder)
+    wait_for(lambda: not engine_pids(config.folder))
 
 
 def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_path):
@@ -216,7 +215,7 @@ def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_pa
         wait_for(lambda: len(shards(store)) >= 9, 900)
         process.send_signal(signal.SIGKILL)
     assert len(shards(store)) < 24
-    wait_for(lambda: not engine_pids(config.folder), 300)  # the engine does not outlive the run
+    wait_for(lambda: not engine_pids(config.folder))  # the engine does not outlive the run
 
     run(config)
 
@@ -237,7 +236,7 @@ def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_pa
     assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
     assert_same_run(two_processes.folder, one_process.folder)
     assert len(list(two_processes.folder.glob("sampler/*/engine.log"))) == 2
-    assert not engine_pids(two_processes.folder)
+    wait_for(lambda: not engine_pids(two_processes.folder))
 
 
 LORA = ["model.lora={rank: 4, alpha: 8, targets: all-linear}"]
@@ -251,7 +250,7 @@ def test_rounds_draw_from_the_weights_that_they_begin_with(tmp_path, changes, dr
     run(config)
 
     lines = lines_of(config.folder / "metrics.jsonl")
-    assert [line["round"] for line in lines] == [0, 1, 2]
+    assert column(lines, "round") == [0, 1, 2]
     gaps = [line["sampler_gap"] for line in lines if line["sampler_gap"] is not None]
     assert len(gaps) == draws
     assert max(gaps) < 1e-4

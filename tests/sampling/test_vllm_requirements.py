@@ -18,7 +18,7 @@ DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Re
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch) -> Path:
+def machine(tmp_path, monkeypatch):
     """A folder that is all that a machine with a GPU needs."""
     (tmp_path / "python").write_text(PYTHON.format(tmp_path))
     (tmp_path / "gcc").write_text("#!/bin/sh\n")

@@ -1,8 +1,8 @@
 """`make gpu-check` without a GPU: its steps do what they say, and its verdicts are true (docs/gpu.md)."""
 
 import dataclasses
-import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -15,8 +15,9 @@ import pytest
 
 from scripts import gpu_check, gpu_check_runs
 from scripts.gpu_check import PACKAGES, STEPS, Step, Timetable, missing_need, place_of
-from scripts.gpu_check_runs import FailedStepError, Place, TimeOverError, execute, gate
-from tests.conftest import ROOT, lines_of
+from scripts.gpu_check_runs import Command, FailedStepError, Place, TimeOverError, execute, gate
+from tests.conftest import ROOT, lines_of, read_json
+from tests.processes import is_running
 from tests.sweep_tools import wait_for
 
 SMALL = [name for name in STEPS if name.startswith("small-")]
@@ -26,10 +27,6 @@ SMALL = [name for name in STEPS if name.startswith("small-")]
 def place(tmp_path: Path) -> Place:
     """A machine with one GPU for the 8B model, and vLLM."""
     return Place(tmp_path, "8b", 1, 140.0, "python")
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 # ---- whole checks
@@ -91,15 +88,16 @@ def failing(error: Exception) -> Callable[[Place], dict[str, Any]]:
         (
             step_of(dict, seconds=2800),
             "skipped",
-            "it takes 2800 s, and 2700 were left; the same command goes on with it",
+            "it takes 2800 s, and 2[67].. were left; the same command goes on with it",
         ),
         (step_of(dict, needs=("two GPUs",)), "skipped", "two GPUs are needed, there are 1"),
     ],
 )
 def test_a_step_ends_with_its_verdict_and_the_reason(place, step, verdict, reason):
-    outcome = gpu_check.do_step(step, place, Timetable(deadline=time.monotonic() + 2700.4))
+    outcome = gpu_check.do_step(step, place, Timetable(deadline=time.monotonic() + 2700))
 
-    assert (outcome["verdict"], outcome.get("why", "")) == (verdict, reason)
+    assert outcome["verdict"] == verdict
+    assert re.fullmatch(reason, outcome.get("why", ""))
 
 
 def test_steps_that_passed_are_not_repeated_and_the_table_is_written_after_each(place, monkeypatch):
@@ -111,7 +109,7 @@ def test_steps_that_passed_are_not_repeated_and_the_table_is_written_after_each(
 
     def bad(place: Place) -> dict[str, Any]:
         calls.append("bad")
-        assert "| good | passed | 0 | speed 3 |" in (place.out / "results.md").read_text()
+        assert re.search(r"\| good \| passed \| \d+ \| speed 3 \|", (place.out / "results.md").read_text())
         raise FailedStepError("no update")
 
     monkeypatch.setattr(gpu_check, "STEPS", {"good": step_of(good), "bad": step_of(bad)})
@@ -122,7 +120,7 @@ def test_steps_that_passed_are_not_repeated_and_the_table_is_written_after_each(
 
     assert calls == ["good", "bad", "bad"]
     assert list(results["steps"]) == ["good", "bad"]
-    assert "| bad | failed | 0 | no update |" in (place.out / "results.md").read_text()
+    assert re.search(r"\| bad \| failed \| \d+ \| no update \|", (place.out / "results.md").read_text())
 
 
 def test_few_minutes_are_for_the_steps_of_most_value(place, monkeypatch):
@@ -214,13 +212,13 @@ time.sleep(600)
 
 
 def test_all_that_a_command_started_ends_with_it(place):
-    limited = dataclasses.replace(place, until=time.monotonic() + 2)
+    with Command(place, "it", [sys.executable, "-c", STARTS_ANOTHER]) as command:
+        command.wait(lambda: command.output.endswith("\n"))
+        command.until = 0.0
+        with pytest.raises(TimeOverError, match=r"not done within the step's limit; it\.log says how far it came"):
+            command.wait()
 
-    with pytest.raises(TimeOverError, match=r"not done within the step's limit; it\.log says how far it came"):
-        execute(limited, "it", [sys.executable, "-c", STARTS_ANOTHER])
-
-    state = Path(f"/proc/{int((place.out / 'it.log').read_text())}/stat")
-    assert wait_for(lambda: not state.exists() or " Z " in state.read_text(), 5)
+    wait_for(lambda: not is_running(int(command.output)))
 
 
 @pytest.mark.parametrize(

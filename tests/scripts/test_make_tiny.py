@@ -125,7 +125,7 @@ def assert_comes_back(tokenizer: Any, text: str) -> None:
     assert tokenizer.pad_token_id not in ids  # the library's unknown token
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=st.text(max_size=60))
 def test_any_text_comes_back(tokenizer, text):
     assert_comes_back(tokenizer, text)

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ def fill_until_killed(root: Path, step: int) -> None:
 
 
 @pytest.fixture
-def table(tmp_path) -> Table:
+def table(tmp_path):
     """A complete table in the store tmp_path/store."""
     table = open_table(tmp_path / "store")
     table.fill(shard)
@@ -98,7 +98,7 @@ def table(tmp_path) -> Table:
 
 
 @pytest.fixture
-def command(tmp_path, capfd) -> Command:
+def command(tmp_path, capfd):
     """Call the store's command line."""
 
     def call(words, *arguments, root=tmp_path / "store"):
@@ -110,7 +110,7 @@ def command(tmp_path, capfd) -> Command:
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path):
     """Completions with verdicts on them, scored with two references; beside it what a run leaves."""
     store = Store(tmp_path / "store")
     rollouts = store.table("rollouts", {"weights": "w"}, 1)
@@ -124,7 +124,7 @@ def store(tmp_path) -> Store:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Any]]:
+def start():
     """Start worker processes; none outlives the test."""
     processes = []
 

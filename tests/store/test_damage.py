@@ -183,7 +183,7 @@ def test_reading_needs_no_right_to_write(ordinary_user, command, words, answer):
     table = open_table(ordinary_user)
     table.fill(shard)
     claims = [table.folder / f"shard-0000{index}.claim" for index in (3, 4)]
-    held_locks = [locks.acquire(claim) for claim in claims]
+    held_locks = list(map(locks.acquire, claims))
     claims[1].chmod(0)
     become_ordinary(ordinary_user)
 

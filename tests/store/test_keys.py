@@ -179,13 +179,12 @@ def grade(completion, gold):
 """
 
 
-def test_the_code_of_users_is_in_the_keys(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
+def test_the_code_of_users_is_in_the_keys(working_folder):
     values = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(SamplerConfig)}
     keys = []
     for number in (1, 22):
-        (tmp_path / "own_sampler_of_keys.py").write_text(OWN_SAMPLER.format(number))
-        (tmp_path / "own_grader_of_keys.py").write_text(OWN_GRADER_CODE.format(number))
+        (working_folder / "own_sampler_of_keys.py").write_text(OWN_SAMPLER.format(number))
+        (working_folder / "own_grader_of_keys.py").write_text(OWN_GRADER_CODE.format(number))
         module = importlib.reload(importlib.import_module("own_sampler_of_keys"))
         sampler_key = key_of_rollouts(config=module.Own(**values))
         keys.append((sampler_key, key_of_verdicts(Grading("own_grader_of_keys.grade"))))

@@ -1,6 +1,7 @@
 """Tables that are made of others: of all of their rows, of the version that is there, and of nothing that changes."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import refused
+from tests.conftest import names_in, refused
 from tests.sampling.test_generation import policy, sample
 from tests.store.conftest import contents, open_table, shard
 from topr_exp.config.data import Grading
@@ -167,7 +168,7 @@ def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, monkeypat
 
     assert outcome.status == 1
     assert f"error: {table.shard_file(0)} changed while it was read" in outcome.err
-    assert {path.name for path in tmp_path.iterdir()} == {"store"}
+    assert names_in(tmp_path) == {"store"}
 
 
 # ---- prune beside a run
@@ -197,17 +198,21 @@ def test_what_is_derived_goes_only_with_what_nobody_reads(tmp_path, command):
     derived = store.table("verdicts", {"rollouts": source.name}, 1, Derivation((40,)))
     derived.fill(shard)
     derived.hold()
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(0)
-        time.sleep(60)
+        os.write(writer, b"forked")  # with no lock any more
+        signal.pause()
+    os.read(reader, 1)
 
-    prune = f"prune --key {source.name} --yes"
-    assert f"kept     {source.name}: a process reads {derived.name}" in command(prune).out
-    del derived
-    assert "removed 2 tables" in command(prune).out
-    os.kill(child, 9)
-    os.waitpid(child, 0)
+    try:
+        prune = f"prune --key {source.name} --yes"
+        assert f"kept     {source.name}: a process reads {derived.name}" in command(prune).out
+        del derived
+        assert "removed 2 tables" in command(prune).out
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_reader_waits_for_a_prune_and_makes_what_it_removed(tmp_path, monkeypatch):

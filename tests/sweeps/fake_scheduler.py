@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import values_of
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.sweeps.jobs import JobState, JobStates
 from topr_exp.sweeps.run_status import RunStatus
@@ -33,7 +34,7 @@ class FakeScheduler:
             run.job = f"array{len(self.submissions)}_{index}"
             run.save()
             self.jobs[run.job] = JobState(f"17_{len(self.jobs)}", "queued", "Priority")
-        self.submissions.append([run.number for run in runs])
+        self.submissions.append(values_of(runs, "number"))
         self.clusters.append(cluster)
         if self.submit_error is not None:
             raise self.submit_error

@@ -1,6 +1,5 @@
 """Whole runs in several processes: the real command, its files, its kills and its errors."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -9,13 +8,13 @@ import pytest
 from safetensors.torch import load_file
 
 from tests import sweep_tools
-from tests.conftest import config_of, lines_of, overrides
-from tests.sweep_tools import SLOW, steps, wait_for
+from tests.conftest import config_of, lines_of, overrides, read_json
+from tests.sweep_tools import SLOW_LOSS, slow, steps, wait_for
 from topr_exp.pipeline import run
 
 pytestmark = pytest.mark.timeout(1800)
 extended = pytest.mark.extended
-LONG = ["optim.epochs=3", "checkpoint.every_seconds=0", *SLOW]  # 12 updates
+LONG = ["optim.epochs=3", "checkpoint.every_seconds=0"]  # 12 updates
 ROUNDS = ["schedule.rounds=3", "schedule.prompts=8", "optim.batch_size=32"]
 ON_POLICY = ["algo=rloo", *ROUNDS, "schedule.replay=0.3", "evaluation.every=2"]
 LAGGED = ["schedule=async", "schedule.lag=1", *ROUNDS]
@@ -42,7 +41,7 @@ def folder_of(output, *words):
 
 def assert_same_run(first, second):
     """Equal summaries, figures and steps; weights to rounding."""
-    assert_close(json.loads((first / "summary.json").read_text()), json.loads((second / "summary.json").read_text()))
+    assert_close(read_json(first / "summary.json"), read_json(second / "summary.json"))
     for name in ("eval.jsonl", "metrics.jsonl"):
         assert_close(lines_of(first / name), lines_of(second / name))
     weights = load_file(first / "model" / "model.safetensors")
@@ -91,12 +90,12 @@ def test_two_processes_make_the_run_that_one_makes(words, parallel, tmp_path):
     assert_same_run(folder, single_folder)
     assert outcome.stdout.count("[ ]: 95 % over") == 1
     assert ", 2 processes" in outcome.stdout
-    assert json.loads((folder / "environment.json").read_text())["processes"] == 2
+    assert read_json(folder / "environment.json")["processes"] == 2
 
 
 def follower_of(folder):
     """The process of a run of two that does not write its folder."""
-    leader = int(json.loads((folder / "state.json").read_text())["attempt"]["pid"])
+    leader = int(read_json(folder / "state.json")["attempt"]["pid"])
     parent = Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()[1]
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     (follower,) = [child for child in map(int, children) if child != leader]
@@ -105,8 +104,9 @@ def follower_of(folder):
 
 @pytest.mark.parametrize("blow", ["kill one", pytest.param("stop all", marks=extended)])
 def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(blow, tmp_path):
-    undisturbed_folder = run_here(tmp_path / "one", *LONG, "algo.seconds=0")
-    words = [*LONG, "cluster.processes=2", "cluster.parallel=fsdp"]
+    undisturbed_folder = run_here(tmp_path / "one", *LONG, SLOW_LOSS)
+    brake = tmp_path / "brake"
+    words = [*LONG, *slow(brake), "cluster.processes=2", "cluster.parallel=fsdp"]
     folder = folder_of(tmp_path / "two", *words)
     process = start(tmp_path / "two", *words)
     wait_for(lambda: steps(folder) >= 3)
@@ -118,6 +118,7 @@ def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(blow
         process.send_signal(signal.SIGTERM)
         code, message = 128 + signal.SIGTERM, "stopped by SIGTERM; the same command goes on from there"
     _, err = process.communicate(timeout=500)
+    brake.unlink()
 
     assert (process.returncode, err.splitlines()[-1]) == (code, f"error: {message}")
     if blow == "kill one":

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.conftest import values_of
 from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs import run_lock
@@ -108,4 +109,4 @@ def test_cancel_takes_named_runs_from_the_queue(scheduler, queued_runs, tmp_path
     outcome = answer("topr_exp.sweeps", "cancel", tmp_path / "sweep", "1", second.folder.name)
 
     assert (outcome.returncode, outcome.stdout) == (0, "cancelled: run 1 (17_0), run 2 (17_1)\n")
-    assert [*scheduler.jobs] == [run.job for run in other_runs]
+    assert [*scheduler.jobs] == values_of(other_runs, "job")

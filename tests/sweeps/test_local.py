@@ -7,8 +7,21 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, config_of
-from tests.sweep_tools import SLOW, TINY, answer, attempts, launch, launched, result, results, start, steps, wait_for
+from tests.conftest import ROOT, column, config_of, read_json
+from tests.sweep_tools import (
+    SLOW_LOSS,
+    TINY,
+    answer,
+    attempts,
+    launch,
+    launched,
+    result,
+    results,
+    slow,
+    start,
+    steps,
+    wait_for,
+)
 from topr_exp.pipeline import run as run_pipeline
 
 TWO = ["compose=proportion", "compose.positive_share=0.1", "compose.n_examples=10,1000"]
@@ -29,12 +42,12 @@ def sweep(launched_sweep):
 
 
 def status_of(folder):
-    return json.loads((folder / "state.json").read_text())["status"]
+    return read_json(folder / "state.json")["status"]
 
 
 def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error(launched_sweep):
     sweep, outcome = launched_sweep
-    finished, failed = (run["folder"] for run in launched(sweep))
+    finished, failed = column(launched(sweep), "folder")
 
     assert outcome.returncode == 1, outcome.stderr
     for text in ("2 runs: 1 done, 1 failed", TOO_FEW, f"resume {sweep}"):
@@ -76,10 +89,10 @@ def test_status_loads_nothing_heavy_and_logs_show_the_error(sweep):
 
 
 def test_resume_starts_only_the_run_that_failed_and_records_why_it_cant_begin(sweep):
-    _, failed = (run["folder"] for run in launched(sweep))
+    _, failed = column(launched(sweep), "folder")
     launch_file = failed / "launch.json"
     place = sweep / "gone"
-    launch_file.write_text(json.dumps({**json.loads(launch_file.read_text()), "cwd": str(place), "launched": 0.0}))
+    launch_file.write_text(json.dumps({**read_json(launch_file), "cwd": str(place), "launched": 0.0}))
 
     outcome = answer("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
 
@@ -94,21 +107,24 @@ def test_resume_starts_only_the_run_that_failed_and_records_why_it_cant_begin(sw
 
 def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_path):
     sweep = tmp_path / "killed"
-    words = [*TINY, f"output_dir={tmp_path}", *SLOW, "cluster.jobs=2", "seed=0,1", "optim.epochs=5", "name=killed"]
+    brake = tmp_path / "brake"
+    settings = ["cluster.jobs=2", "seed=0,1", "optim.epochs=10", "name=killed", *slow(brake)]
+    words = [*TINY, f"output_dir={tmp_path}", *settings]
     launcher = start("topr_exp", "-m", *words)
-    folders = [run["folder"] for run in wait_for(lambda: len(launched(sweep)) == 2 and launched(sweep))]
+    folders = column(wait_for(lambda: len(launched(sweep)) == 2 and launched(sweep)), "folder")
     second_launch = answer("topr_exp", "-m", *words)
     wait_for(lambda: all(steps(folder) >= 2 for folder in folders))
 
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate(timeout=300)
-    wait_for(lambda: [status_of(folder) for folder in folders] == ["stopped", "stopped"])
-    resumed = answer("topr_exp.sweeps", "resume", sweep, SLOW[0])
+    wait_for(lambda: list(map(status_of, folders)) == ["stopped", "stopped"])
+    brake.unlink()
+    resumed = answer("topr_exp.sweeps", "resume", sweep, SLOW_LOSS)
 
     assert (second_launch.returncode, second_launch.stderr.count("\n")) == (1, 1)
     assert "is being launched by process" in second_launch.stderr
     assert resumed.returncode == 0, resumed.stderr
-    assert f"launched in {ROOT}; code beyond topr_exp: {SLOW[0]}\n" in resumed.stdout
+    assert f"launched in {ROOT}; code beyond topr_exp: {SLOW_LOSS}\n" in resumed.stdout
     assert set(attempts(sweep).values()) == {2}
     for run_result in results(sweep).values():
-        assert [record["step"] for record in run_result["updates"]] == list(range(1, 11))
+        assert column(run_result["updates"], "step") == list(range(1, 21))

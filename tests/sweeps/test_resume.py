@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, refused
+from tests.conftest import ROOT, read_json, refused, values_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
@@ -35,7 +35,7 @@ class StoredSweep:
     def change(self, **values):
         """Change each run's launch.json."""
         for path in self.folder.glob("*/launch.json"):
-            path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+            path.write_text(json.dumps({**read_json(path), **values}))
 
     def set(self, key, value):
         """Change a setting of each run."""
@@ -85,7 +85,7 @@ def test_changes_of_a_resume_are_to_the_launch_and_not_to_the_last_resume(sweep,
         resume(setting)
         scheduler.jobs.clear()
 
-    assert [cluster.timeout_min for cluster in scheduler.clusters] == [60, 240]
+    assert values_of(scheduler.clusters, "timeout_min") == [60, 240]
 
 
 def test_settings_that_no_run_can_have_are_refused_before_anything_starts(sweep, scheduler, capsys):

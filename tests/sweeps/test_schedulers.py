@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import refused
+from tests.conftest import refused, values_of
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps import slurm
@@ -38,11 +38,11 @@ def test_a_scheduler_starts_or_queues_every_run_and_cancels_what_waits(name, pro
     jobs = scheduler.states(runs)
     statuses = [read_status(run, jobs) for run in runs]
     if name == "local":  # each began at once, and failed for want of settings
-        assert [status.state for status in statuses] == ["failed", "failed"]
+        assert values_of(statuses, "state") == ["failed", "failed"]
         assert capsys.readouterr().out.count(" failed (") == 2
     else:
         assert [(status.state, status.error) for status in statuses] == [("queued", "Priority")] * 2
-        assert len({status.job_id for status in statuses}) == 2
+        assert len(set(values_of(statuses, "job_id"))) == 2
     assert scheduler.cancel(statuses, None) == []
     assert scheduler.states(runs) == NO_JOBS
 
@@ -58,7 +58,7 @@ def test_a_sweep_is_as_many_arrays_as_it_needs_and_each_run_has_its_place(progra
     assert "submitted to Slurm: arrays 100 of 2, 101 of 2, 102 of 1 runs\n" in capsys.readouterr().out
     assert [array.partition("%")[0] for array in programs.options("array")] == ["0-1", "0-1", ""]
     first, second, third = programs.options("job-name")
-    assert [run.job for run in runs] == [f"{first}_0", f"{first}_1", f"{second}_0", f"{second}_1", f"{third}_0"]
+    assert values_of(runs, "job") == [f"{first}_0", f"{first}_1", f"{second}_0", f"{second}_1", f"{third}_0"]
 
 
 def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs, tmp_path):
@@ -75,7 +75,7 @@ def test_a_refusal_says_what_is_submitted(programs, tmp_path):
     with refused("Slurm refuses the jobs: too many jobs; 2 of 5 runs are submitted; resume submits", ConfigError):
         SlurmScheduler().submit(runs, cluster())
 
-    assert all(run.job for run in runs), "a job may be there whose answer was lost"
+    assert all(values_of(runs, "job")), "a job may be there whose answer was lost"
 
 
 def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_path, monkeypatch):

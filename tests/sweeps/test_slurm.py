@@ -4,7 +4,6 @@
 tried by `make test`, the rest by the extended tests.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -14,12 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, last_of_each
-from tests.sweep_tools import SLOW, TINY, answer, attempts, command, launch, launched, result, results, steps, wait_for
+from tests.conftest import ROOT, last_of_each, read_json
+from tests.processes import state_of
+from tests.sweep_tools import (
+    SLOW_LOSS,
+    TINY,
+    answer,
+    attempts,
+    command,
+    launch,
+    launched,
+    result,
+    results,
+    slow,
+    steps,
+    wait_for,
+)
 from tests.sweeps.test_group import assert_same_run
 
 LONG = "optim.epochs=8"  # 16 updates
-SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
 ON_SLURM = ["cluster=slurm", "cluster.threads=1"]
 
 SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
@@ -163,7 +175,7 @@ def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_
 @pytest.mark.parametrize("partition", ["low", "grace"])
 def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_path, undisturbed):
     partition_settings = [f"cluster.partition={partition}", "cluster.additional_parameters={exclusive: true}"]
-    sweep, _, folder = submit(tmp_path, *SLOWLY, *partition_settings)
+    sweep, _, folder = submit(tmp_path, LONG, *slow(tmp_path / "brake"), *partition_settings)
     reach(folder, 5)
 
     ask("sbatch", "-p", "high", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1")
@@ -176,7 +188,8 @@ def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_p
 
 @extended
 def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path, undisturbed):
-    sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.jobs=1")
+    brake = tmp_path / "brake"
+    sweep, job, folder = submit(tmp_path, LONG, *slow(brake), "seed=0,1", "cluster.jobs=1")
     reach(folder, 1)
     assert "1 running, 1 queued" in status(sweep)
 
@@ -186,7 +199,8 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path, undisturbed)
     assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in cancelled.stdout
     finish(120)
     assert "2 runs: 1 stopped, 1 new" in status(sweep)
-    resume(sweep, "cluster=local", SLOW[0])
+    brake.unlink()
+    resume(sweep, "cluster=local", SLOW_LOSS)
     assert result(folder) == undisturbed
 
 
@@ -202,10 +216,11 @@ def test_a_refusal_of_slurms_names_the_partitions_that_there_are(tmp_path):
 @extended
 def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path):
     """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
-    sweep, _, folder = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
+    words = [LONG, *slow(tmp_path / "brake")]
+    sweep, _, folder = submit(tmp_path, *words, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
     reach(folder, 2)
-    leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
-    tasks = [int(task) for task in ask("pgrep", "-f", "submitit.core._submit").split()]
+    leader = read_json(folder / "state.json")["attempt"]["pid"]
+    tasks = list(map(int, ask("pgrep", "-f", "submitit.core._submit").split()))
     (second_task,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
 
     os.kill(second_task, signal.SIGKILL)
@@ -213,15 +228,17 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path):
 
     if not (folder / "DONE").exists():  # else Slurm's SIGTERM came before the connection broke: it was queued again
         assert "another one of the run ended" in (folder / "error.txt").read_text()
-        resume(sweep, SLOW[0])
+        resume(sweep, SLOW_LOSS)
     assert attempts(sweep) == {folder.name: 2}
-    assert json.loads((folder / "environment.json").read_text())["processes"] == 2
-    single = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
+    assert read_json(folder / "environment.json")["processes"] == 2
+    single = launch(tmp_path / "one", LONG, SLOW_LOSS, "cluster.threads=1")
     assert single.returncode == 0, single.stderr
-    assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
+    assert_same_run(folder, launched(tmp_path / "one" / "runs")[0]["folder"])
 
 
 def is_task(pid, tmp_path):
     """True for a task of this test's job, no shell around one."""
+    if state_of(pid) == "Z":  # it ended since it was listed
+        return False
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return b"python" in words[0] and str(tmp_path).encode() in b" ".join(words)

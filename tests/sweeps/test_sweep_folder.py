@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import become_ordinary, config_of, refused
+from tests.conftest import become_ordinary, config_of, read_json, refused, values_of
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import TINY
 from topr_exp.config.compose_overrides import parse_arguments
@@ -49,7 +49,7 @@ def test_a_damaged_launch_file_leaves_its_run_out_with_a_warning(tmp_path, capsy
     sweep = make_sweep_of_two(tmp_path / "sweep")
     damaged, intact = read_runs(sweep)
     path = damaged.folder / "launch.json"
-    stored = json.loads(path.read_text())
+    stored = read_json(path)
 
     for content, fault in (
         ('{"number": 1, "overrides": [', "holds no JSON object"),
@@ -63,7 +63,7 @@ def test_a_damaged_launch_file_leaves_its_run_out_with_a_warning(tmp_path, capsy
 
 def test_runs_of_another_user_that_may_not_be_read_are_named(ordinary_user, capsys):
     sweep = make_sweep_of_two(ordinary_user / "sweep")
-    folders = sorted(run.folder for run in read_runs(sweep))
+    folders = sorted(values_of(read_runs(sweep), "folder"))
     (folders[0] / "launch.json").chmod(0)
     folders[1].chmod(0)
     become_ordinary(ordinary_user)
@@ -109,12 +109,12 @@ def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launche
     planned = plan(parse_arguments(words))
     names = [job.config.folder.name for job in planned.jobs]
     (sweep / names[0]).write_text("a file in the place of a run's folder")
-    earlier_runs = json.loads((sweep / RECORD).read_text())["runs"]
+    earlier_runs = read_json(sweep / RECORD)["runs"]
 
     with refused("cannot write in"):
         launch(planned, words)
 
-    runs = json.loads((sweep / RECORD).read_text())["runs"]
+    runs = read_json(sweep / RECORD)["runs"]
     assert runs.keys() == {*earlier_runs, *names}
     assert [runs[name]["number"] for name in names] == [3, 4]
     assert "algo=ppo" in runs[names[0]]["overrides"]

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.conftest import config_of, overrides
 from tests.processes import start_command
-from tests.sweep_tools import slow, steps
+from tests.sweep_tools import slow, steps, wait_for
 from topr_exp.__main__ import main as topr_exp
 from topr_exp.tracking import tracker
 
@@ -19,7 +18,7 @@ DEAD = "http://127.0.0.1:9"  # nothing listens there
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
 NAMED = ["name=sweep", "tracking=wandb", "baseline=-0.3"]
 # 12 updates, no checkpoint
-LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000", *slow("Slow")]
+LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]
 
 
 def cut_off(home):
@@ -46,14 +45,14 @@ def resumed(tmp_path_factory):
     """The folder of a run that was killed at update 5 and given again, and what the second command printed."""
     tmp_path = tmp_path_factory.mktemp("run")
     environment = cut_off(home=tmp_path)
-    words = overrides(tmp_path, *NAMED, *LONG)
+    brake = tmp_path / "brake"
+    words = overrides(tmp_path, *NAMED, *LONG, *slow(brake))
     folder = config_of(*words).folder
     killed = start_command(*words, environment=environment)
-    while steps(folder) < 5:
-        assert killed.is_alive()
-        time.sleep(0.05)
+    wait_for(lambda: steps(folder) >= 5)
     killed.kill()
     killed.join()
+    brake.unlink()
 
     second = start_command(*words, module=__name__, output=tmp_path, environment=environment)
     second.join(500)
@@ -78,7 +77,7 @@ def inspect(folder):
     program = Path(wandb.__file__).parent / "bin" / "wandb-core"
     command = [program, "leet", "inspect", "-json", "-no-observability", "-run-file", log, offline.parent]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
-    return [json.loads(line) for line in lines]
+    return list(map(json.loads, lines))
 
 
 def history(records):

@@ -1,18 +1,16 @@
 """The tracker beside a run: what it is given, and that nothing which happens to it reaches the run."""
 
 import importlib.util
-import json
 import random
 import signal
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import config_of, lines_of, write_lines
+from tests.conftest import column, config_of, lines_of, read_json, values_of, write_lines
 from tests.run_folders import evaluation, make_run, update
 from tests.tracking.conftest import history, inspect
 from topr_exp.runs.folder import RunFolder
@@ -35,12 +33,9 @@ def finish_within(monkeypatch):
 
 
 @contextmanager
-def attempt(config, *, waits=False):
-    """An attempt at a run; waits: begins once the client is at work."""
-    with RunFolder(config) as folder, Tracker(config.tracking, folder) as tracker:
-        while waits and not tracker._writer.location:
-            assert tracker._thread.is_alive()
-            time.sleep(0.05)
+def attempt(config):
+    """An attempt at a run."""
+    with RunFolder(config) as folder, Tracker(config.tracking, folder):
         yield folder
 
 
@@ -102,8 +97,8 @@ def test_an_online_run_is_sent_what_it_lacks(client, tmp_path):
         train(folder, 1, 2, iteration=2)
 
     steps = [3 * step for step in range(9, 15)]
-    assert [row["_step"] for row in client.rows] == [3 * 8 + 1, *steps, 3 * 14 + 1, 3 * 14 + 2, 3 * 15, 3 * 16]
-    assert [row["samples"] for row in client.rows[-2:]] == [32 * 15, 32 * 16]
+    assert column(client.rows, "_step") == [3 * 8 + 1, *steps, 3 * 14 + 1, 3 * 14 + 2, 3 * 15, 3 * 16]
+    assert column(client.rows[-2:], "samples") == [32 * 15, 32 * 16]
     assert client.init_arguments["id"] == run_id(path)
     assert client.init_arguments["resume"] == "allow"
     assert client.calls == {"finish": {"exit_code": 0}}
@@ -128,8 +123,8 @@ def test_each_setting_of_wandb_reaches_it_with_what_the_run_is(client, tmp_path)
         "dir": str(path),
         "mode": None,
     }
-    assert sent_config.items() >= json.loads((path / "config.json").read_text())["resolved"].items()
-    assert sent_config["environment"] == json.loads((path / "environment.json").read_text())
+    assert sent_config.items() >= read_json(path / "config.json")["resolved"].items()
+    assert sent_config["environment"] == read_json(path / "environment.json")
 
 
 @pytest.mark.parametrize("error", [Interrupted(signal.SIGTERM), ValueError("no")], ids=["preempted", "failed"])
@@ -151,6 +146,10 @@ def raising(error):
     return call
 
 
+def tracker_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "tracker"]
+
+
 @pytest.mark.parametrize(
     ("name", "fault", "message"),
     [
@@ -162,27 +161,22 @@ def raising(error):
         ("log", "hangs", "did not finish"),
     ],
 )
-def test_whatever_the_client_does_the_run_goes_on_at_its_pace_with_a_warning(
+def test_whatever_the_client_does_the_run_goes_on_with_a_warning(
     name, fault, message, client, finish_within, tmp_path, capsys
 ):
     released = threading.Event()
     call = raising(fault)
     if fault == "hangs":
-        call = lambda *_, **__: released.wait(600)
+        call = lambda *_, **__: released.wait()
         finish_within(1.0)
     setattr(client.run if name in ("log", "finish") else client, name, call)
 
     with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb")) as folder:
-        began = time.monotonic()
         train(folder, 1, 200)
-        assert time.monotonic() - began < 1.0  # 5 ms an update
-        ended = time.monotonic()
-    assert time.monotonic() - ended < 30
 
-    released.set()
-    for thread in threading.enumerate():
-        if thread.name == "tracker":
-            thread.join()
+    released.set()  # a run that waited for the client would not have come so far
+    for thread in tracker_threads():
+        thread.join()
     err = capsys.readouterr().err
     *offline_lines, warning = [line for line in err.splitlines() if line.startswith("warning")]
     assert len(offline_lines) == (message == "refused")  # it is tried offline, too
@@ -201,7 +195,7 @@ def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, mo
     out, err = capsys.readouterr()
     assert err.count("warning: W&B: going on offline (") == err.count("W&B") == 1
     assert "wandb sync" in out
-    assert [row["optimizer_step"] for row in history(inspect(config.folder))] == [1, 2, 3]
+    assert column(history(inspect(config.folder)), "optimizer_step") == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -212,11 +206,10 @@ def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_proces
     tracking, rank, is_done, tmp_path, monkeypatch
 ):
     config, path = make_run(tmp_path, tracking, steps=1, done=is_done)
-    threads = threading.active_count()
     monkeypatch.setattr(distributed, "_rank", rank)
 
     with Tracker(config.tracking, RunFolder(config)):
-        assert threading.active_count() == threads
+        assert tracker_threads() == []
     assert not (path / "wandb").exists()
 
 
@@ -254,11 +247,11 @@ def points(folder, name):
 
     events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    return [event.step for event in events.Scalars(name)], [event.value for event in events.Scalars(name)]
+    return values_of(events.Scalars(name), "step"), values_of(events.Scalars(name), "value")
 
 
 def losses_of(folder):
-    return pytest.approx([update["loss"] for update in lines_of(folder / "metrics.jsonl")])
+    return pytest.approx(column(lines_of(folder / "metrics.jsonl"), "loss"))
 
 
 @needs_tensorboard
@@ -279,16 +272,6 @@ def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(tmp_path, capsy
     steps, _ = points(path, "train/loss")
     assert steps == list(range(1, 11))
     assert points(path, "eval/pass_at_1") == ([10], pytest.approx([0.5]))
-
-
-@needs_tensorboard
-def test_a_finished_run_can_be_sent_to_tensorboard(tmp_path, capsys):
-    _, path = make_run(tmp_path, steps=12)
-
-    assert track([str(path), "tensorboard"]) == 0
-
-    assert capsys.readouterr().out == f"TensorBoard: tensorboard --logdir {path.parent}\n"
-    assert points(path, "train/loss") == (list(range(1, 13)), losses_of(path))
 
 
 def test_what_cant_be_sent_is_one_line(tmp_path, capsys):

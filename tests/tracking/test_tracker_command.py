@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.conftest import lines_of
+from tests.conftest import column, lines_of, read_json
 from tests.tracking.conftest import history, inspect, offline_folders, summary
 from topr_exp.tracking.workspace import main
 
@@ -41,7 +41,7 @@ def test_every_record_arrives_once_and_in_order(resumed, records):
     folder, _ = resumed
     rows = history(records)
     updates = lines_of(folder / "metrics.jsonl")
-    assert [update["step"] for update in updates] == list(range(1, 13))
+    assert column(updates, "step") == list(range(1, 13))
     for chart, key in (("optimizer_step", "step"), ("samples", "samples"), ("train/loss", "loss")):
         values = [row[chart] for row in rows if "train/loss" in row]
         assert values == pytest.approx([update[key] for update in updates])
@@ -52,13 +52,13 @@ def test_every_record_arrives_once_and_in_order(resumed, records):
         ("rest/whole_pass_at_1", False, [0, 12]),
     ):
         points = [row for row in rows if chart in row]
-        assert [row["optimizer_step"] for row in points] == steps
+        assert column(points, "optimizer_step") == steps
         accuracies = {}
         for record in evaluations:
             if record.get("subset", False) == is_subset:
                 accuracies[record.get("step", 12 * record["iteration"])] = record["pass@1"]
         assert [row[chart] for row in points] == pytest.approx([accuracies[step] for step in steps])
-    assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows})
+    assert column(rows, "_step") == sorted(set(column(rows, "_step")))
 
 
 def test_charts_are_few(records):
@@ -72,7 +72,7 @@ def test_charts_are_few(records):
 
 def test_summary_and_completions_arrive(resumed, records):
     folder, _ = resumed
-    stored = json.loads((folder / "summary.json").read_text())
+    stored = read_json(folder / "summary.json")
     assert summary(records)["final/pass_at_1"] == pytest.approx(stored["final"]["pass@1"])
     assert summary(records)["seconds/training"] == stored["seconds"]["training"]
 
@@ -80,8 +80,8 @@ def test_summary_and_completions_arrive(resumed, records):
     assert len(paths) == 2
     texts = []
     for table in map(json.loads, (path.read_text() for path in paths)):
-        column = table["columns"].index("completion")
-        texts += [row[column] for row in table["data"]]
+        completion_index = table["columns"].index("completion")
+        texts += column(table["data"], completion_index)
     entries = lines_of(folder / "completions.jsonl")
     assert sorted(texts) == sorted(entry["completion"] for entry in entries if entry["set"] == "test")
 

@@ -1,17 +1,12 @@
 """Solutions as questions for a verifier, and the figures of its verdicts."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import make_completions, make_graded, values_of
-from topr_exp.data.problems import ProblemSets
-from topr_exp.evaluation.statistics import summarise as summarise_evaluation
+from tests.conftest import make_completions, read_json, values_of
 from topr_exp.sampling.completions import Completions
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally
@@ -62,30 +57,6 @@ def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text):
     assert questions_about(solutions, "Q {question} S {solution} V")[0].question == f"Q {text} S {text} V"
 
 
-@pytest.mark.parametrize("train", [PROBLEMS[:1], []], ids=["train", "test only"])
-def test_training_and_test_have_solutions_of_their_own(train):
-    """Each with its number and its seed."""
-    requests = []
-
-    def solve(problems, n, seed):
-        requests.append((values_of(problems, "id"), n, seed))
-        rows = np.repeat(np.arange(len(problems)), n)
-        solutions: Completions = make_graded(
-            rows, rows < 0, problems=problems, text=["."] * len(rows), name="rollouts/r"
-        )
-        return replace(solutions, stored=replace(solutions.stored, tokens_sampled=10 * n))
-
-    task: Any = SimpleNamespace(solutions=2, test_solutions=3, template="T {question}{solution}", chat=False)
-    sets: Any = ProblemSets(train, PROBLEMS[1:], *[SimpleNamespace()] * 2)
-    verification = Verification(task, solve, sets, seed=7, test_seed=8)
-
-    requests_by_set = [(["p0"], 2, 7)] * len(train) + [(["p1"], 3, 8)]
-    assert sorted(requests) == requests_by_set
-    assert values_of(verification.sets.train, "question") == ["T What is 0+1?."] * 2 * len(train)
-    assert values_of(verification.sets.test, "question") == ["T What is 1+1?."] * 3
-    assert verification.tokens_sampled == sum(10 * n for _, n, _ in requests)
-
-
 # ---- from verdicts to figures
 
 
@@ -133,7 +104,7 @@ def test_the_figures_of_each_evaluation(tmp_path):
     second = evaluate(verification, tmp_path, 1, [[[C, C], [C, W], [C, C]], [[W, X], [W, W], [C, C]]])
     assert second["weighted_sc"]["value"] == pytest.approx(1 / 2)  # the wrong answer to p1 has 3 votes against 2
     assert second["weighted_sc - base"]["value"] == pytest.approx(1 / 2 - 3 / 4)
-    recorded = json.loads((tmp_path / "verification.json").read_text())
+    recorded = read_json(tmp_path / "verification.json")
     assert recorded["problems"] == ["p0", "p1"]
     assert recorded["iterations"]["0"]["weighted_sc"] == [0.5, 1]
     assert recorded["iterations"]["1"]["weighted_sc"] == [1, 0]
@@ -147,25 +118,6 @@ def test_solutions_of_which_none_was_verified_say_nothing():
     assert figures["accuracy"] == {"value": None, "low": None, "high": None}
     assert figures["balanced_accuracy"]["value"] is None
     assert figures["weighted_sc"]["value"] == pytest.approx(1 / 2)  # all answers tie at 0
-
-
-def test_the_accuracy_of_an_evaluation_has_the_same_interval_when_its_problems_have_sources():
-    rng = np.random.default_rng(2)
-    is_easy = rng.random((50, 1, 1)) < 0.5
-    is_right = rng.random((50, 6, 4)) < np.where(is_easy, 0.9, 0.2)
-    verdicts = np.where(is_right, CORRECT, INCORRECT)
-    solved = np.full((50, 6), CORRECT)
-    questions = [Problem(f"p{row}", "Q", "A", source=f"p{row // 6}") for row in range(300)]
-
-    figures = summarise(tally(solved, solved, verdicts, np.ones((50, 6), dtype=bool)))
-    evaluation = summarise_evaluation(verdicts.reshape(300, 4), is_right.reshape(300, 4).astype(int), questions)
-
-    accuracy, by_source = figures["accuracy"], evaluation["pass@k"]["1"]
-    assert by_source["value"] == pytest.approx(accuracy["value"])
-    assert by_source["low"] == pytest.approx(accuracy["low"], abs=0.01)
-    assert by_source["high"] == pytest.approx(accuracy["high"], abs=0.01)
-    deviation = is_right.reshape(50, 24).mean(axis=1).std(ddof=1)
-    assert by_source["high"] - by_source["low"] == pytest.approx(2 * 1.96 * deviation / np.sqrt(50), rel=0.1)
 
 
 # ---- the table: every figure in its own row and column, every difference the right way round

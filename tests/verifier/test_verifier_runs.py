@@ -1,19 +1,16 @@
 """Runs that train a verifier: what they leave behind, and how they are evaluated."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, lines_of, refused
-from tests.training.broken_runs import record_engine
+from tests.conftest import column, config_of, lines_of, read_json, refused
+from tests.observed import OBSERVED, Observer, observed, reading_models
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
 from topr_exp.report.reader import read_run
 from topr_exp.report.repetitions import read_repetitions
-from topr_exp.runs.policies import Policies
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
@@ -22,24 +19,21 @@ VERIFIER = ["model=tiny_verifier", "task.solutions=3", "task.test_solutions=4", 
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory) -> Path:
+def outputs(tmp_path_factory):
     """Runs of this module share a store."""
     return tmp_path_factory.mktemp("outputs")
 
 
 @pytest.fixture(scope="module")
-def finished(outputs) -> Config:
+def finished(outputs):
     config: Config = config_of(*SMALL, *VERIFIER, f"output_dir={outputs}")
     run(config)
     return config
 
 
-def read_json(config: Config, name: str) -> Any:
-    return json.loads((config.folder / name).read_text())
-
-
 def test_a_verifier_is_trained_on_the_truth_about_solutions(finished):
-    summary, sources = read_json(finished, "summary.json"), read_json(finished, "iteration-1/sources.json")
+    summary = read_json(finished.folder / "summary.json")
+    sources = read_json(finished.folder / "iteration-1" / "sources.json")
     assert summary["task"] == "verifier"
     assert summary["problems"] == {"train": 8 * 3, "test": 6 * 4}
     assert summary["n_train"] == 8 * 3 * 2
@@ -54,11 +48,12 @@ def test_a_verifier_is_trained_on_the_truth_about_solutions(finished):
     for row, problem in zip(verdict_rows, problem_index, strict=True):
         truth = table.key["golds"][problem]
         assert row["verdict"] == (verdicts | {truth: "correct"})[row["answer"]]
-    assert "invalid" in {row["verdict"] for row in verdict_rows}
+    assert "invalid" in set(column(verdict_rows, "verdict"))
 
 
 def test_the_figures_are_those_of_the_verdicts(finished):
-    summary, verification = read_json(finished, "summary.json"), read_json(finished, "verification.json")
+    summary = read_json(finished.folder / "summary.json")
+    verification = read_json(finished.folder / "verification.json")
     assert len(verification["problems"]) == 6
 
     weighted = []
@@ -82,29 +77,30 @@ def test_the_solver_writes_what_an_ordinary_run_of_it_writes(finished, outputs):
     summary = run(config_of(*SMALL, *solver))
 
     assert summary["tokens"]["tokens_sampled"] == 0
-    solved = read_json(finished, "summary.json")["base"]["verifier"]["solved"]["value"]
+    solved = read_json(finished.folder / "summary.json")["base"]["verifier"]["solved"]["value"]
     assert summary["base"]["pass@1"] == pytest.approx(solved)
 
 
-def test_the_engine_of_the_solver_is_gone_before_the_verifier_is_loaded(tmp_path, monkeypatch):
-    requests = record_engine(monkeypatch)
+def test_the_engine_of_the_solver_is_gone_before_the_verifier_is_loaded(tmp_path):
+    calls = list[str]()
 
-    def load(*arguments):
-        requests.append("load")
-        raise TOPRError("far enough")
+    def read(folder, read_model):
+        calls.append(folder.name)
+        if folder.name == "tiny_verifier":
+            raise TOPRError("far enough")
+        return read_model()
 
-    monkeypatch.setattr(Policies, "load", load)
-    with refused("far enough"):
-        run(config_of(*SMALL, *VERIFIER, f"output_dir={tmp_path}"))
+    with observed(Observer(calls)), reading_models(read), refused("far enough"):
+        run(config_of(*SMALL, *VERIFIER, *OBSERVED, f"output_dir={tmp_path}"))
 
-    assert requests[-4:] == ["sample", "close", "load", "close"]
+    assert calls[-4:] == ["sample", "close", "tiny_verifier", "close"]
 
 
 def test_a_trained_verifier_is_evaluated_as_its_run_did(finished, tmp_path, capsys):
     assert evaluate_folder([f"model={finished.folder}", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
 
     (path,) = tmp_path.glob("*/*/eval.json")
-    figures, final = json.loads(path.read_text())["figures"], read_json(finished, "summary.json")["final"]
+    figures, final = read_json(path)["figures"], read_json(finished.folder / "summary.json")["final"]
     assert figures["pass@1"] == final["pass@1"]
     assert figures["verifier"]["weighted_sc"] == final["verifier"]["weighted_sc"]
     assert "oracle (pass@4)" in capsys.readouterr().out
