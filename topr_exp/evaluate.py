@@ -7,6 +7,7 @@ from the command line. Samples stay in the store: the same command again only co
 
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Set
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -148,32 +149,40 @@ def ask_as(run_settings: dict[str, Any], composed: DictConfig, command_line: dic
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
     where the question rests on code of the user's, which is taken from the command line alone.
     """
-    question_keys = {field.name for source in choices("data").values() for field in fields(source)}
-    question_keys = question_keys - {*LOG_KEYS} | {"_target_"}
+    question_keys = {"_target_"}
+    for source in choices("data").values():
+        question_keys |= {field.name for field in fields(source)}
+    question_keys -= {*LOG_KEYS}
     for group, taken_keys in {**TAKEN_KEYS, "data": question_keys}.items():
-        stored: dict[str, Any] = {
-            key: value for key, value in run_settings[group].items() if (key, value) != LOGGED_REWARD
-        }
-        settings: Any = OmegaConf.to_container(composed[group])
-        stored_choice = stored.get("name")
-        is_other_choice = group != "model" and command_line.get(group, stored_choice) != stored_choice
-        if is_other_choice:
-            taken_keys = taken_keys - ENGINE_KEYS - {"name"} if group == "sampler" else set()
-        else:
-            settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
-            is_users_sampler = group == "sampler" and "_target_" in settings
-            if is_users_sampler and settings["_target_"] == stored.get("_target_"):
-                taken_keys = stored.keys() - {"_target_"}
-        for key, value in stored.items():
-            name = f"{group}.{key}"
-            if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
-                continue
-            is_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
-            if key in taken_keys and value in PACKAGE_VALUES.get(name, [value]):
-                settings[key] = literal(value)
-            elif not is_other_choice and is_question and composed[group].get(key) != value:
-                raise untaken_setting(name, value)
-        composed[group] = settings
+        composed[group] = settings_of_question(group, taken_keys, run_settings[group], composed[group], command_line)
+
+
+def settings_of_question(
+    group: str, taken_keys: Set[str], stored: dict[str, Any], composed: DictConfig, command_line: dict[str, str]
+) -> dict[str, Any]:
+    """The composed settings of a group with those of a run, `stored`, whose keys are taken and not given."""
+    stored = {key: value for key, value in stored.items() if (key, value) != LOGGED_REWARD}
+    settings: Any = OmegaConf.to_container(composed)
+    stored_choice = stored.get("name")
+    is_other_choice = group != "model" and command_line.get(group, stored_choice) != stored_choice
+    if is_other_choice:
+        taken_keys = taken_keys - ENGINE_KEYS - {"name"} if group == "sampler" else set()
+    else:
+        settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
+        is_users_sampler = group == "sampler" and "_target_" in settings
+        if is_users_sampler and settings["_target_"] == stored.get("_target_"):
+            taken_keys = stored.keys() - {"_target_"}
+    for key, value in stored.items():
+        name = f"{group}.{key}"
+        if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
+            continue
+        if key in taken_keys and value in PACKAGE_VALUES.get(name, [value]):
+            settings[key] = literal(value)
+            continue
+        is_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
+        if is_question and not is_other_choice and composed.get(key) != value:
+            raise untaken_setting(name, value)
+    return settings
 
 
 def untaken_setting(name: str, value: Any) -> ConfigError:

@@ -199,10 +199,11 @@ def plan_forecast(config: Config, data: RunData, iterations: int) -> Forecast:
 
 def open_report(config: Config, data: RunData) -> TrainingReport:
     in_rounds = config.schedule.in_rounds
+    can_solve_for_baseline = config.reward == "pm1" and not in_rounds
     return TrainingReport(
-        config.algo,
+        loss=config.algo,
         in_rounds=in_rounds,
-        can_solve_for_baseline=config.reward == "pm1" and not in_rounds,
+        weight_key="effective_positive" if can_solve_for_baseline else "baseline",
         token_limit=config.sampler.max_new_tokens if data.needs_sampling else None,
         drops_truncated=config.compose.drop_truncated,
     )
@@ -417,8 +418,8 @@ def evaluate_update(
     """Evaluate the policy in training on the first `evaluation.problems` (null: all): a point of the run's curve."""
     folder = session.folder
     trainer.zero_grad()  # the sampler needs the memory of the gradients
-    count = session.config.evaluation.problems
-    questions = replace(data.test, problems=data.test.problems[:count], prompts=data.test.prompts[:count])
+    indices = range(len(data.test.problems))[: session.config.evaluation.problems]
+    questions = data.test.select(indices)
     with folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
         name = f"{folder.path.name}, iteration {iteration}, update {step}"
         policy = replace(trainer.policy, fingerprint=name)

@@ -202,6 +202,10 @@ def describe(option: Any) -> str:
     return words.get(option, str(option))
 
 
+def drop_keys(values: Mapping[Any, Any], *keys: str) -> dict[Any, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
+
+
 def plain(value: Any) -> Any:
     """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

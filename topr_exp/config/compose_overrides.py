@@ -4,7 +4,7 @@ import copy
 import difflib
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from string import Template
@@ -198,7 +198,7 @@ class Composer:
     def jobs(self, base: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
         """The overrides and the composed config of each run."""
         for overrides in self.expand(base):
-            yield [str(override.input_line) for override in overrides], self.compose(overrides)
+            yield words_of(overrides), self.compose(overrides)
 
     def expand(self, base: DictConfig) -> list[list[Override]]:
         """The overrides of each run: every combination of the values that are swept; the last key changes fastest."""
@@ -207,13 +207,13 @@ class Composer:
                 if override.is_sweep_override():
                     raise ConfigError(f"{override.input_line}: several values are a sweep; add -m")
             return [self.fixed()]
-        user_keys = {override.key_or_group for override in self.overrides}
+        user_keys = keys_of(self.overrides)
         overrides = []
         for key, value in (base.hydra.sweeper.params or {}).items():
             if key not in user_keys:
                 overrides.append(self.parse(f"{key}={value}"))
         overrides += self.overrides
-        swept_words = " ".join(str(override.input_line) for override in overrides if override.is_sweep_override())
+        swept_words = " ".join(words_of(filter(Override.is_sweep_override, overrides)))
         try:
             # Hydra divides the runs into batches; None: all are one.
             (jobs,) = BasicSweeper.split_arguments(overrides, None)
@@ -255,7 +255,7 @@ class Composer:
         if model is not None:
             self.model_choices[model.path] = model
             settings = {"path": model.path}
-            if "model.name" not in [override.key_or_group for override in overrides]:
+            if "model.name" not in keys_of(overrides):
                 settings["name"] = model.name
             for key, value in settings.items():
                 self.call(partial(OmegaConf.update, composed, f"model.{key}", literal(value), force_add=True))
@@ -304,11 +304,11 @@ class Composer:
         model = self.other_model(self.fixed())
         overrides = [override for override in self.overrides if not is_no_experiment(override)]
         if model is None:
-            return [str(override.input_line) for override in overrides]
+            return words_of(overrides)
         words = [f"model={model.choice}", f"model.path={quoted(model.path)}"]
-        if "model.name" not in [override.key_or_group for override in overrides]:
+        if "model.name" not in keys_of(overrides):
             words.append(f"model.name={quoted(model.name)}")
-        return words + [str(override.input_line) for override in without_model(overrides)]
+        return words + words_of(without_model(overrides))
 
     def is_value(self, key: str) -> bool:
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
@@ -323,6 +323,15 @@ class Composer:
             raise ConfigError(" ".join(str(error.__cause__ or error).split())) from None
         except (OmegaConfBaseException, ValueError) as error:
             raise ConfigError(first_line(error)) from None
+
+
+def words_of(overrides: Iterable[Override]) -> list[str]:
+    """The overrides as they are given."""
+    return [str(override.input_line) for override in overrides]
+
+
+def keys_of(overrides: Iterable[Override]) -> set[str]:
+    return {str(override.key_or_group) for override in overrides}
 
 
 def without_model(overrides: Sequence[Override]) -> list[Override]:

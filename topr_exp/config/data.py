@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least, show
+from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least, drop_keys, show
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
@@ -188,7 +188,7 @@ class DataConfig(Section, ABC):
         """Settings of grading; graded: the grader's numbers are the rewards."""
         settings = {}
         if isinstance(self.grader, dict):
-            settings = {name: value for name, value in self.grader.items() if name != "_target_"}
+            settings = drop_keys(self.grader, "_target_")
         return Grading(self.grader_name, graded, self.threshold, json.dumps(settings, sort_keys=True))
 
     @property

@@ -25,7 +25,7 @@ from topr_exp.config.sampler_choice import by_sampler, sampler_here
 from topr_exp.config.settings import Config
 from topr_exp.config.staleness import StalenessPolicy
 from topr_exp.config.user_code import UserCodeError, import_user_module
-from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
+from topr_exp.schema import build, convert, drop_keys, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
 
 # Groups whose choices have different settings: by `name`, and losses and sources by `_target_`, their class.
@@ -82,7 +82,7 @@ def build_section(group: str, values: Any) -> Any:
     schema = schema_of(group, values)
     if group in TARGETS or (group == "sampler" and "_target_" in values):
         target = values["_target_"]
-        values = {key: value for key, value in values.items() if key != "_target_"}
+        values = drop_keys(values, "_target_")
     names = [field.name for field in dataclasses.fields(schema) if field.init]
     if isinstance(values, dict):  # `build` refuses anything else
         for key in values:
@@ -109,8 +109,7 @@ def build_policy(settings: Any) -> StalenessPolicy:
             f"{key}._target_={target}: not a staleness policy (a dataclass below "
             "topr_exp.config.staleness.StalenessPolicy with `rank`)"
         )
-    values = {name: value for name, value in settings.items() if name != "_target_"}
-    policy: StalenessPolicy = build(schema, values, f"{key}.")
+    policy: StalenessPolicy = build(schema, drop_keys(settings, "_target_"), f"{key}.")
     return policy
 
 
@@ -118,7 +117,7 @@ def loss_of_yaml(path: Path) -> Any:
     """The loss of a YAML, with its values and nothing that it sets elsewhere."""
     values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     assert isinstance(values, dict)
-    return build_section("algo", {key: value for key, value in values.items() if key != "defaults"})
+    return build_section("algo", drop_keys(values, "defaults"))
 
 
 def schema_of(group: str, values: Any) -> Any:

@@ -4,7 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from topr_exp.schema import Count, OptionalCount, Range, Rule, Section, Seed, above, at_least, identity, within
+from topr_exp.schema import (
+    Count,
+    OptionalCount,
+    Range,
+    Rule,
+    Section,
+    Seed,
+    above,
+    at_least,
+    drop_keys,
+    identity,
+    within,
+)
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
@@ -100,7 +112,7 @@ class SamplerConfig(Section):
             top_logprobs = min(top_logprobs, vocabulary)
         within_vocabulary = replace(self, top_k=min(self.top_k, vocabulary), top_logprobs=top_logprobs)
         settings = identity(within_vocabulary, "sampler.")
-        return {key: value for key, value in settings.items() if key not in ("seed", "prompts_per_shard")}
+        return drop_keys(settings, "seed", "prompts_per_shard")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,6 +122,11 @@ def is_shipped(word: str) -> bool:
     return "/" not in word and (SHIPPED / word / "config.json").is_file()
 
 
+def no_such_folder(key: str, word: str) -> ConfigError:
+    names = sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+    return ConfigError(f"{key}={word}: no such folder; shipped models are {', '.join(names)}")
+
+
 def find_weights(key: str, word: str) -> Path | None:
     """The folder of weights that is meant: itself, or a run's model/; None for a name on the hub."""
     if is_shipped(word):
@@ -130,8 +135,7 @@ def find_weights(key: str, word: str) -> Path | None:
     if not folder.is_dir():
         if word.count("/") == 1 and not word.startswith((".", "/", "~")):
             return None
-        shipped = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
-        raise ConfigError(f"{key}={word}: no such folder; shipped models are {shipped}")
+        raise no_such_folder(key, word)
     # A run's config.json holds its settings, the model's is in its model/.
     is_run = (folder / "state.json").exists() or "resolved" in read_config(folder)
     if is_run or (folder / "model").is_dir() or not (folder / "config.json").exists():

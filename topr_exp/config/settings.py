@@ -309,6 +309,11 @@ RULES = (
 )  # fmt: skip
 
 
+KEYS_OF_LOGS = ("data.columns", "data.skip_malformed", "data.completion_limit")
+KEYS_OF_VERIFIERS = ("task.solver", "task.solutions", "task.test_solutions", "task.template", "task.chat")
+KEYS_OF_ROUNDS = ("schedule.updates", "schedule.rounds", "schedule.replay")
+
+
 def unread(config: Config) -> list[str]:
     """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
     verifies = config.task.verifies
@@ -320,14 +325,14 @@ def unread(config: Config) -> list[str]:
         "data.fewshot_file": config.data.shots > 0,
         "data.chat_options": config.data.chat or bool(config.task.chat) or has_log,
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
-        **{f"data.{key}": has_log for key in ("columns", "skip_malformed", "completion_limit")},
+        **dict.fromkeys(KEYS_OF_LOGS, has_log),
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": has_log,
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys((*UNCHANGED, "sampler.top_logprobs"), samples),
         "optim.epochs": not in_rounds,
-        **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
-        **{f"schedule.{key}": in_rounds for key in ("updates", "rounds", "replay")},
+        **dict.fromkeys(KEYS_OF_VERIFIERS, verifies),
+        **dict.fromkeys(KEYS_OF_ROUNDS, in_rounds),
     }
     defaults = UNCHANGED | {"data.threshold": Grading.threshold, "optim.epochs": 1}  # of the others null or false
     unread_values = {key: attrgetter(key)(config) for key, key_is_read in is_read.items() if not key_is_read}

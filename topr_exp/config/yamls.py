@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from topr_exp.schema import build
+from topr_exp.schema import build, drop_keys
 from topr_exp.types import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -85,7 +85,6 @@ def loss_of_file(path: Path, modified: int, kind: type) -> Any | None:
     try:
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(values, dict)
-        settings = {key: value for key, value in values.items() if key not in ("defaults", "_target_")}
-        return build(kind, settings, "algo.")
+        return build(kind, drop_keys(values, "defaults", "_target_"), "algo.")
     except (ConfigError, OmegaConfBaseException, YAMLError, OSError):
         return None

@@ -15,6 +15,7 @@ from topr_exp.types import Problem, TOPRError
 # Tenths of all questions. `pretrain` is what the tiny models were made from: runs neither train nor test on it.
 SPLITS = {"test": range(2), "train": range(2, 6), "pretrain": range(6, 10)}
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
+THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
 ERRORS = (-10, -2, -1, 1, 2, 10)  # added to a result that is to be wrong
 
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from topr_exp.data.embedded import Calc, Task
+from topr_exp.data.embedded import THINGS, Calc, Task
 
 SHE = ("Anna", "Bea", "Clara", "Dina", "Mia", "Nora")
 HE = ("Ben", "Carl", "Evan", "Leo", "Omar", "Tom")
-THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
 LARGEST = 99  # value of a story
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate, cycle, islice
 from typing import Annotated
 
 from topr_exp.config.data import DataConfig
-from topr_exp.data.embedded import Calc, Task, draw_problems
+from topr_exp.data.embedded import THINGS, Calc, Task, draw_problems
 from topr_exp.schema import Range, within
 from topr_exp.types import Problem
 
@@ -35,7 +35,6 @@ class Ledger(DataConfig):
 
 NAMES = ("Anna", "Ben", "Carl")  # in this order
 PLACES = ("bag", "basket", "bowl", "box", "chest", "jar")
-THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
 # Totals stay here, so that a wrong one, at most 10 away, has two digits too.
 LOWEST = 20
 HIGHEST = 89

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,12 @@ class TokenizedProblems:
     stop: tuple[str, ...]
     too_long: int  # problems left out: the prompt is longer than the context admits
 
+    def select(self, indices: Sequence[int] | NDArray[np.integer]) -> TokenizedProblems:
+        """The problems at some indices, which may repeat."""
+        problems = [self.problems[index] for index in indices]
+        prompts = [self.prompts[index] for index in indices]
+        return replace(self, problems=problems, prompts=prompts)
+
 
 def puts_date(tokenizer: Any, chat_options: Mapping[str, Any]) -> bool:
     """True where a chat template asks for the date and no option gives one."""
@@ -198,9 +204,5 @@ def tokenize_prompts(
             f"no prompt fits: the shortest of {len(prompts)} has {min(map(len, prompts))} tokens, the model's context "
             f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {longest_prompt}"
         )
-    return TokenizedProblems(
-        problems=[problems[index] for index in fitting],
-        prompts=[prompts[index] for index in fitting],
-        stop=prompter.stop,
-        too_long=len(prompts) - len(fitting),
-    )
+    too_long = len(prompts) - len(fitting)
+    return TokenizedProblems(list(problems), prompts, prompter.stop, too_long).select(fitting)

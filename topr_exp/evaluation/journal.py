@@ -2,28 +2,21 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.training.trainer import Journal
 
 
+@dataclass(frozen=True)
 class EvaluatingJournal:
     """A journal that passes everything on, and evaluates after every `every`-th update (None: never)."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        every: int | None,
-        evaluate: Callable[[int, int], None],
-        stop: StopFlag,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        """evaluate: takes an update's number and its samples. check: raises where nothing may be saved any more."""
-        self.journal = journal
-        self.every = every
-        self.evaluate = evaluate
-        self.stop = stop
-        self.check = check
+    journal: Journal
+    every: int | None
+    evaluate: Callable[[int, int], None]  # by the number of an update and its samples
+    stop: StopFlag
+    check: Callable[[], None]  # raises where nothing may be saved any more
 
     def log(self, record: dict[str, float]) -> None:
         self.journal.log(record)

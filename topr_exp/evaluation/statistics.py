@@ -70,7 +70,7 @@ def summarise(
     """
     n = verdicts.shape[1]
     scores = measure(verdicts, classes, trials)
-    ks = [str(k) for k in scores.passed]
+    ks = list(map(str, scores.passed))
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
@@ -138,11 +138,11 @@ def headline(verdicts: Codes, scores: Scores, is_included: NDArray[np.bool_]) ->
     """The headline figures of the included problems; is_included: [P]."""
     k = headline_k(verdicts.shape[1])
     counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
-    shares: dict[str, float] = {name: float(count / counts.sum()) for name, count in zip(VERDICTS, counts, strict=True)}
+    shares: list[float] = (counts / counts.sum()).tolist()
     return {
         "pass@1": float(scores.passed[1][is_included].mean()),
         f"maj@{k}": float(scores.voted[k][is_included].mean()),
-        **shares,
+        **dict(zip(VERDICTS, shares, strict=True)),
         "problems": int(is_included.sum()),
     }
 
@@ -151,7 +151,7 @@ def breakdown(
     verdicts: Codes, scores: Scores, names: Sequence[int | None] | Sequence[str | None]
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
-    groups: list[Any] = sorted({name for name in names if name is not None})
+    groups: list[Any] = sorted({*names} - {None})
     figures = {}
     for group in groups:
         is_included = np.array([name == group for name in names])

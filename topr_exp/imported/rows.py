@@ -8,6 +8,7 @@ from typing import Any
 from topr_exp.config.data import LARGEST_REWARD
 from topr_exp.data.problems import as_text
 from topr_exp.imported.roles import ColumnNames
+from topr_exp.schema import drop_keys
 from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, TEXTS
 from topr_exp.types import FINISHES, TOPRError
 
@@ -41,7 +42,7 @@ def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
             raise ValueError(f"{roles[role]} has {len(entries)} values for {len(first_list)} completions")
     rows = []
     for index in range(len(first_list)):
-        row = {role: value for role, value in values.items() if role not in lists}
+        row = drop_keys(values, *lists)
         for role, entries in lists.items():
             if entries[index] is not None:
                 row[role] = entries[index]
@@ -104,7 +105,7 @@ def with_rendered_messages(row: Row) -> Row:
     has_reasoning = turns[-1].get("reasoning_content") or turns[-1].get("reasoning")
     if "tokens" not in row and has_reasoning:
         raise ValueError("the last message's reasoning stands apart from its text, and no token ids say how it went on")
-    rendered = {role: value for role, value in row.items() if role not in ("prompt", "completion")}
+    rendered = drop_keys(row, "prompt", "completion")
     if isinstance(answer, str):
         rendered["completion"] = answer
     elif messages[-1]["role"] == "assistant":

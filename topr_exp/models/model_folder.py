@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.config.model_choice import SHIPPED, no_such_folder
 from topr_exp.runtime.checksums import CHECKSUMS, cached_digest, find_damage
 from topr_exp.runtime.files import disk_errors, list_files, open_regular
 from topr_exp.runtime.json_files import parse_object, read_object
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, TOPRError
 
-SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 ADAPTER = "adapter"  # the subfolder of a trained model that has the adapter alone
 HEADER_SIZE = 8  # bytes at the beginning of a safetensors file that hold its header's length
 LONGEST_HEADER = 1 << 28  # bytes
@@ -84,8 +84,7 @@ def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
         return folder
     is_hub_name = path_or_name.count("/") == 1 and not path_or_name.startswith((".", "/", "~"))
     if not is_hub_name:  # so it was meant as a folder
-        names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
-        raise ConfigError(f"{key}={path_or_name}: no such folder; shipped models are {names}")
+        raise no_such_folder(key, path_or_name)
     return None
 
 
@@ -116,8 +115,10 @@ def weights_fingerprint(folder: Path) -> str:
             if path.name != CHECKSUMS:
                 digests[path.name] = cached_digest(path)
     refuse_damage(folder, digests)
-    lines = [f"{name}:{digest}\n" for name, digest in digests.items()]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+    fingerprint = hashlib.sha256()
+    for name, digest in digests.items():
+        fingerprint.update(f"{name}:{digest}\n".encode())
+    return fingerprint.hexdigest()[:32]
 
 
 def refuse_damage(folder: Path, known_digests: Mapping[str, str] | None = None) -> None:
@@ -310,7 +311,7 @@ def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
     layers: the names of the model's modules that have a matrix. A block's have a number in them, which embeddings and
     the output layer lack. As for peft, a target is a module's full name or its end.
     """
-    block_layers = [name for name in layers if any(part.isdigit() for part in name.split("."))]
+    block_layers = [name for name in layers if any(map(str.isdigit, name.split(".")))]
     ends = sorted({name.rpartition(".")[2] for name in block_layers})
     for target in lora.names:
         if any(name == target or name.endswith(f".{target}") for name in block_layers):

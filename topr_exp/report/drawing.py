@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from topr_exp.report.plots import BASE_STYLE, Line, Plot
+from topr_exp.report.plots import BASE_STYLE, Line, Plot, all_positions
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -92,7 +92,7 @@ def draw(plot: Plot) -> Figure:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     if plot.log_x:
-        mark_log_axis(ax, all_positions(plot))
+        mark_log_axis(ax, all_positions(plot.lines))
     if plot.ticks:
         rotation = 0
         alignment = "center"
@@ -105,14 +105,10 @@ def draw(plot: Plot) -> Figure:
     return figure
 
 
-def all_positions(plot: Plot) -> list[float]:
-    return [position for line in plot.lines for position in line.points.index]
-
-
 def offset_positions(plot: Plot, index: int) -> np.ndarray:
     """The x of a line's points, moved aside where error bars of other lines have the same; index: of the line."""
     x = plot.lines[index].points.index.to_numpy(float)
-    positions = all_positions(plot)
+    positions = all_positions(plot.lines)
     steps_aside = index - (len(plot.lines) - 1) / 2
     if plot.log_x:  # equal distances are equal factors
         return x * (max(positions) / min(positions)) ** (OFFSET * steps_aside)

@@ -18,6 +18,16 @@ Groups = Mapping[str, Sequence[Run]]  # label -> repetitions
 NO_FIGURE = -1.0  # sorts groups without a figure last
 
 
+def finished_only(groups: Groups) -> dict[str, list[Run]]:
+    """The finished runs of each group that has any."""
+    finished_groups = {}
+    for label, runs in groups.items():
+        finished_runs = [run for run in runs if run.status == "done"]
+        if finished_runs:
+            finished_groups[label] = finished_runs
+    return finished_groups
+
+
 def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval | None:
     """Estimate the mean of a share, or of REWARD, over repetitions; final figures are of finished runs.
 

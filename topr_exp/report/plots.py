@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from topr_exp.evaluation.intervals import Interval, t_half_width
-from topr_exp.report.estimates import Groups, estimate, headlines
+from topr_exp.report.estimates import Groups, estimate, finished_only, headlines
 from topr_exp.report.grouping import Comparison, setting_text
 from topr_exp.report.reader import DAMAGE, Run, was_truncated
 from topr_exp.runtime.json_files import as_number
@@ -79,14 +80,10 @@ class Plot:
 def plot_runs(comparison: Comparison, groups: Groups) -> list[Plot]:
     """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
     shown_groups = dict(list(groups.items())[:MOST_LINES])
-    plots = [plot for plot in curve_plots(comparison, shown_groups) if has_curve(plot)]
+    plots = list(filter(has_curve, curve_plots(comparison, shown_groups)))
     if is_asynchronous(shown_groups):
         plots.append(age_plot(shown_groups))
-    finished_groups = {}
-    for label, runs in shown_groups.items():
-        finished_runs = [run for run in runs if run.status == "done"]
-        if finished_runs:
-            finished_groups[label] = finished_runs
+    finished_groups = finished_only(shown_groups)
     if finished_groups:
         plots.append(final_plot(finished_groups))
         plots += [problem_plot(finished_groups, kind) for kind in PROBLEM_STATISTICS]
@@ -112,7 +109,7 @@ def curve_plots(comparison: Comparison, groups: Groups) -> Iterator[Plot]:
 
 
 def is_asynchronous(groups: Groups) -> bool:
-    return any("age" in run.curves["training"] for runs in groups.values() for run in runs)
+    return any("age" in run.curves["training"] for run in chain.from_iterable(groups.values()))
 
 
 def has_curve(plot: Plot) -> bool:
@@ -218,14 +215,14 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
     curves. interpolate: at the positions of the first curve, the others interpolated. share: the interval lies between
     0 and 1.
     """
-    known_curves = [curve.dropna() for curve in curves]
-    known_curves = [curve for curve in known_curves if len(curve)]
+    known_curves = list(filter(len, map(pd.Series.dropna, curves)))
     if not known_curves:
         return pd.DataFrame()
     if interpolate:
         x = known_curves[0].index
-        interpolated = [np.interp(x, curve.index, curve, left=np.nan, right=np.nan) for curve in known_curves]
-        known_curves = [pd.Series(values, x).dropna() for values in interpolated]
+        for index, curve in enumerate(known_curves):
+            values = np.interp(x, curve.index, curve, left=np.nan, right=np.nan)
+            known_curves[index] = pd.Series(values, x).dropna()
     table = pd.concat(known_curves, axis=1, join="inner")  # [positions, curves]
     mean = table.mean(axis=1)
     if len(known_curves) == 2:
@@ -246,7 +243,7 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
 
 def final_plot(groups: Groups) -> Plot:
     """Final pass@1, maj@K and invalid share of every group, and pass@1 of its base."""
-    runs = [run for members in groups.values() for run in members]
+    runs = list(chain.from_iterable(groups.values()))
     names = [name for name in headlines(runs) if is_share(name)]
     names.append("invalid")
     lines = [estimate_line(groups, name, style=style) for style, name in enumerate(names)]
@@ -369,11 +366,11 @@ def sweep_rows(comparison: Comparison, axis: str) -> dict[str, dict[float, Inter
     label_keys = [key for key in comparison.keys if key not in axis_keys]
     rows: dict[str, dict[float, Interval]] = {}
     for runs in comparison.groups.values():
-        if axis in SUMMARY_AXES:
-            values = [run.figure(axis) for run in runs]
-        else:
-            values = [as_number(run.settings.get(axis)) for run in runs]
-        positions = [value for value in values if value is not None]
+        positions = []
+        for run in runs:
+            position = run.figure(axis) if axis in SUMMARY_AXES else as_number(run.settings.get(axis))
+            if position is not None:
+                positions.append(position)
         interval = estimate(runs, "pass@1")
         if positions and interval is not None:
             label = ", ".join(setting_text(key, runs[0]) for key in label_keys) or "all runs"
@@ -383,8 +380,12 @@ def sweep_rows(comparison: Comparison, axis: str) -> dict[str, dict[float, Inter
 
 def spans_decade(lines: Sequence[Line]) -> bool:
     """Return True where all positions are positive and the last is at least ten times the first."""
-    positions = [position for line in lines for position in line.points.index]
+    positions = all_positions(lines)
     return 0 < 10 * min(positions) <= max(positions)
+
+
+def all_positions(lines: Sequence[Line]) -> list[float]:
+    return [position for line in lines for position in line.points.index]
 
 
 def file_part(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from topr_exp.evaluation.intervals import FEWEST_SEEDS, below_another
-from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate_text, mean_values
+from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate_text, finished_only, mean_values
 from topr_exp.report.reader import Run
 from topr_exp.report.repetitions import Repetitions, gain, gold_answers, read_repetitions, shared_seeds
 from topr_exp.runtime.terminal import plural
@@ -22,11 +22,7 @@ def rank_groups(groups: Groups) -> tuple[str, list[dict[str, str]]]:
 
     groups: best first.
     """
-    finished_groups = {}
-    for label, runs in groups.items():
-        finished_runs = [run for run in runs if run.status == "done"]
-        if finished_runs:
-            finished_groups[label] = finished_runs
+    finished_groups = finished_only(groups)
     if not finished_groups:
         return "No run has finished yet.", []
     best, runs = next(iter(finished_groups.items()))
@@ -64,7 +60,7 @@ def standing(groups: Groups, name: str) -> str:
     same_test = {label: group for label, group in comparable.items() if tests[label] == tests.get(best)}
     collapsed: dict[str, list[bool]] = {}
     for label, runs in groups.items():
-        collapsed[label] = [has_collapsed(run) for run in runs]
+        collapsed[label] = list(map(has_collapsed, runs))
     score = f"{estimate_text(groups[best], name)} % {name} ({plural(len(groups[best]), 'run')})"
     verdict = against_best(same_test, best, collapsed, name, tied=tied)
     return f"{highest_mean([best, *tied], len(groups))}, {score}. {verdict}".rstrip()
@@ -134,12 +130,10 @@ def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequenc
     below = [label for label, row in zip(labels, is_below, strict=True) if row.any()]
     winners = [label for label in (best, *tied) if label in labels and label not in below]
     rivals = [label for label in labels if label not in winners]
-    if winners and rivals:
-        rival_rows = [labels.index(label) for label in rivals]
-        winner_columns = [labels.index(label) for label in winners]
-        if is_below[np.ix_(rival_rows, winner_columns)].all():
-            subject = "They are" if tied else "It is"
-            return [f"{subject} above all others, {CONFIDENCE}."]
+    is_below_winners = is_below[np.ix_(np.isin(labels, rivals), np.isin(labels, winners))]
+    if winners and rivals and is_below_winners.all():
+        subject = "They are" if tied else "It is"
+        return [f"{subject} above all others, {CONFIDENCE}."]
     not_apart: list[str] = []
     if best not in below:  # else its mean is the highest by seeds that the others lack
         not_apart = [label for label in rivals if label not in below]

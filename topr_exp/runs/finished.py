@@ -4,12 +4,11 @@
 (`state.json`, `log.txt`) or that others write (a report, trackers) are no results.
 """
 
-from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.checksums import file_digest, list_damage, read_checksum_list, write_checksum_list
-from topr_exp.runtime.files import disk_errors, list_files, read_file
+from topr_exp.runtime.files import disk_errors, folder_size, list_files, read_file
 
 MARK = "DONE"
 RESULTS = (
@@ -80,9 +79,4 @@ def model_folders_of(folder: Path) -> list[Path]:
 
 def bytes_of_models(folder: Path) -> int:
     """Return the size of a run's weights."""
-    total = 0
-    for model_folder in model_folders_of(folder):
-        for path in model_folder.rglob("*"):
-            with suppress(FileNotFoundError):  # a run at work removes weights of earlier iterations
-                total += path.lstat().st_size
-    return total
+    return sum(map(folder_size, model_folders_of(folder)))

@@ -120,13 +120,11 @@ def save_rounds(
 
 def mean_over_samples(records: list[Record]) -> dict[str, Any]:
     """Average figures over all samples; `samples` counts those of an update and all before it."""
-    sample_counts = [samples_of(record) for record in records]
-    update_sizes = np.diff([0, *sample_counts])
+    update_sizes = np.diff([0, *map(samples_of, records)])
     means = {}
     for name in MEANS:
         if name in records[0]:
-            values = [record[name] for record in records]
-            means[name] = float(np.average(values, weights=update_sizes))
+            means[name] = mean_of(records, name, update_sizes)
     return means
 
 
@@ -157,5 +155,5 @@ def summarize_asynchrony(records: list[Record]) -> dict[str, float]:
     return figures
 
 
-def mean_of(records: list[Record], name: str) -> float:
-    return float(np.mean([record[name] for record in records]))
+def mean_of(records: list[Record], name: str, weights: NDArray[np.integer] | None = None) -> float:
+    return float(np.average([record[name] for record in records], weights=weights))

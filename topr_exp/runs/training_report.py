@@ -1,5 +1,6 @@
 """Lines for the user on composed training sets."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from topr_exp.composition.training_set import TrainingSet
@@ -8,29 +9,17 @@ from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.cut_off import warn_of_sampled
 
 
+@dataclass(kw_only=True)
 class TrainingReport:
-    """Reports the rewards of each training set (in rounds: of the first), and warns once of cut-off completions.
+    """Reports the rewards of each training set (in rounds: of the first), and warns once of cut-off completions."""
 
-    loss: of the run. can_solve_for_baseline: p̃ can be set instead of c. token_limit: sampler.max_new_tokens; None
-    where nothing is sampled, since a log is reported when it is read. drops_truncated: compose.drop_truncated.
-    """
-
-    def __init__(
-        self,
-        loss: Any,
-        *,
-        in_rounds: bool,
-        can_solve_for_baseline: bool,
-        token_limit: int | None,
-        drops_truncated: bool,
-    ) -> None:
-        self.loss = loss
-        self.in_rounds = in_rounds
-        self.weight_key = "effective_positive" if can_solve_for_baseline else "baseline"
-        self.token_limit = token_limit
-        self.drops_truncated = drops_truncated
-        self.has_reported_signs = False
-        self.has_warned_of_cut_off = False
+    loss: Any  # of the run
+    in_rounds: bool
+    weight_key: str  # the setting that decides the weight of positives
+    token_limit: int | None  # sampler.max_new_tokens; None where nothing is sampled: a log is reported when it is read
+    drops_truncated: bool  # compose.drop_truncated
+    has_reported_signs: bool = False
+    has_warned_of_cut_off: bool = False
 
     def describe(self, training_set: TrainingSet) -> None:
         """Print the lines on a training set that are due."""

@@ -112,6 +112,15 @@ def list_files(folder: Path, *patterns: str) -> list[Path]:
     return sorted(filter(matches, folder.iterdir()))
 
 
+def folder_size(folder: Path) -> int:
+    """Return the bytes of all files in a folder and below."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # removed meanwhile by a process at work
+            total += path.lstat().st_size
+    return total
+
+
 def find_module_file(module: str) -> Path | None:
     """Return the source file of a module, without importing it; None where there is none."""
     spec = importlib.util.find_spec(module)

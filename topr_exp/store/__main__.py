@@ -13,8 +13,9 @@ from pathlib import Path
 from topr_exp.runs.finished import MARK, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
 from topr_exp.runtime.checksums import CHECKSUMS, find_damage
 from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.files import folder_size
 from topr_exp.runtime.terminal import plural, readable_size, warn
-from topr_exp.store.catalog import byte_count, find_table, find_tables, matching_tables
+from topr_exp.store.catalog import find_table, find_tables, matching_tables
 from topr_exp.store.layout import KEY_FILE
 from topr_exp.store.pruning import Selection, prune_tables
 from topr_exp.store.table import Store
@@ -77,7 +78,8 @@ def list_tables(store: Store, options: argparse.Namespace) -> None:
     tables = find_tables(store)
     print_tables(tables)
     if tables:
-        print(f"{tables_and_size(map(byte_count, tables))} in {store.root}")
+        byte_counts = [folder_size(table.folder) for table in tables]
+        print(f"{tables_and_size(byte_counts)} in {store.root}")
     else:
         print(f"{store.root} holds no tables")
     for sweep, sizes in model_sizes(store.root.parent).items():
@@ -123,7 +125,6 @@ def verify_folder(folder: Path) -> int:
     paths, unreadable = list_files(folder)
     for error in unreadable:
         print(f"NOT READ {error.filename}: Permission denied")
-    damage_count = len(unreadable)
     store_roots = set()
     weight_folders = set()
     runs = []
@@ -134,21 +135,17 @@ def verify_folder(folder: Path) -> int:
             weight_folders.add(path.parent)
         elif path.name == MARK:
             runs.append(path.parent)
+
+    damage_count = len(unreadable)
     for root in sorted(store_roots):
-        for table in find_tables(Store(root)):
-            damage_count += verify_table(table)
+        damage_count += sum(map(verify_table, find_tables(Store(root))))
     for run in runs:
         if keeps_no_model(run):
             print(f"no model {run}: {NOT_SAVED}")
         else:
             weight_folders.add(run / "model")
-    for path in sorted(weight_folders):
-        fault = find_damage(path)
-        outcome = f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right"
-        print(outcome)
-        damage_count += fault is not None
-    for run in runs:
-        damage_count += verify_results(run)
+    damage_count += sum(map(verify_weights, sorted(weight_folders)))
+    damage_count += sum(map(verify_results, runs))
     counts = f"{len(weight_folders)} folders of weights, {len(store_roots)} stores, {len(runs)} finished runs"
     print(f"{folder}: {counts}; {damage_count} damaged")
     return int(damage_count > 0)
@@ -161,6 +158,16 @@ def list_files(folder: Path) -> tuple[list[Path], list[OSError]]:
     for parent, _, names in os.walk(folder, onerror=unreadable.append):
         paths += [Path(parent, name) for name in names]
     return sorted(paths), unreadable
+
+
+def verify_weights(folder: Path) -> int:
+    """Compare weights with their checksums and print the outcome; returns 1 for damage."""
+    fault = find_damage(folder)
+    if fault is None:
+        print(f"sound    {folder}: all checksums right")
+        return 0
+    print(f"DAMAGED  {folder}: {fault}")
+    return 1
 
 
 def verify_results(run: Path) -> int:

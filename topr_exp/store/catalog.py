@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runtime import locks
@@ -107,15 +106,6 @@ def days_unused(table: Table) -> float:
     if not path.exists():
         path = table.folder
     return max(0.0, time.time() - path.stat().st_mtime) / SECONDS_PER_DAY
-
-
-def byte_count(table: Table) -> int:
-    """Return the bytes of all files in a table's folder and below."""
-    total = 0
-    for path in table.folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a temporary file of a process at work
-            total += path.lstat().st_size
-    return total
 
 
 def writers(tables: Sequence[Table]) -> str:

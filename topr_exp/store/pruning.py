@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import disk_errors
-from topr_exp.store.catalog import byte_count, days_unused, derived_tables, find_tables, matching_tables, writers
+from topr_exp.runtime.files import disk_errors, folder_size
+from topr_exp.store.catalog import days_unused, derived_tables, find_tables, matching_tables, writers
 from topr_exp.store.layout import KEY_FILE, MARKER, SHARD, foreign_entries
 from topr_exp.store.table import Store, Table
 from topr_exp.store.table_lines import IRREPLACEABLE, megabytes, tables_and_size
@@ -75,7 +75,7 @@ def prune_family(table: Table, family: Sequence[Table], *, really: bool) -> dict
             print(f"kept     {table.name}: a process reads {table_in_use}")
             return {}
         for member in reversed(family):
-            bytes_by_name[member.name] = byte_count(member)
+            bytes_by_name[member.name] = folder_size(member.folder)
             if really:
                 remove_table(member)
             action = "removed " if really else "would go"

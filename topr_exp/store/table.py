@@ -242,35 +242,44 @@ class Table:
         with self._stop.leaving_together():
             self._write_key()
             while pending:
-                still_pending = []
-                message = ""  # who makes the first of them
+                owners: dict[int, locks.Owner | None] = {}  # of the shards that are still missing
                 for index in pending:
                     attempt = self._attempt_shard(index, make)
                     if attempt.is_intact:
-                        shard_amount = 0 if attempt.rows_made is None else amount(attempt.rows_made)
-                        amount_made += shard_amount
-                        if progress is not None:
-                            self._count_shard(index, attempt, shard_amount, progress)
-                        continue
-                    still_pending.append(index)
-                    if attempt.owner is not None and not message:
-                        shard = f"shard {index} of {self.shards} of {self.name}"
-                        message = f"waiting for {attempt.owner}, which makes {shard}"
-                is_stuck = len(still_pending) == len(pending)
-                if message and is_stuck:
+                        amount_made += self._count_shard(index, attempt, amount, progress)
+                    else:
+                        owners[index] = attempt.owner
+                message = self._describe_wait(owners)
+                if message and len(owners) == len(pending):  # this process made none
                     if message != last_message:
                         show_message = say if progress is None else progress.message
                         show_message(message)
                         last_message = message
                     time.sleep(PAUSE_SECONDS)
-                pending = still_pending
+                pending = list(owners)
             self._tidy()
         return amount_made
 
-    def _count_shard(self, index: int, attempt: ShardAttempt, amount: int, progress: Progress) -> None:
-        row_count = _verified[self.shard_file(index)].contents.rows
-        note = "from the store" if attempt.rows_made is None else ""
-        progress.update(row_count, amount, note)
+    def _count_shard(
+        self, index: int, attempt: ShardAttempt, amount: Callable[[pa.Table], int], progress: Progress | None
+    ) -> int:
+        """Count an intact shard in `progress`; returns the amount that this process made of it."""
+        note = "from the store"
+        amount_made = 0
+        if attempt.rows_made is not None:
+            note = ""
+            amount_made = amount(attempt.rows_made)
+        if progress is not None:
+            row_count = _verified[self.shard_file(index)].contents.rows
+            progress.update(row_count, amount_made, note)
+        return amount_made
+
+    def _describe_wait(self, owners: Mapping[int, locks.Owner | None]) -> str:
+        """Say which process makes the first of some shards; "" where none is known."""
+        for index, owner in owners.items():
+            if owner is not None:
+                return f"waiting for {owner}, which makes shard {index} of {self.shards} of {self.name}"
+        return ""
 
     def _attempt_shard(self, index: int, make: Callable[[int], pa.Table]) -> ShardAttempt:
         """Make a shard unless it is intact, or another process makes it."""

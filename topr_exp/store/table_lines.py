@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from topr_exp.runtime.files import folder_size
 from topr_exp.runtime.terminal import plural, warn
-from topr_exp.store.catalog import byte_count, days_unused
+from topr_exp.store.catalog import days_unused
 from topr_exp.store.table import Table
 from topr_exp.types import TOPRError
 
@@ -40,7 +41,7 @@ def table_cells(table: Table) -> tuple[str, ...]:
     key = table.error or cut(" ".join(values), MAX_KEY_LENGTH)
     if table.kind == "imported":
         key = IRREPLACEABLE + key
-    return table.name, rows, shards, megabytes(byte_count(table)), f"{days_unused(table):.0f} d", key
+    return table.name, rows, shards, megabytes(folder_size(table.folder)), f"{days_unused(table):.0f} d", key
 
 
 def count_rows(table: Table) -> str:

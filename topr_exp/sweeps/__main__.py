@@ -50,7 +50,7 @@ def status(folder: Path) -> int:
     statuses, problem = read_statuses(runs)
     if problem:
         warn(problem)
-    missing = [missing_status(run) for run in missing_runs(folder, runs)]
+    missing = list(map(missing_status, missing_runs(folder, runs)))
     say(status_table([*statuses, *missing]))
     return 0
 

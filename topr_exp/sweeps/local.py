@@ -50,8 +50,7 @@ class LocalScheduler:
         claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
         if launcher_claim is not None:
             claims.insert(0, launcher_claim)
-        problems = [terminate(claim) for claim in claims]
-        return [problem for problem in problems if problem]
+        return list(filter(None, map(terminate, claims)))
 
     def logs(self, run: Run) -> Path | None:
         return None

@@ -22,6 +22,7 @@ TARGET_KEYS = (  # package.module.name
 COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
 CLUSTER_KEYS = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
 CODE_KEYS = (*TARGET_KEYS, *COMMAND_KEYS)
+CONFIRMATIONS = tuple(f"{key}=" for key in CODE_KEYS)  # how settings of a command line that name code begin
 
 
 def code_settings(settings: Mapping[str, Any]) -> list[str]:
@@ -80,8 +81,7 @@ def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, sett
     for run in runs:
         run_settings.update(dict.fromkeys(code_settings(run.settings)))
     cluster_settings = cluster_code_settings(cluster) if runs else []
-    code_prefixes = tuple(f"{key}=" for key in CODE_KEYS)
-    confirmations = {text for text in settings if text.startswith(code_prefixes)}
+    confirmations = {text for text in settings if text.startswith(CONFIRMATIONS)}
     unknown = sorted(confirmations - run_settings.keys())
     if unknown:
         raise ConfigError(f"{unknown[0]}: no run of {folder} that is to start has this setting")

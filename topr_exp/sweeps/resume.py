@@ -14,7 +14,7 @@ from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.schema import plain
 from topr_exp.sweeps.launch import run_unfinished
-from topr_exp.sweeps.named_code import CODE_KEYS, confirm_code, refuse_strange_place
+from topr_exp.sweeps.named_code import CONFIRMATIONS, confirm_code, refuse_strange_place
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
 from topr_exp.sweeps.run_status import missing_status
 from topr_exp.sweeps.sweep import CLAIM, Run, missing_runs, newest_run, open_sweep, record_runs
@@ -32,8 +32,7 @@ def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
     runs_to_start = find_runs_to_start(runs)
     for run in (newest, *runs_to_start):
         refuse_strange_place(run)
-    confirmation_starts = tuple(f"{key}=" for key in CODE_KEYS)
-    cluster_settings = [text for text in settings if not text.startswith(confirmation_starts)]
+    cluster_settings = [text for text in settings if not text.startswith(CONFIRMATIONS)]
     absolute_folder = folder.resolve()
     with disk_errors(f"enter {newest.cwd}, where the sweep was launched"), contextlib.chdir(newest.cwd):
         cluster = recompose(newest.arguments, cluster_settings)
@@ -53,7 +52,7 @@ def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
         runs = open_sweep(folder)
         confirm_code(folder, find_runs_to_start(runs), cluster, settings)
         use_cluster(runs, cluster)
-        missing = [missing_status(run) for run in missing_runs(folder, runs)]
+        missing = list(map(missing_status, missing_runs(folder, runs)))
         record_runs(folder, runs)
         return run_unfinished(runs, cluster, missing=missing)
 

@@ -98,7 +98,7 @@ class SlurmScheduler:
                 if array_ids:
                     refusal += f"; {array.first} of {len(runs)} runs are submitted; resume submits the others"
                 raise ConfigError(refusal) from None
-        sizes = [len(array) for array in arrays]
+        sizes = list(map(len, arrays))
         say(f"submitted to Slurm: {describe_submission(array_ids, sizes)}")
         say(f"follow it: python -m topr_exp.sweeps status {folder}")
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,13 +47,16 @@ class Group:
     due: float  # the update that trains on them; where lengths decide, the time at which the longest is complete
 
 
+def tables_of(groups: Iterable[Group]) -> list[pa.Table]:
+    return [group.table for group in groups]
+
+
 def waiting_group(group: Group, position: int, number: int) -> WaitingGroup:
     """A group as a policy sees it; position: in the queue; number: of the update."""
     return WaitingGroup(position=position, age=number - group.born, complete_at=group.due, table=group.table)
 
 
-@dataclass
-class Usage:
+class Usage(NamedTuple):
     """Completions of a kind so far."""
 
     dropped: int = 0
@@ -66,6 +69,8 @@ class AsyncRounds(Rounds):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.policy = self.schedule.policy
+        self.concurrency = self.schedule.concurrency or 0  # 0: a lag is given
+        self.tokens_per_update = self.schedule.tokens_per_update or 0
         self.may_drop = type(self.policy).drops is not StalenessPolicy.drops
         self.queue: list[Group] = []  # in the order in which they began
         self.begun = 0  # groups so far, where lengths decide
@@ -77,7 +82,7 @@ class AsyncRounds(Rounds):
         """Start new groups and pick the batch of this update."""
         self.idle = {"trainer_idle": 0.0, "sampler_idle": 0.0}
         dropped: list[Group] = []
-        if self.schedule.concurrency:
+        if self.concurrency:
             batch, dropped = self.by_length(number)
         else:
             batch = self.by_lag(number)
@@ -86,15 +91,14 @@ class AsyncRounds(Rounds):
         if batch:
             low, middle, high = np.quantile(ages, [0.05, 0.5, 0.95]).tolist()
             metrics = {"age": float(ages.mean()), "age_q05": low, "age_q50": middle, "age_q95": high}
-        if self.schedule.concurrency:
+        if self.concurrency:
             metrics |= {"virtual_time": self.now, **self.idle}
         if self.may_drop:
             self.count_usage(dropped, is_dropped=True)
             self.count_usage(batch, is_dropped=False)
             for kind, usage in sorted(self.usage.items()):
                 metrics[f"dropped_share{kind}"] = usage.dropped / usage.total
-        tables = [group.table for group in batch]
-        return RoundGroups(tables, is_stale=bool(ages.any()), ages=ages, metrics=metrics)
+        return RoundGroups(tables_of(batch), is_stale=bool(ages.any()), ages=ages, metrics=metrics)
 
     # ---- a given lag
 
@@ -111,14 +115,14 @@ class AsyncRounds(Rounds):
                 first_shard = 0  # as on-policy, where all begin at once
                 other_indices = None
                 if not is_started_now.all():  # groups that begin at another time take other seeds and problems
-                    other_problems = np.setdiff1d(np.arange(len(self.collector.questions.prompts)), indices)
+                    other_problems = np.setdiff1d(np.arange(self.problem_count), indices)
                     lag = due - number
                     first_shard = lag * max_shards
                     other_indices = other_problems[lag :: len(lag_shares)]
                 tables = self.sample_groups(indices[is_started_now], due, first_shard, other_indices=other_indices)
                 self.queue += [Group(table, number, due) for table in tables]
         batch = [group for group in self.queue if group.due == number]
-        self.queue = [group for group in self.queue if group.due != number]
+        self.remove_groups(batch)
         return batch
 
     # ---- lags by lengths
@@ -128,11 +132,9 @@ class AsyncRounds(Rounds):
 
         The policy says which groups come first and which are dropped; sampling pauses while no more have room.
         """
-        schedule = self.schedule
-        assert schedule.concurrency is not None
-        if schedule.in_flight:
+        if self.schedule.in_flight:
             self.continue_with_current_weights(number)
-        room = self.policy.room(self.prompts, schedule.concurrency)
+        room = self.policy.room(self.prompts, self.concurrency)
         dropped: list[Group] = []
         while True:
             dropped += self.drop_stale(number)
@@ -143,7 +145,7 @@ class AsyncRounds(Rounds):
             if batch:
                 break
             self.pass_time(self.next_end(), number, room=room, idle_name="trainer_idle")
-        self.queue = [group for group in self.queue if group not in batch]
+        self.remove_groups(batch)
         end = self.now + 1
         if number + 1 < self.rounds:
             if self.policy.waits:
@@ -153,9 +155,9 @@ class AsyncRounds(Rounds):
                 self.pass_time(self.next_end(), number, room=room)
             self.pass_time(end, number, room=0)
         self.now = end
-        if schedule.in_flight:
+        if self.schedule.in_flight:
             # Only the batch is summarized as sampled: the rest of every other group may be drawn again.
-            self.drawn = [group.table for group in batch]
+            self.drawn = tables_of(batch)
         return batch, dropped
 
     def next_batch(self, number: int) -> list[Group]:
@@ -176,8 +178,12 @@ class AsyncRounds(Rounds):
         for position, group in enumerate(self.queue):
             if group.due <= self.now and self.policy.drops(waiting_group(group, position, number)):
                 dropped.append(group)
-        self.queue = [group for group in self.queue if group not in dropped]
+        self.remove_groups(dropped)
         return dropped
+
+    def remove_groups(self, groups: list[Group]) -> None:
+        """Remove groups from the queue."""
+        self.queue = [group for group in self.queue if group not in groups]
 
     def next_end(self) -> float:
         """The time at which the next group is complete; infinite when none is under way."""
@@ -191,8 +197,7 @@ class AsyncRounds(Rounds):
 
         idle_name: counts the time as idle under this name, too.
         """
-        assert self.schedule.concurrency is not None
-        free_share = 1 - self.under_way() / self.schedule.concurrency
+        free_share = 1 - self.under_way() / self.concurrency
         self.idle["sampler_idle"] += free_share * (end - self.now)
         if idle_name is not None:
             self.idle[idle_name] += end - self.now
@@ -201,47 +206,51 @@ class AsyncRounds(Rounds):
 
     def begin(self, number: int, room: int) -> None:
         """Draw groups with the current weights, until enough are under way and as long as there is room."""
-        assert self.schedule.concurrency is not None
-        assert self.schedule.tokens_per_update is not None
-        while self.under_way() < self.schedule.concurrency and len(self.queue) < room:
+        while self.under_way() < self.concurrency and len(self.queue) < room:
             table = self.next_group()
-            due = self.now + longest_length(table) / self.schedule.tokens_per_update
+            due = self.now + longest_length(table) / self.tokens_per_update
             self.queue.append(Group(table, number, due))
 
     def next_group(self) -> pa.Table:
         """The completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
-        total = len(self.collector.questions.prompts)
-        for _ in range(total):
-            epoch, position = divmod(self.begun, total)
-            order = random_generator(self.seed, self.iteration, f"prompts {epoch}").permutation(total)
-            groups = self.sample_groups(order[position : position + 1], self.begun, max_draws=1)
+        for _ in range(self.problem_count):
+            epoch, position = divmod(self.begun, self.problem_count)
+            index = self.order_prompts(epoch)[position : position + 1]
+            groups = self.sample_groups(index, self.begun, max_draws=1)
             self.begun += 1
             if groups:
                 return groups[0]
-        raise TOPRError(f"compose.pass_rate={self.selection.pass_rate}: none of {total} problems is solved so often")
+        raise TOPRError(
+            f"compose.pass_rate={self.selection.pass_rate}: none of {self.problem_count} problems is solved so often"
+        )
 
     # ---- completions under way when the weights change
 
     def continue_with_current_weights(self, number: int) -> None:
         """Draw the rest of all completions under way again, in shards, with the current weights."""
-        rate = self.schedule.tokens_per_update
-        assert rate is not None
-        tokens_left = [math.floor((group.due - self.now) * rate + ROUNDING) for group in self.queue]
-        positions = [position for position, count in enumerate(tokens_left) if count > 0]
+        positions = []
+        kept_tokens = []  # of the longest completion of each such group
+        for position, group in enumerate(self.queue):
+            tokens_left = math.floor((group.due - self.now) * self.tokens_per_update + ROUNDING)
+            if tokens_left > 0:
+                positions.append(position)
+                kept_tokens.append(longest_length(group.table) - tokens_left)
         shard_size = self.collector.sampler.config.prompts_per_shard
         for start in range(0, len(positions), shard_size):
-            shard = positions[start : start + shard_size]
-            lengths = [longest_length(self.queue[position].table) for position in shard]
-            kept_tokens = [length - tokens_left[position] for position, length in zip(shard, lengths, strict=True)]
-            previous_table = pa.concat_tables([self.queue[position].table for position in shard]).combine_chunks()
-            seed = (self.iteration, number, start, IN_FLIGHT)
-            table = self.draw_rest(previous_table, np.repeat(kept_tokens, self.n), seed)
-            new_tables = self.split_groups(table)
-            for position, new_table, length, kept_length in zip(shard, new_tables, lengths, kept_tokens, strict=True):
-                group = self.queue[position]
-                born = group.born if kept_length else number
-                extra_time = (longest_length(new_table) - length) / rate
-                self.queue[position] = Group(new_table, born, group.due + extra_time)
+            shard = slice(start, start + shard_size)
+            self.continue_shard(positions[shard], kept_tokens[shard], number, start)
+
+    def continue_shard(self, positions: list[int], kept_tokens: list[int], number: int, start: int) -> None:
+        """Draw the rest of some groups of the queue again; start: number of groups in the shards before."""
+        groups = [self.queue[position] for position in positions]
+        previous_table = pa.concat_tables(tables_of(groups)).combine_chunks()
+        seed = (self.iteration, number, start, IN_FLIGHT)
+        new_table = self.draw_rest(previous_table, np.repeat(kept_tokens, self.n), seed)
+        new_tables = self.split_groups(new_table)
+        for position, group, table, kept_count in zip(positions, groups, new_tables, kept_tokens, strict=True):
+            born = group.born if kept_count else number
+            extra_tokens = longest_length(table) - longest_length(group.table)
+            self.queue[position] = Group(table, born, group.due + extra_tokens / self.tokens_per_update)
 
     def draw_rest(self, completions: pa.Table, kept_tokens: np.ndarray, seed: tuple[int, ...]) -> pa.Table:
         """Draw completions again from a token on; log μ of a token is by the weights that drew it.
@@ -300,8 +309,7 @@ class AsyncRounds(Rounds):
 
     def checkpoint_files(self) -> dict[str, bytes]:
         """The queue and the clock; a checkpoint is written when the batch of its update is gone."""
-        usage = {kind: [usage.dropped, usage.total] for kind, usage in self.usage.items()}
-        state = {"begun": self.begun, "now": self.now, "usage": usage, "summary": self.summary}
+        state = {"begun": self.begun, "now": self.now, "usage": self.usage, "summary": self.summary}
         tables = []
         for group in self.queue:
             table = group.table.append_column("born", pa.array([group.born] * self.n, pa.int32()))

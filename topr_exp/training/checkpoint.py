@@ -10,6 +10,7 @@ Not torch.distributed.checkpoint: it reads by pickle, which can run code, and ho
 
 import json
 import shutil
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,9 +70,8 @@ def save(
 def remove_superseded(folder: Path, newest: Path) -> None:
     """Remove old checkpoints, and later ones: found damaged, so that the run went on from an earlier one."""
     paths = checkpoints(folder)
-    later_paths = [path for path in paths if path > newest]
-    kept_or_older = [path for path in paths if path <= newest]
-    for path in later_paths + kept_or_older[:-KEEP]:
+    later_start = bisect_right(paths, newest)
+    for path in paths[: max(later_start - KEEP, 0)] + paths[later_start:]:
         shutil.rmtree(path, ignore_errors=True)
 
 

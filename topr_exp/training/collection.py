@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ Indices = NDArray[np.int64]  # of problems to sample for
 StageTimer = Callable[[str], contextlib.AbstractContextManager[None]]  # measures a block under the name of a stage
 
 
+@dataclass
 class Collector:
     """Collects n completions of problems from the policy in training.
 
@@ -32,27 +33,16 @@ class Collector:
     the policy that sampled, and `ref_logp` where there is a reference.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        questions: TokenizedProblems,
-        sampler: Sampler,
-        grader: Grader,
-        reference: Policy | None,
-        *,
-        n: int,
-        iteration: int,
-        stage_timer: StageTimer,
-    ) -> None:
-        self.trainer = trainer
-        self.questions = questions
-        self.sampler = sampler
-        self.grader = grader
-        self.reference = reference
-        self.n = n
-        self.iteration = iteration
-        self.stage_timer = stage_timer
-        self.report_scored: Callable[[int], None] = lambda tokens: None
+    trainer: Trainer
+    questions: TokenizedProblems
+    sampler: Sampler
+    grader: Grader
+    reference: Policy | None
+    _: KW_ONLY
+    n: int
+    iteration: int
+    stage_timer: StageTimer
+    report_scored: Callable[[int], None] = lambda tokens: None  # called with the tokens of each scored batch
 
     @contextlib.contextmanager
     def counting_in(self, progress: Progress) -> Iterator[None]:
@@ -103,11 +93,11 @@ class Collector:
 
     def grade_and_score(self, table: pa.Table, policy: Policy, indices: Indices) -> pa.Table:
         """Add verdicts, log-probabilities under the policy and, where there is one, under the reference."""
-        problems = [self.questions.problems[index] for index in indices]
-        completions = Completions(problems, [self.questions.prompts[index] for index in indices], table)
+        questions = self.questions.select(indices)
+        completions = Completions(questions.problems, questions.prompts, table)
         rows = range(len(completions))
         with self.stage_timer("grading"):
-            verdicts = grade(self.grader, completions.texts(rows), completions.problem_index, problems)
+            verdicts = grade(self.grader, completions.texts(rows), completions.problem_index, questions.problems)
         graded = with_verdicts(completions, verdicts)
         batch_size = self.trainer.config.score_batch_size
         with self.stage_timer("scoring"):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from topr_exp.composition.training_set import TokenSequence
 from topr_exp.models.policy import Policy
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
@@ -25,21 +26,28 @@ def score_completions(
     policy: from `topr_exp.load_policy`. prompt_ids, token_ids: B arrays each, of a prompt and of its completion.
     batch_size: completions of one forward pass.
     """
-    prompts = [np.asarray(prompt, np.int32) for prompt in prompt_ids]
-    completions = [np.asarray(completion, np.int32) for completion in token_ids]
-    lengths = np.array([len(completion) for completion in completions])
-    distinct_prompts = list(dict.fromkeys(prompt.tobytes() for prompt in prompts))
-    prompt_numbers = np.array([distinct_prompts.index(prompt.tobytes()) for prompt in prompts])
+    sequences = []
+    prompt_numbers = []
+    number_of_prompt: dict[bytes, int] = {}
+    for prompt, completion in zip(prompt_ids, token_ids, strict=True):
+        sequence = token_sequence(prompt, completion)
+        sequences.append(sequence)
+        prompt_numbers.append(number_of_prompt.setdefault(sequence[0].tobytes(), len(number_of_prompt)))
+    lengths = list(map(len, token_ids))
     order = np.lexsort((lengths, prompt_numbers))  # completions of a prompt may share its computation
-    scores = [np.zeros(0, np.float32)] * len(completions)
+    scores = [np.zeros(0, np.float32)] * len(sequences)
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        inputs = Inputs([(prompts[row], completions[row]) for row in rows], policy.device)
+        inputs = Inputs([sequences[row] for row in rows], policy.device)
         with torch.inference_mode(), policy.autocast():
             logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp.cpu().numpy()
         for row, padded in zip(rows, logp, strict=True):
             scores[row] = padded[: lengths[row]]
     return scores
+
+
+def token_sequence(prompt: NDArray[np.integer[Any]], completion: NDArray[np.integer[Any]]) -> TokenSequence:
+    return np.asarray(prompt, np.int32), np.asarray(completion, np.int32)
 
 
 def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds) -> Iterator[Tensor]:
@@ -49,7 +57,7 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
     """
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
-        inputs = Inputs([(np.asarray(prompt, np.int32), np.asarray(completion, np.int32))], weights[0].device)
+        inputs = Inputs([token_sequence(prompt, completion)], weights[0].device)
         mean_logp = score_tokens(policy.model, inputs).logp.sum() / len(completion)
         gradients = torch.autograd.grad(mean_logp, weights)
         yield torch.cat([gradient.flatten() for gradient in gradients])

@@ -33,22 +33,33 @@ class Inputs:
     head: Head | None = None
 
     def __post_init__(self) -> None:
-        assert all(len(prompt) and len(completion) for prompt, completion in self.sequences)
+        assert self.prompt_lengths.all()
+        assert self.lengths.all()
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """[B] tokens of each completion."""
         return np.array([len(completion) for _, completion in self.sequences], dtype=np.int64)
 
+    @cached_property
+    def prompt_lengths(self) -> NDArray[np.int64]:
+        """[B] tokens of each prompt."""
+        return np.array([len(prompt) for prompt, _ in self.sequences], dtype=np.int64)
+
     @property
     def prompt_token_count(self) -> int:
         """Tokens of the prompts of all sequences."""
-        return sum(len(prompt) for prompt, _ in self.sequences)
+        return int(self.prompt_lengths.sum())
 
     @property
     def token_count(self) -> int:
         """Tokens of all sequences."""
         return self.prompt_token_count + int(self.lengths.sum())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int((self.prompt_lengths + self.lengths).max())
 
     @cached_property
     def mask(self) -> Tensor:
@@ -125,14 +136,12 @@ def padded_input(inputs: Inputs) -> ModelInput:
 
     Causal attention never looks back from a sequence to the padding behind it, so no mask is needed.
     """
-    longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
-    width = row_width(longest, inputs.device)
+    width = row_width(inputs.longest, inputs.device)
     ids = np.zeros((len(inputs.sequences), width), dtype=np.int64)
     for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
         row[: len(prompt)] = prompt
         row[len(prompt) : len(prompt) + len(completion)] = completion
-    prompt_lengths = np.array([len(prompt) for prompt, _ in inputs.sequences])
-    completion_starts = width * np.arange(len(ids)) + prompt_lengths
+    completion_starts = width * np.arange(len(ids)) + inputs.prompt_lengths
     return ModelInput(ids, predictors(completion_starts - 1, completion_starts, inputs.lengths))
 
 

@@ -190,9 +190,8 @@ def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -
     drawable_tokens = []
     for row in rows:
         drawable_tokens.append([column[row] for column in completions.drawable_tokens])
-    longest = max(len(prompt) + len(completion) for prompt, completion in sequences)
-    work = f"scoring {len(rows)} completions at a time, the longest of {longest} tokens"
+    inputs = Inputs(sequences, policy.device, drawable_tokens)
+    work = f"scoring {len(rows)} completions at a time, the longest of {inputs.longest} tokens"
     with memory_for(work, "lower optim.micro_batch_size"), torch.inference_mode(), policy.autocast():
-        inputs = Inputs(sequences, policy.device, drawable_tokens)
         logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp
     return logp.cpu().numpy()

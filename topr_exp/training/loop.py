@@ -5,7 +5,7 @@ few updates: `Rounds`; those of an asynchronous run are of older weights: `Async
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,14 +23,16 @@ class GlobalBatch:
     training_set: TrainingSet
     examples: Examples
     mu_is_policy: bool  # log μ is by the weights before this update, so that Δ must vanish
-    figures: dict[str, float] = field(default_factory=dict)  # of its round, for the record of the update
+    figures: dict[str, float]  # of its round, for the record of the update
     ends_first_pass: bool = False  # over a set that stays: what had no gradient so far never will
 
 
 class BatchSource(Protocol):
     """Source of an iteration's global batches."""
 
-    update_count: int
+    @property
+    def update_count(self) -> int:
+        """Return the number of updates of the iteration."""
 
     def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
         """Return what is trained on after `step` updates; counts the tokens sampled for it in `progress`."""
@@ -79,20 +81,20 @@ def progress_note(record: dict[str, float]) -> str:
     return f"{100 * share:.0f} % of the samples correct"
 
 
+@dataclass(frozen=True)
 class FixedSet:
     """The global batches of `optim.epochs` passes over one training set; a checkpoint's step says where they go on."""
 
-    def __init__(
-        self, training_set: TrainingSet, config: OptimConfig, *, seed: int, iteration: int, mu_is_start: bool
-    ) -> None:
-        """mu_is_start: log μ is by the weights that training begins with."""
-        self.training_set = training_set
-        self.config = config
-        self.seed = seed
-        self.iteration = iteration
-        self.mu_is_start = mu_is_start
-        self.updates_per_pass = count_updates(training_set, config)
-        self.update_count = self.updates_per_pass * config.epochs
+    training_set: TrainingSet
+    config: OptimConfig
+    _: KW_ONLY
+    seed: int
+    iteration: int
+    mu_is_start: bool  # log μ is by the weights that training begins with
+
+    @property
+    def update_count(self) -> int:
+        return count_updates(self.training_set, self.config) * self.config.epochs
 
     def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
         examples = choose_examples(self.training_set, self.config, step, seed=self.seed, iteration=self.iteration)
@@ -100,7 +102,8 @@ class FixedSet:
             self.training_set,
             examples,
             mu_is_policy=self.mu_is_start and step == 0,
-            ends_first_pass=step + 1 == self.updates_per_pass,
+            figures={},
+            ends_first_pass=step + 1 == count_updates(self.training_set, self.config),
         )
 
     def checkpoint_files(self) -> dict[str, bytes]:

@@ -81,8 +81,11 @@ class Adafactor(torch.optim.Optimizer):
         (group,) = self.param_groups
         self.squares = [sums_of_squares(weight) for weight in group["params"] if weight.grad is not None]
         totals = [squares.total for squares in self.squares]
-        columns = [squares.column for squares in self.squares if squares.weight.ndim == 2]
-        self.sum_over_processes([*totals, *(column for column in columns if column is not None)])
+        columns = []
+        for squares in self.squares:
+            if squares.weight.ndim == 2 and squares.column is not None:
+                columns.append(squares.column)
+        self.sum_over_processes(totals + columns)
         norm = torch.stack(totals).sum().sqrt()
         self.scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
         return norm

@@ -207,13 +207,15 @@ def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
     _, group_indices = np.unique(group.cpu().numpy(), return_inverse=True)
     group_ids = group_indices.astype(np.int32)
     statistics = group_statistics(group_ids, reward.detach().cpu().numpy())
-    whole_numbers = {"group": group_ids, "sample": index_in_group(group_ids)}
-    of_rewards = {
-        "group_mean": statistics.mean,
-        "group_std": statistics.std,
-        "group_size": statistics.size,
-        "group_rewards": statistics.rewards[statistics.group],
+
+    def numbers(values: np.ndarray, dtype: torch.dtype = reward.dtype) -> Tensor:
+        return torch.as_tensor(values, dtype=dtype, device=reward.device)
+
+    return {
+        "group": numbers(group_ids, torch.int64),
+        "sample": numbers(index_in_group(group_ids), torch.int64),
+        "group_mean": numbers(statistics.mean),
+        "group_std": numbers(statistics.std),
+        "group_size": numbers(statistics.size),
+        "group_rewards": numbers(statistics.rewards[statistics.group]),
     }
-    fields = {name: torch.as_tensor(values, dtype=torch.int64) for name, values in whole_numbers.items()}
-    fields |= {name: torch.as_tensor(values, dtype=reward.dtype) for name, values in of_rewards.items()}
-    return {name: values.to(reward.device) for name, values in fields.items()}

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,9 @@ class Rounds:
         self.updates = schedule.updates
         self.rounds = schedule.rounds
         self.update_count = self.rounds * self.updates
-        available = len(collector.questions.prompts)
-        if self.prompts > available:
-            raise TOPRError(f"schedule.prompts={self.prompts}: there are {available} problems to sample")
         self.collector = collector
+        if self.prompts > self.problem_count:
+            raise TOPRError(f"schedule.prompts={self.prompts}: there are {self.problem_count} problems to sample")
         self.compose = compose
         self.schedule = schedule
         self.selection = selection
@@ -91,6 +91,11 @@ class Rounds:
         self.drawn: list[pa.Table] = []  # sampled for it so far
         self.problems_kept = 0  # of these, by `compose.pass_rate`
         self.buffer: list[pa.Table] = []  # of all rounds, for replay: one table a group
+
+    @property
+    def problem_count(self) -> int:
+        """Number of problems that rounds sample from."""
+        return len(self.collector.questions.prompts)
 
     def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
         """Draw and compose a round before its first update; each update takes a part of it."""
@@ -147,20 +152,14 @@ class Rounds:
 
     def compose_round(self, number: int) -> TrainingSet:
         """Compose a round's training set from its completions."""
-        problem_index = self.table["problem"].to_numpy()[:: self.n].tolist()
+        problem_index = self.table["problem"].to_numpy()[:: self.n]
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
         group_index = np.repeat(np.arange(len(problem_index)), self.n)
-        columns = {"problem": pa.array(group_index, pa.int32())}
+        columns = {"problem": pa.array(group_index, pa.int32()), "mu_logp": self.table["logp"]}
         if self.mu_is_samplers:
             columns |= {"mu_logp": self.table["sampler_logp"], "old_logp": self.table["logp"]}
-        else:
-            columns |= {"mu_logp": self.table["logp"]}
-        questions = self.collector.questions
-        completions = Completions(
-            [questions.problems[index] for index in problem_index],
-            [questions.prompts[index] for index in problem_index],
-            self.table,
-        )
+        questions = self.collector.questions.select(problem_index)
+        completions = Completions(questions.problems, questions.prompts, self.table)
         return self.compose(completions.with_columns(columns), round_number=number)
 
     def sample_groups(
@@ -179,7 +178,7 @@ class Rounds:
         group_count = len(indices)
         drawn_indices = indices[:0]
         if other_indices is None:
-            other_indices = np.arange(len(self.collector.questions.prompts))
+            other_indices = np.arange(self.problem_count)
         groups: list[pa.Table] = []
         for draw in range(max_draws):
             if draw > 0:
@@ -205,19 +204,20 @@ class Rounds:
         if self.selection.pass_rate is None:
             return groups
         is_kept = is_solved_between(self.collector.completions(table), *self.selection.pass_rate)[:: self.n]
-        return [group for group, keep in zip(groups, is_kept, strict=True) if keep]
+        return list(compress(groups, is_kept))
 
     def choose_prompts(self, number: int) -> tuple[Indices, list[int]]:
         """The problems that a round samples, and the places in the buffer of the groups that stand for the others."""
-        total = len(self.collector.questions.prompts)
         rng = random_generator(self.seed, self.iteration, f"round {number}")
         n_replayed = int((rng.random(self.prompts) < self.schedule.replay).sum()) if self.buffer else 0
         slots = rng.choice(len(self.buffer), size=n_replayed, replace=n_replayed > len(self.buffer)).tolist()
-        epoch, first = divmod(number * self.prompts, total)
-        orders = []
-        for order_number in (epoch, epoch + 1):
-            orders.append(random_generator(self.seed, self.iteration, f"prompts {order_number}").permutation(total))
-        return np.concatenate(orders)[first : first + self.prompts - n_replayed], slots
+        epoch, first = divmod(number * self.prompts, self.problem_count)
+        order = np.concatenate([self.order_prompts(epoch), self.order_prompts(epoch + 1)])
+        return order[first : first + self.prompts - n_replayed], slots
+
+    def order_prompts(self, epoch: int) -> Indices:
+        """All problems in the order in which a pass over them samples them."""
+        return random_generator(self.seed, self.iteration, f"prompts {epoch}").permutation(self.problem_count)
 
     # ---- records
 
