@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduce.figure import Figure
-from reproduce.figures import FIGURES
+from reproduce.figures import FIGURES, PLANNED
 from reproduce.jobs import Request
 from reproduce.selection import Runs
 
@@ -35,7 +35,7 @@ Level = float | tuple[float, ...]  # percent, or that of each seed
 
 
 def figure_named(name: str) -> Figure:
-    return next(figure for figure in FIGURES if figure.name == name)
+    return next(figure for figure in (*FIGURES, *PLANNED) if figure.name == name)
 
 
 def request_for(*figures: Figure, full: bool = False, overrides: Sequence[str] = ()) -> Request:
