@@ -99,6 +99,14 @@ def test_the_readme_fits_two_screens():
     assert len(TEXTS["README.md"].splitlines()) <= 90
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_rows_are_rows_of_a_table(name):
+    heads = re.findall(r"(?<!\|)\n(\|.*\n.*)", "\n" + TEXTS[name])
+
+    for head in heads:
+        assert re.search(r"\n\|[-:| ]+\|$", head), head
+
+
 # ---- what commands print
 
 RUN_FOLDER = re.compile(r"\b[a-z][\w.-]*_s\d_[0-9a-f]{10}\b")
