@@ -18,11 +18,11 @@ from topr_exp.algorithms.base import (
     check_complete_groups,
     leave_one_out,
     log_prob,
-    masked,
     needed,
     reduce_tokens,
+    ref_log_ratio,
     signal,
-    token_ref_log_ratio,
+    sum_over_tokens,
 )
 from topr_exp.types import Batch, LossOutput, Tensor
 
@@ -44,21 +44,20 @@ class AGRO(ZeroOneLoss):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"agro": Paper("AGRO", ARXIV, "Equation 4")}
-    needs: ClassVar[frozenset[str]] = frozenset({"groups", "group_rewards", "ref_logp"})
-    signal_names: ClassVar[frozenset[str]] = frozenset({"advantage"})
-    former: ClassVar[dict[str, str]] = {"estimator": "vanilla"}  # earlier releases' keys, for `identity`
+    needs = frozenset({"groups", "group_rewards", "ref_logp"})
+    signal_names = frozenset({"advantage"})
+    former: ClassVar = {"estimator": "vanilla"}  # earlier releases' keys, for `identity`
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         check_complete_groups(batch, self.name)
-        regularized = batch.reward - self.beta * token_ref_log_ratio(batch).sum(1).detach()
+        regularized = batch.reward - self.beta * ref_log_ratio(batch).detach()
         return {"advantage": leave_one_out(batch, regularized)}
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch, "ref_logp")
         advantage = signal(batch, "advantage")
-        delta = token_ref_log_ratio(batch).sum(1).detach()
-        metrics = {"advantage": advantage, "ref_log_ratio": delta}
-        return LossOutput(reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize), metrics)
+        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
+        return LossOutput(loss, {"advantage": advantage, "ref_log_ratio": ref_log_ratio(batch).detach()})
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ class AGROOnPolicy(AGRO):
     """
 
     papers: ClassVar = {"agro_on_policy": Paper("AGRO on-policy", ARXIV, "Equation 6")}
-    needs: ClassVar[frozenset[str]] = AGRO.needs | {"on_policy"}
-    signal_names: ClassVar[frozenset[str]] = frozenset({"advantage", "square"})
-    former: ClassVar[dict[str, str]] = {"estimator": "vanilla", "square_baseline": "none"}  # as AGRO's
+    needs = AGRO.needs | {"on_policy"}
+    signal_names = frozenset({"advantage", "square"})
+    former: ClassVar = {"estimator": "vanilla", "square_baseline": "none"}  # as AGRO's
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         advantage = super().signals(batch)["advantage"]
@@ -124,7 +123,7 @@ class RLOO(ZeroOneLoss):
         if self.beta == 0:
             return {}
         check_complete_groups(batch, self.name)
-        penalty = masked(batch.mu_logp - needed(batch, "ref_logp"), batch).sum(1)
+        penalty = sum_over_tokens(batch.mu_logp - needed(batch, "ref_logp"), batch)
         return {"advantage": leave_one_out(batch, batch.reward - self.beta * penalty)}
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -152,10 +151,10 @@ class KLPG(ZeroOneLoss):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"kl_pg": Paper("KL-regularised policy gradient", ARXIV, "Section 8.2")}
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
+    needs = frozenset({"group_rewards", "vocab_kl"})
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "leave_one_out", self.name)
-        kl = masked(needed(batch, "vocab_kl"), batch).sum(1)
+        kl = sum_over_tokens(needed(batch, "vocab_kl"), batch)
         loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})

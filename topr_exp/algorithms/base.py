@@ -129,7 +129,7 @@ class Loss(TypedSection, ABC):
 class GroupLoss(Loss):
     """Base of a loss that weighs a response against the others to its prompt."""
 
-    uses_baseline: ClassVar[bool] = False
+    uses_baseline = False
 
     @property
     def needs(self) -> frozenset[str]:
@@ -139,7 +139,7 @@ class GroupLoss(Loss):
 class ZeroOneLoss(GroupLoss):
     """Base of a loss whose paper compares the answers to a prompt and gives 0 for a wrong one."""
 
-    rewards: ClassVar[Rewards] = "zero_one"
+    rewards = "zero_one"
 
 
 # ---- checks of a batch
@@ -213,9 +213,19 @@ def lengths(batch: Batch) -> Tensor:
     return batch.mask.sum(1).clamp(min=1).to(batch.logp.dtype)
 
 
+def sum_over_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """Σ_t of `values` [B, T] over each response's tokens, [B]."""
+    return masked(values, batch).sum(1)
+
+
+def mean_over_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """The mean of `values` [B, T], numbers or booleans, over each response's tokens, [B]."""
+    return sum_over_tokens(values.to(batch.logp.dtype), batch) / lengths(batch)
+
+
 def log_prob(batch: Batch) -> Tensor:
     """logπ(y|x) = Σ_t logπ(y_t|x, y_<t), [B], with gradient."""
-    return masked(batch.logp, batch).sum(1)
+    return sum_over_tokens(batch.logp, batch)
 
 
 def token_log_ratio(batch: Batch) -> Tensor:
@@ -233,16 +243,16 @@ def token_ref_log_ratio(batch: Batch) -> Tensor:
     return masked(batch.logp - needed(batch, "ref_logp"), batch)
 
 
+def ref_log_ratio(batch: Batch) -> Tensor:
+    """Δ = logπ(y|x) − logπ_ref(y|x) of the whole response, [B], with gradient."""
+    return token_ref_log_ratio(batch).sum(1)
+
+
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
     """A loss [B] that is a sum over tokens, divided by T if `length_normalize`."""
     if not length_normalize:
         return loss
     return loss / lengths(batch)
-
-
-def mean_over_tokens(values: Tensor, batch: Batch) -> Tensor:
-    """The mean of `values` [B, T], numbers or booleans, over each response's tokens, [B]."""
-    return masked(values.to(batch.logp.dtype), batch).sum(1) / lengths(batch)
 
 
 # ---- groups: the responses to one prompt
@@ -256,20 +266,27 @@ def check_group_size(size: Tensor, name: str) -> None:
         raise TOPRError(f"algo={name} compares the responses to a prompt and needs at least 2 of each; a group has 1")
 
 
-def group_sums(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of rows in a row's group and the sum of `values` [B] over them, both [B]."""
-    ids, index = needed(batch, "group").unique(return_inverse=True)
-    count = values.new_zeros(len(ids)).index_add(0, index, values.new_ones(len(values)))
-    total = values.new_zeros(len(ids)).index_add(0, index, values)
-    return count[index], total[index]
+def group_total(batch: Batch, values: Tensor) -> Tensor:
+    """The sum of `values` [B] over the rows of each row's group, [B]."""
+    group_ids, group_index = needed(batch, "group").unique(return_inverse=True)
+    totals = values.new_zeros(len(group_ids)).index_add(0, group_index, values)
+    return totals[group_index]
+
+
+def group_count(batch: Batch) -> Tensor:
+    """The number of rows of each row's group, [B], in the dtype of the rewards."""
+    return group_total(batch, batch.reward.new_ones(len(batch.reward)))
 
 
 def check_complete_groups(batch: Batch, name: str) -> None:
     """Raise unless each group in the batch holds at least 2 responses and, where n is known, all n of them."""
-    count, _ = group_sums(batch, batch.reward)
+    count = group_count(batch)
     check_group_size(count, name)
-    if batch.group_size is not None and bool((count != batch.group_size).any()):
-        row = int((count - batch.group_size).abs().argmax())
+    if batch.group_size is None:
+        return
+    lack = (count - batch.group_size).abs()
+    if lack.any():
+        row = lack.argmax()
         present = int(count[row])
         sampled = int(batch.group_size[row])
         raise TOPRError(f"algo={name} needs complete groups; a group has {present} of its {sampled} responses here")
@@ -277,8 +294,13 @@ def check_complete_groups(batch: Batch, name: str) -> None:
 
 def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
     """v_i − v̄_−i, where v̄_−i is the mean over the other responses to the same prompt, [B]; n ≥ 2."""
-    count, total = group_sums(batch, values)
-    return values - (total - values) / (count - 1)
+    total_of_others = group_total(batch, values) - values
+    return values - total_of_others / (group_count(batch) - 1)
+
+
+def by_sign(positive: float, negative: float, is_positive: Tensor, batch: Batch) -> Tensor:
+    """A setting of positives or of negatives for each response, in the shape of `is_positive`."""
+    return batch.logp.new_full(is_positive.shape, negative).masked_fill(is_positive, positive)
 
 
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
@@ -308,10 +330,19 @@ def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high
     """
     low = log_or_minus_inf(1 - eps_low)
     high = math.log1p(eps_high)
-    is_clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
-    inside = delta.masked_fill(is_clipped | (advantage == 0), 0.0).exp() * advantage
-    edge = delta.detach().clamp(low, high).exp()
-    return inside.where(~is_clipped, edge * advantage), is_clipped
+    is_clipped = is_pushed_out(delta, advantage, low, high)
+    has_no_gradient = is_clipped | (advantage == 0)
+    ratio = delta.masked_fill(has_no_gradient, 0.0).exp()
+    limit = delta.detach().clamp(low, high).exp()
+    objective = (ratio * advantage).where(~is_clipped, limit * advantage)
+    return objective, is_clipped
+
+
+def is_pushed_out(values: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+    """True where A pushes a value beyond [low, high] further out: above with A > 0, below with A < 0."""
+    is_above = (advantage > 0) & (values > high)
+    is_below = (advantage < 0) & (values < low)
+    return is_above | is_below
 
 
 def log_or_minus_inf(limit: float) -> float:

@@ -32,19 +32,21 @@ def expected_score(batch: Batch, log_weight: LogWeight) -> Tensor:
     log_p = head_logp.detach()
     is_drawable = log_q.isfinite()
     drawable_log_q = log_q.where(is_drawable, 0.0)
-    # q_v w_v, [B, T, k].
-    expected_weight = (drawable_log_q + log_weight(log_p - drawable_log_q)).exp().where(is_drawable, 0.0)
-    coefficient = expected_weight - tail_weight(log_p, log_q, log_weight) * log_p.exp()
-    return (coefficient * head_logp).sum(-1)
+    log_product = drawable_log_q + log_weight(log_p - drawable_log_q)
+    expected_weight = log_product.exp().where(is_drawable, 0.0)  # q_v w_v, [B, T, k]
+    tail = tail_weight(log_p, log_q, log_weight) * log_p.exp()
+    return ((expected_weight - tail) * head_logp).sum(-1)
 
 
 def tail_weight(log_p: Tensor, log_q: Tensor, log_weight: LogWeight) -> Tensor:
     """α w_rest of each token, [B, T, 1]; 0 where the head holds all that the sampler can draw."""
     tail_q = 1 - log_q.exp().sum(-1, keepdim=True)
-    tail_p = (1 - log_p.exp().sum(-1, keepdim=True)).clamp(min=SMALLEST_TAIL)
+    tail_p = 1 - log_p.exp().sum(-1, keepdim=True)
+    alpha = tail_q.clamp(min=SMALLEST_TAIL) / tail_p.clamp(min=SMALLEST_TAIL)
+    log_alpha = alpha.log()
+    log_product = log_alpha + log_weight(-log_alpha)
     has_tail = tail_q > SMALLEST_TAIL
-    log_alpha = (tail_q.clamp(min=SMALLEST_TAIL) / tail_p).log()
-    return (log_alpha + log_weight(-log_alpha)).exp().where(has_tail, 0.0)
+    return log_product.exp().where(has_tail, 0.0)
 
 
 def check_head(batch: Batch) -> None:

@@ -5,7 +5,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from topr_exp.algorithms.base import (
     GroupLoss,
@@ -17,16 +17,17 @@ from topr_exp.algorithms.base import (
     check_batch,
     check_complete_groups,
     clipped_objective,
-    group_sums,
+    group_total,
+    is_pushed_out,
     lengths,
     log_or_minus_inf,
     log_prob,
     log_ratio,
-    masked,
     mean_over_tokens,
     needed,
     reduce_tokens,
     signal,
+    sum_over_tokens,
     token_log_ratio,
 )
 from topr_exp.schema import Range
@@ -51,7 +52,7 @@ class Clipped(Loss):
             objective, is_clipped = clipped_objective(delta, advantage, self.eps_low, self.eps_high)
             return objective, is_clipped.to(objective.dtype)
         objective, is_clipped = clipped_objective(delta, advantage[:, None], self.eps_low, self.eps_high)
-        return masked(objective, batch).sum(1), mean_over_tokens(is_clipped, batch)
+        return sum_over_tokens(objective, batch), mean_over_tokens(is_clipped, batch)
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,27 @@ class PPO(Clipped):
 
 
 class GroupClipped(GroupLoss, Clipped):
-    """PPO's clipping with an advantage relative to the group."""
+    """PPO's clipping with an advantage relative to the group.
 
-    def loss_and_metrics(
-        self, delta: Tensor, advantage: Tensor, batch: Batch, *, off_policy_mask: float | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """−objective [B] of `clip`, and the metrics.
+    A response with A < 0 whose mean −δ_t is above `off_policy_mask` is left out (arXiv 2512.02556); null: none.
+    """
 
-        off_policy_mask: a response with A < 0 whose mean −δ_t is above it is left out (arXiv 2512.02556); null: none.
-        """
+    off_policy_mask: float | None
+
+    @property
+    def drops_tokens(self) -> bool:
+        return self.off_policy_mask is not None
+
+    def clipped_loss(self, delta: Tensor, advantage: Tensor, batch: Batch) -> LossOutput:
+        """−objective [B] of `clip`, and the metrics."""
         objective, clipped_share = self.clip(delta, advantage, batch)
         metrics = {"advantage": advantage, "clipped": clipped_share}
-        if off_policy_mask is not None:
+        if self.off_policy_mask is not None:
             drift = -log_ratio(batch).detach() / lengths(batch)
-            is_dropped = (advantage < 0) & (drift > off_policy_mask)
+            is_dropped = (advantage < 0) & (drift > self.off_policy_mask)
             objective = objective.masked_fill(is_dropped, 0.0)
             metrics["masked"] = is_dropped.to(objective.dtype)
-        return -objective, metrics
+        return LossOutput(-objective, metrics)
 
 
 @dataclass(frozen=True)
@@ -122,15 +127,10 @@ class GRPO(GroupClipped):
         """Earlier releases' keys, for `schema.identity`."""
         return {"normalize_std": self.advantage == "group_std"}
 
-    @property
-    def drops_tokens(self) -> bool:
-        return self.off_policy_mask is not None
-
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, self.advantage, self.name)
-        delta = token_log_ratio(batch)
-        loss, metrics = self.loss_and_metrics(delta, advantage, batch, off_policy_mask=self.off_policy_mask)
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+        output = self.clipped_loss(token_log_ratio(batch), advantage, batch)
+        return LossOutput(reduce_tokens(output.loss, batch, self.length_normalize), output.metrics)
 
 
 @dataclass(frozen=True)
@@ -148,18 +148,14 @@ class GSPO(GroupClipped):
 
     papers: ClassVar = {"gspo": Paper("GSPO", "2507.18071")}
 
-    @property
-    def drops_tokens(self) -> bool:
-        return self.off_policy_mask is not None
-
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
-        delta = log_ratio(batch) / lengths(batch)
-        return LossOutput(*self.loss_and_metrics(delta, advantage, batch, off_policy_mask=self.off_policy_mask))
+        log_mean_ratio = log_ratio(batch) / lengths(batch)  # log s
+        return self.clipped_loss(log_mean_ratio, advantage, batch)
 
 
 @dataclass(frozen=True)
-class GMPO(GroupClipped):
+class GMPO(GroupLoss, Clipped):
     """GMPO: the geometric mean of the token ratios, of which each is clipped by PPO's rule, in log space.
 
     loss = − A exp((1/T) Σ_t δ'_t),   δ' = min(δ, ε_high) where A > 0, max(δ, −ε_low) where A < 0,   A as in GSPO
@@ -177,12 +173,9 @@ class GMPO(GroupClipped):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
         delta = token_log_ratio(batch)
-        token_advantage = advantage[:, None]
-        is_above = (token_advantage > 0) & (delta > self.eps_high)
-        is_below = (token_advantage < 0) & (delta < -self.eps_low)
-        is_clipped = is_above | is_below
-        limited = delta.where(~is_clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
-        mean_delta = limited.sum(1) / lengths(batch)
+        is_clipped = is_pushed_out(delta, advantage[:, None], -self.eps_low, self.eps_high)
+        limit = delta.detach().clamp(-self.eps_low, self.eps_high)
+        mean_delta = delta.where(~is_clipped, limit).sum(1) / lengths(batch)
         loss = -advantage * mean_delta.masked_fill(advantage == 0, 0.0).exp()
         return LossOutput(loss, {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)})
 
@@ -202,18 +195,16 @@ class REC(GroupLoss, Clipped):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"rec": Paper("REC (one-sided)", "2509.24203")}
-    former: ClassVar[dict[str, Any]] = {"drop": False}  # earlier releases' keys, for `schema.identity`
+    former: ClassVar = {"drop": False}  # earlier releases' keys, for `schema.identity`
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch)
         advantage = advantage_of(batch, "group", self.name)
         delta = token_log_ratio(batch).detach()
-        token_advantage = advantage[:, None]
         low = log_or_minus_inf(1 - self.eps_low)
         high = math.log1p(self.eps_high)
-        is_inside = ((token_advantage >= 0) & (delta <= high)) | ((token_advantage <= 0) & (delta >= low))
-        objective = advantage * masked(batch.logp.where(is_inside, 0.0), batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": mean_over_tokens(~is_inside, batch)}
+        is_clipped = is_pushed_out(delta, advantage[:, None], low, high)
+        objective = advantage * sum_over_tokens(batch.logp.masked_fill(is_clipped, 0.0), batch)
+        metrics = {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)}
         return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
 
 
@@ -233,20 +224,16 @@ class REDDrop(GroupLoss):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"red_drop": Paper("RED-Drop", "2509.24203")}
-    drops_tokens: ClassVar[bool] = True
-    signal_names: ClassVar[frozenset[str]] = frozenset({"advantage", "kept"})
-    former: ClassVar[dict[str, Any]] = {"_target_": "REC", "eps_low": ".inf", "eps_high": ".inf", "drop": True}
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"groups", "group_rewards"})
+    needs = frozenset({"groups", "group_rewards"})
+    signal_names = frozenset({"advantage", "kept"})
+    drops_tokens = True
+    former: ClassVar = {"_target_": "REC", "eps_low": ".inf", "eps_high": ".inf", "drop": True}
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         check_complete_groups(batch, self.name)
         kept_weight = self._is_kept(batch).to(batch.reward.dtype)
-        _, kept_count = group_sums(batch, kept_weight)
-        _, total = group_sums(batch, kept_weight * batch.reward)
-        kept_mean = total / kept_count.clamp(min=1)
+        kept_count = group_total(batch, kept_weight).clamp(min=1)
+        kept_mean = group_total(batch, kept_weight * batch.reward) / kept_count
         return {"advantage": kept_weight * (batch.reward - kept_mean), "kept": kept_weight}
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -264,7 +251,8 @@ class REDDrop(GroupLoss):
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
         group = needed(batch, "group")
         sample = needed(batch, "sample")
-        _, positives = group_sums(batch, batch.positive.to(batch.reward.dtype))
+        positives = group_total(batch, batch.positive.to(batch.reward.dtype))
         is_same_group = group[:, None] == group[None, :]
-        is_earlier_negative = is_same_group & (sample[None, :] < sample[:, None]) & ~batch.positive[None, :]
+        is_earlier = sample[None, :] < sample[:, None]
+        is_earlier_negative = is_same_group & is_earlier & ~batch.positive[None, :]
         return batch.positive | (is_earlier_negative.sum(1) < positives)

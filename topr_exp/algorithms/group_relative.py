@@ -18,12 +18,13 @@ from topr_exp.algorithms.base import (
     Positive,
     PositiveOrInf,
     advantage_of,
+    by_sign,
     log_prob,
     log_ratio,
-    masked,
     mean_over_tokens,
     reduce_tokens,
     signal,
+    sum_over_tokens,
     token_log_ratio,
 )
 from topr_exp.schema import Rule
@@ -67,7 +68,7 @@ class AsymRE(GroupLoss):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"asymre": Paper("AsymRE", "2506.20520")}
-    needs_mu: ClassVar[bool] = False
+    needs_mu = False
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group", self.name) - self.delta_v
@@ -94,7 +95,8 @@ class CISPO(GroupLoss):
         advantage = advantage_of(batch, "group_std", self.name)
         delta = token_log_ratio(batch).detach()
         log_cap = math.log(self.cap)
-        objective = advantage * masked(delta.clamp(max=log_cap).exp() * batch.logp, batch).sum(1)
+        weight = delta.clamp(max=log_cap).exp()
+        objective = advantage * sum_over_tokens(weight * batch.logp, batch)
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(delta > log_cap, batch)}
         return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
 
@@ -127,8 +129,8 @@ class VESPO(GroupLoss):
         advantage = advantage_of(batch, self.advantage, self.name)
         delta = log_ratio(batch).detach()
         is_positive = advantage >= 0
-        c1 = delta.new_full(delta.shape, self.c1_neg).masked_fill(is_positive, self.c1_pos)
-        c2 = delta.new_full(delta.shape, self.c2_neg).masked_fill(is_positive, self.c2_pos)
+        c1 = by_sign(self.c1_pos, self.c1_neg, is_positive, batch)
+        c2 = by_sign(self.c2_pos, self.c2_neg, is_positive, batch)
         weight = (c1 * delta + c2 * (1 - delta.exp())).exp()
         loss = -weight * advantage * log_prob(batch)
         metrics = {"advantage": advantage, "weight": weight}
@@ -152,9 +154,8 @@ class M2PO(GroupLoss):
     length_normalize: bool  # divide an answer's loss by its number of tokens
 
     papers: ClassVar = {"m2po": Paper("M2PO", "2510.01161")}
-    signal_names: ClassVar[frozenset[str]] = frozenset({"limit"})
-
-    drops_tokens: ClassVar[bool] = True
+    signal_names = frozenset({"limit"})
+    drops_tokens = True
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         squares = token_log_ratio(batch).detach().square()[batch.mask]
@@ -178,7 +179,7 @@ class M2PO(GroupLoss):
         limit = signal(batch, "limit")
         is_dropped = delta.detach().square() >= limit[:, None]
         ratio = delta.masked_fill(is_dropped, 0.0).exp().masked_fill(is_dropped, 0.0)
-        loss = -advantage * masked(ratio, batch).sum(1)
+        loss = -advantage * sum_over_tokens(ratio, batch)
         metrics = {"advantage": advantage, "masked": mean_over_tokens(is_dropped, batch)}
         return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
 
@@ -202,10 +203,10 @@ class SAPO(GroupLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group_std", self.name)
-        tau = advantage.new_full(advantage.shape, self.tau_neg).masked_fill(advantage > 0, self.tau_pos)[:, None]
+        tau = by_sign(self.tau_pos, self.tau_neg, advantage[:, None] > 0, batch)
         ratio = token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
         gate = (tau * (ratio - 1)).sigmoid()
-        objective = advantage * masked(4 / tau * gate, batch).sum(1)
+        objective = advantage * sum_over_tokens(4 / tau * gate, batch)
         slope = (4 * gate * (1 - gate) * ratio).detach()
         metrics = {"advantage": advantage, "weight": mean_over_tokens(slope, batch)}
         return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)

@@ -137,4 +137,6 @@ def binary_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     log_q = log_q.double().clamp(max=HIGHEST_LOG_PROB)
     log_not_p = (-log_p.expm1()).log()
     log_not_q = (-log_q.expm1()).log()
-    return log_q.exp() * (log_q - log_p) + log_not_q.exp() * (log_not_q - log_not_p)
+    sampled_term = log_q.exp() * (log_q - log_p)
+    other_term = log_not_q.exp() * (log_not_q - log_not_p)
+    return sampled_term + other_term

@@ -20,6 +20,7 @@ from topr_exp.algorithms.base import (
     mean_over_tokens,
     needed,
     reduce_tokens,
+    sum_over_tokens,
 )
 from topr_exp.algorithms.centering import expected_score
 from topr_exp.algorithms.masks import Mask, over_response
@@ -83,19 +84,19 @@ class PolicyGradient(Tapered):
 
     @property
     def needs(self) -> frozenset[str]:
-        needs = set(super().needs)
+        needs = super().needs
         if self._compares_three_policies:
-            needs.add("old_logp")
+            needs |= {"old_logp"}
         if self.renormalize:
-            needs.add("kept")
+            needs |= {"kept"}
         if self.center_scores:
-            needs.add("head")
-        return frozenset(needs)
+            needs |= {"head"}
+        return needs
 
     @property
     def needs_mu(self) -> bool:
-        is_plain = self.rule == "clip" and self.mask is None and self.correction is None and not self.center_scores
-        return super().needs_mu or not is_plain
+        has_factors = self.mask is not None or self.correction is not None
+        return super().needs_mu or self.rule == "ppo" or has_factors or self.center_scores
 
     @property
     def drops_tokens(self) -> bool:
@@ -145,20 +146,21 @@ class PolicyGradient(Tapered):
         drift. A weight of the whole response multiplies E_q[s]: exact where its limits are equal.
         """
         if ratio.log_ratio.ndim == 1:
+            if self.rule == "ppo":
+                weight = weight.masked_fill(ratio.is_outside, 0.0)
             term = expected_score(batch, unweighted)
-            slope = weight.masked_fill(ratio.is_outside, 0.0) if self.rule == "ppo" else weight
-            return product(slope, advantage) * masked(term, batch).sum(1)
+            return product(weight, advantage) * sum_over_tokens(term, batch)
         # Of the tokens before t; 0 for a ratio of the token alone.
         prefix_log_ratio = ratio.log_ratio - masked(batch.logp.detach() - batch.mu_logp, batch)
 
         def log_weight(log_ratio: Tensor) -> Tensor:
             log_ratio = log_ratio + prefix_log_ratio[..., None]
-            limited = LimitedRatio(log_ratio, ratio.log_low[..., None], ratio.log_high[..., None])
+            limited = LimitedRatio(log_ratio, ratio.log_a[..., None], ratio.log_b[..., None])
             if self.rule == "ppo":
                 return log_ratio.masked_fill(limited.is_outside, -math.inf)
             return limited.log_weight
 
-        return advantage * masked(expected_score(batch, log_weight), batch).sum(1)
+        return advantage * sum_over_tokens(expected_score(batch, log_weight), batch)
 
     def _log_correction(self, batch: Batch, cap: float) -> Tensor:
         """log min(π_old/μ, cap), [B, T], or [B, 1] of the response."""
@@ -184,12 +186,13 @@ def ppo_objective(ratio: LimitedRatio, value: Tensor, batch: Batch) -> Tensor:
 
     value: M c w A, [B], or [B, 1] or [B, T] by token.
     """
-    is_outside = ratio.is_outside
     if value.ndim == 1:
+        slope = value.masked_fill(ratio.is_outside, 0.0)
         logp = log_prob(batch)
-        return value + value.masked_fill(is_outside, 0.0) * (logp - logp.detach())
-    slope = value.masked_fill(as_column(is_outside), 0.0)
-    return masked(value + slope * (batch.logp - batch.logp.detach()), batch).sum(1)
+        return value + slope * (logp - logp.detach())
+    slope = value.masked_fill(as_column(ratio.is_outside), 0.0)
+    gradient_term = slope * (batch.logp - batch.logp.detach())  # 0, with the gradient
+    return sum_over_tokens(value + gradient_term, batch)
 
 
 def unweighted(log_ratio: Tensor) -> Tensor:

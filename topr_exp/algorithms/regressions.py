@@ -12,7 +12,7 @@ from topr_exp.algorithms.base import (
     check_group_size,
     log_ratio,
     needed,
-    token_ref_log_ratio,
+    ref_log_ratio,
 )
 from topr_exp.types import Batch, LossOutput, PairBatch
 
@@ -31,8 +31,8 @@ class DPO(Loss):
     beta: Positive  # times the difference of the log-ratios
 
     papers: ClassVar = {"dpo": Paper("DPO", "2305.18290", "Equation 7")}
-    needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
-    uses_baseline: ClassVar[bool] = False
+    needs = frozenset({"pairs"})
+    uses_baseline = False
 
     def __call__(self, batch: PairBatch) -> LossOutput:
         from torch.nn.functional import logsigmoid
@@ -71,7 +71,7 @@ class OAPL(ZeroOneLoss):
     anchor: Literal["mu", "ref"]  # under π in the ratio: the policy that sampled, or model.reference (A*-PO)
 
     papers: ClassVar = {"oapl": Paper("OAPL", "2602.19362")}
-    former: ClassVar[dict[str, float]] = {"beta_value": VALUE_TEMPERATURE}  # earlier releases' keys, for `identity`
+    former: ClassVar = {"beta_value": VALUE_TEMPERATURE}  # earlier releases' keys, for `identity`
 
     @property
     def needs(self) -> frozenset[str]:
@@ -85,9 +85,10 @@ class OAPL(ZeroOneLoss):
         size = needed(batch, "group_size")
         check_group_size(size, self.name)
         best = rewards.max(1).values
-        total = ((rewards - best[:, None]) / VALUE_TEMPERATURE).exp().sum(1)
+        scaled_rewards = (rewards - best[:, None]) / VALUE_TEMPERATURE
+        total = scaled_rewards.exp().sum(1)
         value = best + VALUE_TEMPERATURE * (total / size).log()  # exactly r where all n rewards are r
         advantage = batch.reward - value
-        delta = log_ratio(batch) if self.anchor == "mu" else token_ref_log_ratio(batch).sum(1)
+        delta = log_ratio(batch) if self.anchor == "mu" else ref_log_ratio(batch)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})

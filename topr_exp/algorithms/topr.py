@@ -24,12 +24,14 @@ from topr_exp.algorithms.base import (
     NotNegative,
     Paper,
     advantage_of,
+    by_sign,
     lengths,
     log_or_minus_inf,
     log_prob,
     masked,
     mean_over_tokens,
     reduce_tokens,
+    sum_over_tokens,
 )
 from topr_exp.schema import Rule
 from topr_exp.types import Batch, LossOutput, Tensor
@@ -93,9 +95,9 @@ class Tapered(Loss):
         return self.b_neg > 0 and self.advantage == "reward"
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, self.advantage, self.name)
+        advantage = advantage_of(batch, self.advantage, self.name)  # R
         ratio = self.limited_ratio(batch, advantage)
-        weight = ratio.log_weight.exp()
+        weight = ratio.log_weight.exp()  # w = clip(r, a, b)
         loss = -weighted_log_prob(weight, advantage, batch)
         metrics = ratio.metrics(weight, batch)
         if self.ratio == "sequence":
@@ -106,9 +108,11 @@ class Tapered(Loss):
         """The ratio with the limits of each response, by the sign of its advantage."""
         log_ratio = self.log_weighing_ratio(batch)
         is_positive = (advantage > 0) | ((advantage == 0) & batch.positive)  # at 0, without a gradient, the verdict
-        log_low = log_by_sign(self.a_pos, self.a_neg, is_positive, log_ratio)
-        log_high = log_by_sign(self.b_pos, self.b_neg, is_positive, log_ratio)
-        return LimitedRatio(log_ratio, log_low, log_high)
+        if log_ratio.ndim == 2:
+            is_positive = is_positive[:, None]
+        log_a = by_sign(log_or_minus_inf(self.a_pos), log_or_minus_inf(self.a_neg), is_positive, batch)
+        log_b = by_sign(log_or_minus_inf(self.b_pos), log_or_minus_inf(self.b_neg), is_positive, batch)
+        return LimitedRatio(log_ratio, log_a, log_b)
 
     def log_weighing_ratio(self, batch: Batch) -> Tensor:
         """log r without gradient: [B], or [B, T] for the ratios of tokens and prefixes."""
@@ -131,25 +135,25 @@ class LimitedRatio:
     """The ratio that weighs and its limits, in log space, where nothing overflows: [B], or [B, T] by token."""
 
     log_ratio: Tensor
-    log_low: Tensor  # log a, in a shape that broadcasts
-    log_high: Tensor  # log b
+    log_a: Tensor  # of the lower limit, in a shape that broadcasts
+    log_b: Tensor  # of the upper limit
 
     @property
     def log_weight(self) -> Tensor:
-        return self.log_ratio.clamp(self.log_low, self.log_high)
+        return self.log_ratio.clamp(self.log_a, self.log_b)
 
     @property
     def is_outside(self) -> Tensor:
-        return (self.log_ratio < self.log_low) | (self.log_ratio > self.log_high)
+        return (self.log_ratio < self.log_a) | (self.log_ratio > self.log_b)
 
     @property
     def taper(self) -> Tensor:
-        return taper(self.log_ratio, self.log_low, self.log_high)
+        return taper(self.log_ratio, self.log_a, self.log_b)
 
     def metrics(self, weight: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Mean weight and shares of clipped ratios of each response, [B]; weight: [B], [B, 1] or [B, T]."""
-        is_low = self.log_ratio < self.log_low - CLIP_TOLERANCE
-        is_high = self.log_ratio > self.log_high + CLIP_TOLERANCE
+        is_low = self.log_ratio < self.log_a - CLIP_TOLERANCE
+        is_high = self.log_ratio > self.log_b + CLIP_TOLERANCE
         return {
             "weight": response_mean(weight, batch),
             "clipped_low": response_mean(is_low.to(weight.dtype), batch),
@@ -165,14 +169,16 @@ def taper(log_ratio: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
     """
     log_weight = log_ratio.clamp(log_a, log_b)
     weight = log_weight.exp()
-    return weight * (1 + (log_ratio - log_weight).masked_fill(weight == 0, 0.0))
+    log_excess = (log_ratio - log_weight).masked_fill(weight == 0, 0.0)
+    return weight * (1 + log_excess)
 
 
 def weighted_log_prob(weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
     """Σ_t w A log π(y_t) of each response, [B]; weight: [B], or [B, 1] or [B, T] by token."""
+    slope = product(weight, advantage)
     if weight.ndim == 1:
-        return product(weight, advantage) * log_prob(batch)
-    return masked(product(weight, advantage) * batch.logp, batch).sum(1)
+        return slope * log_prob(batch)
+    return sum_over_tokens(slope * batch.logp, batch)
 
 
 def product(weight: Tensor, factor: Tensor) -> Tensor:
@@ -182,16 +188,8 @@ def product(weight: Tensor, factor: Tensor) -> Tensor:
     """
     if weight.ndim == 2:
         factor = factor[:, None]
-    return (weight * factor).masked_fill((weight == 0) | (factor == 0), 0.0)
-
-
-def log_by_sign(limit_pos: float, limit_neg: float, is_positive: Tensor, log_ratio: Tensor) -> Tensor:
-    """log of the limit of each response, [B], or [B, 1] where ratios are by token."""
-    log_limit = log_ratio.new_full(is_positive.shape, log_or_minus_inf(limit_neg))
-    log_limit = log_limit.masked_fill(is_positive, log_or_minus_inf(limit_pos))
-    if log_ratio.ndim == 1:
-        return log_limit
-    return log_limit[:, None]
+    is_zero = (weight == 0) | (factor == 0)
+    return (weight * factor).masked_fill(is_zero, 0.0)
 
 
 def response_mean(values: Tensor, batch: Batch) -> Tensor:
