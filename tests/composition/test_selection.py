@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.conftest import make_graded, refused
 from topr_exp.composition.draws import random_generator
 from topr_exp.composition.problem_groups import group_statistics
-from topr_exp.composition.selection import PAIRS_PER_PROBLEM, select_examples, select_groups, select_pairs
+from topr_exp.composition.selection import PAIRS_PER_PROBLEM, select
 from topr_exp.config.groups import ComposeConfig
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
@@ -22,6 +22,10 @@ PATTERNS = list(map(np.array, product([False, True], repeat=len(PROBLEM))))
 def compose(name="uniform", **changes):
     """The settings of `compose=name`."""
     return ComposeConfig(name=name, **changes)
+
+
+def select_at_start(unit, completions, config, seed=0):
+    return select(unit, completions, config, seed=seed, iteration=0)
 
 
 def rows_of(selection):
@@ -37,7 +41,7 @@ each_size = pytest.mark.parametrize("n", [None, 1, 3, 5, 8])
 
 @each_size
 def test_uniform_takes_any_without_repetition(n):
-    selection = select_examples(make_graded(PROBLEM, PATTERNS[5]), compose(n_examples=n), 0, 0)
+    selection = select_at_start("examples", make_graded(PROBLEM, PATTERNS[5]), compose(n_examples=n))
 
     rows = rows_of(selection)
     assert len(rows) == min(n or 7, 7) == selection.description["n_train"]
@@ -47,7 +51,7 @@ def test_uniform_takes_any_without_repetition(n):
 @each_size
 def test_positives_takes_correct_ones(n):
     for is_correct in PATTERNS[1:]:
-        selection = select_examples(make_graded(PROBLEM, is_correct), compose("positives", n_examples=n), 0, 0)
+        selection = select_at_start("examples", make_graded(PROBLEM, is_correct), compose("positives", n_examples=n))
 
         assert len(set(rows_of(selection))) == min(n or 7, is_correct.sum())
         assert is_correct[rows_of(selection)].all()
@@ -67,10 +71,10 @@ def test_proportion_has_the_share_or_is_refused(share, n):
             is_possible = right > 0 and wrong > 0
         if not is_possible:
             with refused(f"compose.positive_share={share}.* available"):
-                select_examples(candidates, config, 0, 0)
+                select_at_start("examples", candidates, config)
             continue
 
-        selection = select_examples(candidates, config, 0, 0)
+        selection = select_at_start("examples", candidates, config)
 
         rows, size = rows_of(selection), n or max(sizes)
         assert len(rows) == len(set(rows)) == size
@@ -82,7 +86,9 @@ def test_anna_karenina_takes_the_first_correct_one_of_each_problem_and_any_incor
     for is_correct in PATTERNS:
         first_rows = {np.flatnonzero((problem == PROBLEM) & is_correct)[0] for problem in set(PROBLEM[is_correct])}
 
-        selection = select_examples(make_graded(PROBLEM, is_correct), compose("anna_karenina", n_examples=n), 0, 0)
+        selection = select_at_start(
+            "examples", make_graded(PROBLEM, is_correct), compose("anna_karenina", n_examples=n)
+        )
 
         rows = rows_of(selection)
         positives = {row for row in rows if is_correct[row]}
@@ -103,7 +109,7 @@ def test_pairs_are_distinct_of_one_problem_and_the_correct_one_comes_first(n):
         verdicts = is_correct[problem == index]
         available += min(PAIRS_PER_PROBLEM, int(verdicts.sum() * (~verdicts).sum()))
 
-    selection = select_pairs(make_graded(problem, is_correct), compose(n_examples=n), 0, 0)
+    selection = select_at_start("pairs", make_graded(problem, is_correct), compose(n_examples=n))
 
     chosen, rejected = selection.examples.T
     assert (problem[chosen] == problem[rejected]).all()
@@ -130,7 +136,7 @@ def test_groups_of_unequal_sizes_are_drawn_whole_until_the_next_does_not_fit(siz
     problem = np.repeat([0, 1, 2, 3], [*sizes, 1])  # the last has a single completion, and is never taken
     completions, counts = make_graded(problem, problem < 9), Counter()
     for seed in range(600):
-        selection = select_groups(completions, compose(n_examples=5), seed, 0)
+        selection = select_at_start("groups", completions, compose(n_examples=5), seed)
         problems = tuple(sorted(problems_of(completions, selection)))
         assert rows_of(selection) == np.flatnonzero(np.isin(problem, problems)).tolist()
         counts[problems] += 1
@@ -140,13 +146,17 @@ def test_groups_of_unequal_sizes_are_drawn_whole_until_the_next_does_not_fit(siz
         assert counts[problems] / 600 == pytest.approx(share, abs=0.08)  # four standard errors
 
 
-@pytest.mark.parametrize("select", [select_examples, select_groups])
-def test_each_round_draws_anew(select):
+@pytest.mark.parametrize("unit", ["examples", "groups"])
+def test_each_round_draws_anew(unit):
     completions = make_graded(np.repeat(range(5), 2), np.ones(10, bool))
 
-    selections = [select(completions, compose(n_examples=4), 0, 1, f" of round {number}") for number in range(20)]
+    draws = set()
+    for number in range(20):
+        suffix = f" of round {number}"
+        selection = select(unit, completions, compose(n_examples=4), seed=0, iteration=1, suffix=suffix)
+        draws.add(tuple(rows_of(selection)))
 
-    assert len({tuple(rows_of(selection)) for selection in selections}) > 5
+    assert len(draws) > 5
 
 
 def test_seed_iteration_and_purpose_each_change_the_draw():
@@ -168,16 +178,16 @@ SOLVED = make_graded(
 )
 
 
-@pytest.mark.parametrize("select", [select_examples, select_groups, select_pairs])
+@pytest.mark.parametrize("unit", ["examples", "groups", "pairs"])
 @pytest.mark.parametrize(
     ("rate", "problems"),
     [((0.25, 0.75), {1, 2}), ((0.0, 0.25), {0, 1}), ((0.26, 1.0), {2, 3}), ((0.0, 1.0), {0, 1, 2, 3})],
 )
-def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems, select):
-    selection = select(SOLVED, compose(pass_rate=list(rate)), 0, 0)
+def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems, unit):
+    selection = select_at_start(unit, SOLVED, compose(pass_rate=list(rate)))
 
     of_pairs = problems & {1, 2}  # which have both kinds
-    assert problems_of(SOLVED, selection) == (of_pairs if select is select_pairs else problems)
+    assert problems_of(SOLVED, selection) == (of_pairs if unit == "pairs" else problems)
     assert selection.description["note"] == f"compose.pass_rate={list(rate)} keeps {len(problems)} of 4 problems"
 
 
@@ -194,8 +204,8 @@ def test_each_condition_on_completions_holds_beside_the_others(rate, drop_trunca
         if is_pair and SOLVED.problem_index[right] == SOLVED.problem_index[wrong]:
             pairs.add((right, wrong))
 
-    assert rows_of(select_examples(SOLVED, config, 0, 0)) == sorted(usable)
-    assert {*map(tuple, select_pairs(SOLVED, config, 0, 0).examples.tolist())} == pairs
+    assert rows_of(select_at_start("examples", SOLVED, config)) == sorted(usable)
+    assert {*map(tuple, select_at_start("pairs", SOLVED, config).examples.tolist())} == pairs
 
 
 # ---- lines for the user
@@ -204,13 +214,13 @@ def test_each_condition_on_completions_holds_beside_the_others(rate, drop_trunca
 def test_more_than_there_is_takes_all_and_says_so():
     completions = make_graded(PROBLEM, PATTERNS[5])
 
-    selection = select_examples(completions, compose(n_examples=50_000), 0, 0)
+    selection = select_at_start("examples", completions, compose(n_examples=50_000))
 
     assert rows_of(selection) == list(range(7))
     assert (
         selection.description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
     )
-    assert select_examples(completions, compose(n_examples=7), 0, 0).description["note"] is None
+    assert select_at_start("examples", completions, compose(n_examples=7)).description["note"] is None
 
 
 def candidates(right, wrong):
@@ -227,23 +237,23 @@ MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completi
 
 
 @pytest.mark.parametrize(
-    ("select", "completions", "config", "line"),
+    ("unit", "completions", "config", "line"),
     [
-        (select_examples, candidates(0, 7), compose("positives"), "positives: none of the 7 completions is correct"),
-        (select_examples, CUT_OFF, compose(drop_truncated=True), r"drop_truncated=true leaves nothing: all 7"),
-        (select_examples, candidates(212, 1788), HALF, SHARE + r" correct .*; 212 are available \(.*425\)"),
-        (select_examples, candidates(1788, 212), HALF, SHARE + r" incorrect .*; 212 are available \(.*424\)"),
-        (select_examples, MIXED, compose(mix=0.9, n_examples=20), MIX),
-        (select_examples, SAMPLED, compose(mix=0.5), "needs imported and sampled .*; 0 imported and 3 sampled are"),
-        (select_groups, candidates(4, 0), compose(), "no problem has two or more completions"),
-        (select_groups, SOLVED, compose(n_examples=3), "n_examples=3 is less than the 4 completions of one problem"),
-        (select_pairs, candidates(3, 3), compose(), "no problem has both a correct and an incorrect completion"),
-        *((select, SOLVED, RATE, NO_RATE) for select in (select_examples, select_groups, select_pairs)),
+        ("examples", candidates(0, 7), compose("positives"), "positives: none of the 7 completions is correct"),
+        ("examples", CUT_OFF, compose(drop_truncated=True), r"drop_truncated=true leaves nothing: all 7"),
+        ("examples", candidates(212, 1788), HALF, SHARE + r" correct .*; 212 are available \(.*425\)"),
+        ("examples", candidates(1788, 212), HALF, SHARE + r" incorrect .*; 212 are available \(.*424\)"),
+        ("examples", MIXED, compose(mix=0.9, n_examples=20), MIX),
+        ("examples", SAMPLED, compose(mix=0.5), "needs imported and sampled .*; 0 imported and 3 sampled are"),
+        ("groups", candidates(4, 0), compose(), "no problem has two or more completions"),
+        ("groups", SOLVED, compose(n_examples=3), "n_examples=3 is less than the 4 completions of one problem"),
+        ("pairs", candidates(3, 3), compose(), "no problem has both a correct and an incorrect completion"),
+        *((unit, SOLVED, RATE, NO_RATE) for unit in ("examples", "groups", "pairs")),
     ],
 )
-def test_what_cannot_be_had_is_a_line_that_says_what_there_is(select, completions, config, line):
+def test_what_cannot_be_had_is_a_line_that_says_what_there_is(unit, completions, config, line):
     with refused(line):
-        select(completions, config, 0, 0)
+        select_at_start(unit, completions, config)
 
 
 # ---- numbers of a set
@@ -253,7 +263,7 @@ def test_a_composed_set_in_numbers():
     finishes = ["stop", "stop", "length", "length", "stop", "stop"]
     completions = make_graded([0, 0, 1, 1, 2, 2], [True] * 3 + [False] * 3, finish=finishes)
 
-    description = select_examples(completions, compose("anna_karenina"), 0, 0).description
+    description = select_at_start("examples", completions, compose("anna_karenina")).description
 
     assert description == {
         "compose": "anna_karenina",

@@ -96,7 +96,7 @@ def evaluate(verification: Verification, folder: Path, iteration: int, verdicts:
 def test_the_figures_of_each_evaluation(tmp_path):
     verification = object.__new__(Verification)
     verification.test_solutions = make_solutions(PROBLEMS, list("abcdef"), SOLVED, CLASSES)
-    verification.base_tally = None
+    verification.base_scores = None
 
     base = evaluate(verification, tmp_path, 0, [[[C, X], [C, W], [C, C]], [[W, X], [], [C, C]]])
     assert {name: base[name]["value"] for name in FIGURES_OF_BASE} == pytest.approx(FIGURES_OF_BASE)

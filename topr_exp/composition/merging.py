@@ -20,39 +20,31 @@ def merge_sources(sources: Sequence[Completions]) -> Completions:
     """
     if len(sources) == 1:
         return sources[0]
-    import pandas as pd
-
-    group_keys = []
-    problems = []
+    group_index: dict[tuple[bytes, str], int] = {}  # by prompt and gold answer
+    problems = []  # the first of each group, as `prompts`
     prompts = []
-    for source in sources:
-        for prompt, problem in zip(source.prompts, source.problems, strict=True):
-            group_keys.append((np.asarray(prompt, np.int32).tobytes(), problem.answer))
-            problems.append(problem)
-            prompts.append(prompt)
-    group_of_problem, _ = pd.factorize(pd.Series(group_keys))  # over the problems of all sources, one after the other
-    _, first_problems = np.unique(group_of_problem, return_index=True)  # of each group
-
     tables = []
     group_of_row = []
-    is_imported = []
-    problem_offset = 0  # number of problems in the sources before
-    for source_index, source in enumerate(sources):
-        columns = [name for name in (*MERGED_COLUMNS, *SCORED_COLUMNS) if source.has(name)]
-        tables.append(source.table.select(columns))
-        group_of_row.append(group_of_problem[problem_offset + source.problem_index])
-        is_imported.append(np.full(len(source), source_index > 0))
-        problem_offset += len(source.problems)
+    is_imported: list[bool] = []
+    for source in sources:
+        group_of_problem = []
+        for prompt, problem in zip(source.prompts, source.problems, strict=True):
+            key = np.asarray(prompt, np.int32).tobytes(), problem.answer
+            if key not in group_index:
+                group_index[key] = len(group_index)
+                problems.append(problem)
+                prompts.append(prompt)
+            group_of_problem.append(group_index[key])
+        columns = filter(source.has, (*MERGED_COLUMNS, *SCORED_COLUMNS))
+        tables.append(source.table.select(list(columns)))
+        group_of_row.append(np.array(group_of_problem, int)[source.problem_index])
+        is_imported += [source is not sources[0]] * len(source)
     problem_index = np.concatenate(group_of_row)
-    merged = Completions(
-        [problems[index] for index in first_problems],
-        [prompts[index] for index in first_problems],
-        pa.concat_tables(tables),
-    )
+    merged = Completions(problems, prompts, pa.concat_tables(tables))
     return merged.with_columns(
         {
             "problem": pa.array(problem_index, pa.int32()),
             "sample": pa.array(index_in_group(problem_index), pa.int32()),
-            "imported": pa.array(np.concatenate(is_imported)),
+            "imported": pa.array(is_imported),
         }
     )

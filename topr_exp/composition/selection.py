@@ -4,10 +4,11 @@ Everything here is a pure function of the completions' columns, the settings, th
 are sorted; the order of training is drawn elsewhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from topr_exp.composition.draws import Rows, random_generator, sample_distinct, sample_rows
 from topr_exp.composition.problem_groups import is_solved_between
@@ -26,9 +27,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Rows of single completions before they are described."""
+    """Rows of completions before they are described."""
 
-    rows: Rows
+    rows: Rows  # [N]; of pairs [N, 2] (correct, incorrect)
     available: int  # size of the largest set that could be drawn
     note: str | None = None  # for the user
 
@@ -46,23 +47,32 @@ CORRECTNESS = TwoKinds("compose.positive_share", "correct", "incorrect")
 ORIGIN = TwoKinds("compose.mix", "imported", "sampled")
 
 
-def select_examples(
-    completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
+def select(
+    unit: Unit, completions: Completions, config: ComposeConfig, *, seed: int, iteration: int, suffix: str = ""
 ) -> Selection:
-    """Select single completions; suffix: of the random stream's name, " of round 3".
+    """Select the examples of a training set; suffix: of the random stream's name, " of round 3".
+
+    Raises TOPRError when there is nothing to train on or too little of one kind.
+    """
+    rng = random_generator(seed, iteration, f"compose {unit}{suffix}")
+    draw = DRAW[unit](rng, completions, usable_rows(completions, config), config)
+    return describe(completions, draw, config, unit)
+
+
+# ---- single completions
+
+
+def draw_examples(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
+    """Draw single completions.
 
     uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
     without `n_examples` as many as there are for that share. anna_karenina: each problem's first correct completion (N
     of these where there are more), then random incorrect ones up to N. N above what there is takes all, with a note;
     proportion and `mix` (imported completions among sampled ones) refuse: they promise a share.
-
-    Raises TOPRError when there is nothing to train on or too little of one kind.
     """
-    rows = usable_rows(completions, config)
     is_correct = completions.is_correct[rows]
     correct = rows[is_correct]
     incorrect = rows[~is_correct]
-    rng = random_generator(seed, iteration, f"compose examples{suffix}")
     n = config.n_examples
     if config.mix is not None:
         draw = draw_mix(rng, completions, rows, config)
@@ -77,26 +87,25 @@ def select_examples(
         draw = draw_proportion(rng, correct, incorrect, config.positive_share, n, CORRECTNESS)
     else:
         draw = draw_anna_karenina(rng, completions, correct, incorrect, n)
-    examples = np.sort(draw.rows)[:, None]
-    return describe(completions, examples, config, "examples", draw.available, draw.note)
+    return replace(draw, rows=np.sort(draw.rows))
 
 
-def draw_anna_karenina(
-    rng: np.random.Generator, completions: Completions, correct: Rows, incorrect: Rows, n: int | None
-) -> Draw:
+def draw_anna_karenina(rng: Generator, completions: Completions, correct: Rows, incorrect: Rows, n: int | None) -> Draw:
     """Draw each problem's first correct completion (at most n), then incorrect ones up to n."""
     _, first = np.unique(completions.problem_index[correct], return_index=True)
-    firsts = correct[first]
-    positives = sample_rows(rng, firsts, n)
-    n_negatives = None if n is None else n - len(positives)
-    negatives = sample_rows(rng, incorrect, n_negatives)
+    solved = len(first)  # problems
+    positives = sample_rows(rng, correct[first], n)
+    n_negatives = None
     note = None
-    if n is not None and n <= len(firsts):
-        note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
-    return Draw(np.concatenate([positives, negatives]), len(firsts) + len(incorrect), note)
+    if n is not None:
+        n_negatives = n - len(positives)
+        if n_negatives == 0:
+            note = f"compose.n_examples={n} leaves no room for incorrect completions: {solved} problems are solved"
+    negatives = sample_rows(rng, incorrect, n_negatives)
+    return Draw(np.concatenate([positives, negatives]), solved + len(incorrect), note)
 
 
-def draw_mix(rng: np.random.Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
+def draw_mix(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
     """Draw round(mix N) imported completions and the rest sampled ones."""
     assert config.mix is not None
     assert completions.is_imported is not None, "mix needs the column `imported`"
@@ -104,14 +113,13 @@ def draw_mix(rng: np.random.Generator, completions: Completions, rows: Rows, con
         rows = rows[completions.is_correct[rows]]
     is_imported = completions.is_imported[rows]
     draw = draw_proportion(rng, rows[is_imported], rows[~is_imported], config.mix, config.n_examples, ORIGIN)
-    count = int(completions.is_imported[draw.rows].sum())
-    note = f"compose.mix={config.mix:g}: {count} imported and {len(draw.rows) - count} sampled completions"
-    return Draw(draw.rows, draw.available, note)
+    imported = int(completions.is_imported[draw.rows].sum())
+    sampled = len(draw.rows) - imported
+    note = f"compose.mix={config.mix:g}: {imported} imported and {sampled} sampled completions"
+    return replace(draw, note=note)
 
 
-def draw_proportion(
-    rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, kinds: TwoKinds
-) -> Draw:
+def draw_proportion(rng: Generator, first: Rows, second: Rows, share: float, n: int | None, kinds: TwoKinds) -> Draw:
     """Draw round(share n) rows of the first kind and the rest of the second; TOPRError where n is too large."""
     largest = largest_set_size(len(first), len(second), share)
     if n is None:
@@ -122,84 +130,100 @@ def draw_proportion(
             )
         n = largest
     n_first = round(share * n)
+    drawn_rows = []
     for kind, rows, count in ((kinds.first, first, n_first), (kinds.second, second, n - n_first)):
         if count > len(rows):
             raise TOPRError(
                 f"{kinds.key}={share:g} with compose.n_examples={n} needs {count} {kind} "
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
-    rows = np.concatenate([sample_rows(rng, first, n_first), sample_rows(rng, second, n - n_first)])
-    return Draw(rows, largest)
+        drawn_rows.append(sample_rows(rng, rows, count))
+    return Draw(np.concatenate(drawn_rows), largest)
 
 
 def largest_set_size(first: int, second: int, share: float) -> int:
     """The largest N with round(share N) of the first kind and the rest of the second among the available ones."""
-    n = int(min((first + 0.5) / share, (second + 0.5) / (1 - share))) + 1  # no larger one can round to fit
-    while n > 0 and (round(share * n) > first or n - round(share * n) > second):
+    limit_of_first = (first + 0.5) / share
+    limit_of_second = (second + 0.5) / (1 - share)
+    n = int(min(limit_of_first, limit_of_second)) + 1  # no larger one can round to fit
+    while n > 0:
+        n_first = round(share * n)
+        if n_first <= first and n - n_first <= second:
+            break
         n -= 1
     return n
 
 
-def select_groups(
-    completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
-) -> Selection:
-    """Select whole problems with all completions, drawn at random until no other fits into N completions.
+# ---- whole problems and pairs
+
+
+def draw_groups(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
+    """Draw whole problems with all completions at random, until no other fits into N completions.
 
     A problem with a single completion is left out: group baselines need two. Raises TOPRError when no problem fits.
     """
-    usable_problems = completions.problem_index[usable_rows(completions, config)]
-    problems, group, size = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
-    candidates = np.flatnonzero((size >= 2) & np.isin(problems, usable_problems))
-    if not len(candidates):
+    usable_problems = completions.problem_index[rows]
+    problems, group, sizes = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
+    is_candidate = (sizes >= 2) & np.isin(problems, usable_problems)
+    if not is_candidate.any():
         raise TOPRError(f"no problem has two or more completions ({len(problems)} problems, {len(group)} completions)")
-    order = random_generator(seed, iteration, f"compose groups{suffix}").permutation(candidates)
-    cumulative_size = np.cumsum(size[order])
-    available = int(cumulative_size[-1])
+    order = rng.permutation(np.flatnonzero(is_candidate))
+    cumulative_sizes = np.cumsum(sizes[order])
+    available = int(cumulative_sizes[-1])
     limit = config.n_examples if config.n_examples is not None else available
     # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.
-    selected = order[: np.searchsorted(cumulative_size, limit, side="right")]
-    if not len(selected):
+    group_count = np.searchsorted(cumulative_sizes, limit, side="right")
+    if group_count == 0:
         raise TOPRError(
-            f"compose.n_examples={limit} is less than the {size[order[0]]} completions of one problem, "
+            f"compose.n_examples={limit} is less than the {cumulative_sizes[0]} completions of one problem, "
             "and this algorithm trains on whole groups"
         )
-    rows = np.flatnonzero(np.isin(group, selected))
-    return describe(completions, rows[:, None], config, "groups", available)
+    is_selected = np.isin(group, order[:group_count])
+    return Draw(np.flatnonzero(is_selected), available)
 
 
-def select_pairs(
-    completions: Completions, config: ComposeConfig, seed: int, iteration: int, suffix: str = ""
-) -> Selection:
-    """Select min(PAIRS_PER_PROBLEM, n+ n-) distinct pairs of each problem without replacement, then N of them all.
+def draw_pairs(rng: Generator, completions: Completions, rows: Rows, config: ComposeConfig) -> Draw:
+    """Draw min(PAIRS_PER_PROBLEM, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
     Sorted by problem; each set of that many of a problem's n+ n- pairs is equally likely. TOPRError without any pair.
     """
-    rows = usable_rows(completions, config)
     is_correct = completions.is_correct[rows]
     problems, group = np.unique(completions.problem_index[rows], return_inverse=True)
-    # Rows by group, so that the i-th correct one of group g is correct[first_correct[g] + i]; wrong ones alike.
-    correct = rows[is_correct][np.argsort(group[is_correct], kind="stable")]
-    wrong = rows[~is_correct][np.argsort(group[~is_correct], kind="stable")]
-    n_correct = np.bincount(group[is_correct], minlength=len(problems))
-    n_wrong = np.bincount(group[~is_correct], minlength=len(problems))
-    first_correct = np.cumsum(n_correct) - n_correct
-    first_wrong = np.cumsum(n_wrong) - n_wrong
-    rng = random_generator(seed, iteration, f"compose pairs{suffix}")
+    correct = RowsByGroup(rows[is_correct], group[is_correct], len(problems))
+    wrong = RowsByGroup(rows[~is_correct], group[~is_correct], len(problems))
     # Pair i n_wrong[g] + j of group g joins its i-th correct completion and its j-th wrong one.
-    owner, pair = sample_distinct(rng, n_correct * n_wrong, PAIRS_PER_PROBLEM)  # owner: the group of each pair
-    available = len(owner)
+    pair_group, pair = sample_distinct(rng, correct.sizes * wrong.sizes, PAIRS_PER_PROBLEM)
+    available = len(pair)
     if not available:
         raise TOPRError(
             f"no problem has both a correct and an incorrect completion ({len(problems)} problems, {len(rows)} "
             f"completions, {int(is_correct.sum())} correct): there are no pairs to train on"
         )
-    if config.n_examples is not None and config.n_examples < available:
-        subset = np.sort(rng.choice(available, size=config.n_examples, replace=False, shuffle=False))
-        owner = owner[subset]
-        pair = pair[subset]
-    chosen = correct[first_correct[owner] + pair // n_wrong[owner]]
-    rejected = wrong[first_wrong[owner] + pair % n_wrong[owner]]
-    return describe(completions, np.stack([chosen, rejected], axis=1), config, "pairs", available)
+    subset = np.sort(sample_rows(rng, np.arange(available), config.n_examples))
+    pair_group = pair_group[subset]
+    i, j = np.divmod(pair[subset], wrong.sizes[pair_group])
+    chosen = correct.rows_at(pair_group, i)
+    rejected = wrong.rows_at(pair_group, j)
+    return Draw(np.stack([chosen, rejected], axis=1), available)
+
+
+class RowsByGroup:
+    """Rows in the order of their groups, 0 to groups - 1."""
+
+    def __init__(self, rows: Rows, group: Rows, groups: int) -> None:
+        self.rows = rows[np.argsort(group, kind="stable")]
+        self.sizes = np.bincount(group, minlength=groups)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+
+    def rows_at(self, group: Rows, position: Rows) -> Rows:
+        """[N] the row at a position in each of some groups."""
+        return self.rows[self.starts[group] + position]
+
+
+DRAW = {"examples": draw_examples, "groups": draw_groups, "pairs": draw_pairs}
+
+
+# ---- conditions on completions
 
 
 def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
@@ -223,14 +247,13 @@ def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
 # ---- the description of a selection
 
 
-def describe(
-    completions: Completions, examples: Rows, config: ComposeConfig, unit: Unit, available: int, note: str | None = None
-) -> Selection:
-    """Describe selected examples, [N, 1] or [N, 2] rows of the completions."""
-    rows = examples.reshape(-1)  # a row may occur in several pairs
+def describe(completions: Completions, draw: Draw, config: ComposeConfig, unit: Unit) -> Selection:
+    """Describe the examples of a draw."""
+    examples = draw.rows.reshape(len(draw.rows), -1)  # [N, 1] or [N, 2]
+    rows = examples.ravel()  # a row may occur in several pairs
     n_positive = int(completions.is_correct[rows].sum())
     notes = (
-        note or shortfall(config.n_examples, len(examples), available, unit),
+        draw.note or shortfall(config.n_examples, len(examples), draw.available, unit),
         exclusions(completions, config),
         no_positives(n_positive, len(rows)),
     )
@@ -238,7 +261,7 @@ def describe(
         "compose": config.name,
         "unit": unit,
         "requested": config.n_examples,
-        "available": available,  # the largest set that these completions admit: completions, or pairs
+        "available": draw.available,  # the largest set that these completions admit: completions, or pairs
         "n_train": len(examples),  # completions, or pairs, of the set
         "n_positive": n_positive,  # correct completions (of pairs: their chosen sides)
         "positive_share": n_positive / len(rows),  # p
@@ -264,10 +287,10 @@ def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
     """A line that counts the problems which `pass_rate` excludes, else None."""
     if config.pass_rate is None:
         return None
-    is_kept = is_solved_between(completions, *config.pass_rate)
-    n_kept = len(np.unique(completions.problem_index[is_kept]))
-    total = len(np.unique(completions.problem_index))
-    return f"compose.pass_rate={config.pass_rate} keeps {n_kept} of {total} problems"
+    is_usable = is_solved_between(completions, *config.pass_rate)
+    problems = np.unique(completions.problem_index)
+    usable_problems = np.unique(completions.problem_index[is_usable])
+    return f"compose.pass_rate={config.pass_rate} keeps {len(usable_problems)} of {len(problems)} problems"
 
 
 def no_positives(positives: float, n: int) -> str | None:

@@ -7,18 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.baselines import baseline_for, effective_positive
-from topr_exp.composition.draws import random_generator
-from topr_exp.composition.problem_groups import GroupStatistics, group_statistics
-from topr_exp.composition.selection import select_examples, select_groups, select_pairs
+from topr_exp.composition.draws import Rows, random_generator
+from topr_exp.composition.problem_groups import GroupStatistics, Rewards, group_statistics
+from topr_exp.composition.selection import select
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.sampling.completions import Completions
 
 INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}  # None: each completion has its own
-SELECT = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}
 
 Examples = NDArray[np.int64]  # [B] indices into `TrainingSet.examples`
-Rows = NDArray[np.int64]  # indices into `TrainingSet.completions`
 TokenSequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
 
 
@@ -39,8 +37,8 @@ class TrainingSet:
     """
 
     completions: Completions  # all M
-    examples: NDArray[np.int64]
-    reward: NDArray[np.float32]  # [M] R0
+    examples: Rows
+    reward: Rewards  # [M] R0, float32
     groups: GroupStatistics
     description: dict[str, Any]
     baseline: float  # c that training subtracts
@@ -57,9 +55,10 @@ class TrainingSet:
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
         if self.description["unit"] != "groups" and not whole_groups:
             return rng.permutation(len(self.examples))
-        problems, group = np.unique(self.problem_of(np.arange(len(self))), return_inverse=True)
-        place_of_group = rng.permutation(len(problems))
-        return np.argsort(place_of_group[group], kind="stable")
+        problem_index = self.problem_of(np.arange(len(self)))
+        problems, group = np.unique(problem_index, return_inverse=True)
+        rank_of_group = rng.permutation(len(problems))
+        return np.argsort(rank_of_group[group], kind="stable")
 
     def rows(self, examples: Examples) -> Rows:
         """The completions of some examples: [B], or for pairs [2B], the correct ones first."""
@@ -75,7 +74,8 @@ class TrainingSet:
 
     def length(self, example: int) -> int:
         """Number of tokens of an example's longest sequence."""
-        return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.examples[example]))
+        sequences = self.sequences(self.examples[example])
+        return max(len(prompt) + len(tokens) for prompt, tokens in sequences)
 
     def mean_reward(self, examples: Examples) -> dict[str, float]:
         """The mean reward of some examples by its name in the metrics; {} for rewards of two values."""
@@ -87,28 +87,31 @@ class TrainingSet:
 
     def signs(self) -> dict[str, Signs]:
         """Shares of the signs of R = R0 − c among the correct and among the wrong examples, if there are any."""
-        rows = self.examples.ravel()
-        sign = np.sign(self.reward[rows] - self.baseline)
-        is_correct = self.completions.is_correct[rows]
+        correct_rewards, wrong_rewards = self.rewards_by_verdict()
         shares = {}
-        for kind, signs in (("correct", sign[is_correct]), ("wrong", sign[~is_correct])):
-            if len(signs):
+        for kind, rewards in (("correct", correct_rewards), ("wrong", wrong_rewards)):
+            if len(rewards):
+                weights = rewards - self.baseline
                 shares[kind] = Signs(
-                    above=float(np.mean(signs == 1)),
-                    zero=float(np.mean(signs == 0)),
-                    below=float(np.mean(signs == -1)),
+                    above=float(np.mean(weights > 0)),
+                    zero=float(np.mean(weights == 0)),
+                    below=float(np.mean(weights < 0)),
                 )
         return shares
 
+    def rewards_by_verdict(self) -> tuple[Rewards, Rewards]:
+        """R0 of the correct examples, and of the wrong ones."""
+        rows = self.examples.ravel()
+        rewards = self.reward[rows]
+        is_correct = self.completions.is_correct[rows]
+        return rewards[is_correct], rewards[~is_correct]
+
     def reward_values(self) -> tuple[float, float] | None:
         """R0 of the correct and of the wrong examples; None unless each has one value, the larger for the correct."""
-        rows = self.examples.ravel()
-        is_correct = self.completions.is_correct[rows]
-        correct_rewards = np.unique(self.reward[rows][is_correct])
-        wrong_rewards = np.unique(self.reward[rows][~is_correct])
-        if len(correct_rewards) != 1 or len(wrong_rewards) != 1 or correct_rewards[0] <= wrong_rewards[0]:
-            return None
-        return float(correct_rewards[0]), float(wrong_rewards[0])
+        correct_values, wrong_values = map(np.unique, self.rewards_by_verdict())
+        if len(correct_values) == len(wrong_values) == 1 and correct_values > wrong_values:
+            return float(correct_values[0]), float(wrong_values[0])
+        return None
 
     def weight_of_positives(self) -> float | None:
         """The share of Σ|R0 − c| on correct examples: p̃ (Eq. 12), also for other pairs of rewards than 1 and −1.
@@ -166,13 +169,15 @@ def build_training_set(
     example, and p~ is not reported. TOPRError: the completions do not admit the requested set.
     """
     suffix = "" if round_number is None else f" of round {round_number}"
-    selection = SELECT[unit](completions, config, seed, iteration, suffix)
+    selection = select(unit, completions, config, seed=seed, iteration=iteration, suffix=suffix)
     p = selection.description["positive_share"]
     c = baseline or 0.0
     if effective is not None:
         c = baseline_for(p, effective)
+    p_effective = None
+    if unit == "examples" and rewards == "pm1" and round_number is None:
+        p_effective = effective_positive(p, c)
     reward = reward_of(completions, rewards)
-    has_effective_positive = unit == "examples" and rewards == "pm1" and round_number is None
     return TrainingSet(
         completions,
         examples=selection.examples,
@@ -180,11 +185,11 @@ def build_training_set(
         groups=group_statistics(completions.problem_index, reward),
         description=selection.description,
         baseline=c,
-        effective_positive=effective_positive(p, c) if has_effective_positive else None,
+        effective_positive=p_effective,
     )
 
 
-def reward_of(completions: Completions, rewards: Reward) -> NDArray[np.float32]:
+def reward_of(completions: Completions, rewards: Reward) -> Rewards:
     """[M] R0: 1 for correct completions and a constant for incorrect ones, or the numbers of a grader or log."""
     incorrect_reward = INCORRECT_REWARD[rewards]
     if incorrect_reward is None:

@@ -14,10 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
+from topr_exp.runtime.json_files import as_number
+
 Values = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Clusters = NDArray[np.int64]  # [P] numbers from 0: problems of one number are not independent
+Point = dict[str, float | None]  # value, low and high, ready for JSON
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -39,10 +45,9 @@ class Interval:
     error: float = field(default=math.nan, compare=False)  # of t intervals: the standard error
     freedom: float = field(default=math.nan, compare=False)  # degrees of freedom of a test of one among many claims
 
-    def as_dict(self) -> dict[str, float | None]:
+    def as_dict(self) -> Point:
         """value, low and high for JSON, None where there is none."""
-        numbers = {"value": self.value, "low": self.low, "high": self.high}
-        return {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        return {"value": as_number(self.value), "low": as_number(self.low), "high": as_number(self.high)}
 
     @property
     def over(self) -> str:
@@ -58,7 +63,8 @@ class Interval:
 
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
-        return self.written("+.1f" if sign else ".1f", 100)
+        form = "+.1f" if sign else ".1f"
+        return self.written(form, 100)
 
     def written(self, form: str, scale: float = 1.0) -> str:
         value = f"{scale * self.value:{form}}"
@@ -86,27 +92,32 @@ def standard_error(values: Values, clusters: Clusters | None = None) -> float | 
     return math.sqrt(count / (count - 1) * float(excess @ excess)) / len(values)
 
 
-def bootstrap_means(values: Values, resamples: int, rng: np.random.Generator) -> Values:
+def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
     """[resamples, S] the means of P problems drawn with replacement; values: [P, S], drawn together."""
     problems = len(values)
-    means = np.empty((resamples, values.shape[1]))
-    step = max(1, CHUNK // problems)
-    for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
-        row_offset = problems * np.arange(rows)[:, None]
-        slots = rng.integers(0, problems, size=(rows, problems)) + row_offset
-        # [rows, P]: how often each problem was drawn.
-        draws = np.bincount(slots.ravel(), minlength=rows * problems).reshape(rows, problems)
-        means[start : start + rows] = draws @ values / problems
-    return means
+    chunks = []
+    rows_per_chunk = max(1, CHUNK // problems)
+    for start in range(0, resamples, rows_per_chunk):
+        rows = min(rows_per_chunk, resamples - start)
+        problem_indices = rng.integers(0, problems, size=(rows, problems))
+        draw_counts = count_in_rows(problem_indices, problems)
+        chunks.append(draw_counts @ values / problems)
+    return np.concatenate(chunks)
+
+
+def count_in_rows(numbers: NDArray[np.integer], width: int) -> Counts:
+    """[rows, width] how often each of 0..width-1 stands in each row; numbers: [rows, n]."""
+    rows = len(numbers)
+    cells = numbers + width * np.arange(rows)[:, None]
+    return np.bincount(cells.ravel(), minlength=rows * width).reshape(rows, width)
 
 
 def bootstrap_intervals(
     values: Values,
-    rng: np.random.Generator,
+    rng: Generator,
+    *,
     resamples: int = RESAMPLES,
     clusters: Clusters | None = None,
-    *,
     share: bool = False,
 ) -> list[Interval]:
     """An interval for the mean of each column: the 2.5 and 97.5 % percentiles of the means of resampled problems.
@@ -126,21 +137,22 @@ def bootstrap_intervals(
     lows, highs = np.percentile(resampled, [tail, 100 - tail], axis=0)
     intervals = []
     for column, mean, low, high in zip(values.T, means, lows, highs, strict=True):
-        interval = extreme(column, cases) if share else None
-        if interval is None:
-            interval = Interval(float(mean), float(min(low, mean)), float(max(high, mean)))
+        interval = Interval(float(mean), float(min(low, mean)), float(max(high, mean)))
+        if share:
+            interval = extreme(column, cases) or interval
         intervals.append(interval)
     return intervals
 
 
-def resampled_means(values: Values, rng: np.random.Generator, resamples: int, clusters: Clusters | None) -> Values:
+def resampled_means(values: Values, rng: Generator, resamples: int, clusters: Clusters | None) -> Values:
     """[resamples, S] the means of resampled problems, or clusters of them."""
     if clusters is None:
         return bootstrap_means(values, resamples, rng)
     sums = [np.bincount(clusters, weights=column) for column in values.T]
-    sums_and_size = np.column_stack([*sums, np.bincount(clusters)])
-    resampled = bootstrap_means(sums_and_size, resamples, rng)
-    return resampled[:, :-1] / resampled[:, -1:]
+    sizes = np.bincount(clusters)
+    resampled = bootstrap_means(np.column_stack([*sums, sizes]), resamples, rng)
+    mean_sizes = resampled[:, -1:]
+    return resampled[:, :-1] / mean_sizes
 
 
 # ---- counts
@@ -154,8 +166,12 @@ def clopper_pearson(count: int, total: int) -> Interval:
     from scipy.special import betaincinv
 
     tail = (1 - LEVEL) / 2
-    low = float(betaincinv(count, total - count + 1, tail)) if count else 0.0
-    high = float(betaincinv(count + 1, total - count, 1 - tail)) if count < total else 1.0
+    low = 0.0
+    high = 1.0
+    if count > 0:
+        low = float(betaincinv(count, total - count + 1, tail))
+    if count < total:
+        high = float(betaincinv(count + 1, total - count, 1 - tail))
     return Interval(count / total, low, high, seeds=total, problems=False)  # a case for each seed
 
 
@@ -164,9 +180,10 @@ def extreme(shares: Values, cases: int, seeds: int = 1) -> Interval | None:
 
     cases: how many of the shares are independent. It holds for shares as for counts: P(X = 0) ≤ 1 − E X within [0, 1].
     """
-    if shares.min() != shares.max() or shares.min() not in (0, 1):
+    share = shares.min()
+    if share != shares.max() or share not in (0, 1):
         return None
-    return replace(clopper_pearson(cases * int(shares.flat[0]), cases), seeds=seeds, problems=True)
+    return replace(clopper_pearson(int(share) * cases, cases), seeds=seeds, problems=True)
 
 
 # ---- over seeds
@@ -201,7 +218,9 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
     if share:
         low = max(low, 0.0)
         high = min(high, 1.0)
-    error = float(array.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    error = math.nan
+    if count > 1:
+        error = float(array.std(ddof=1)) / math.sqrt(count)
     return Interval(mean, low, high, seeds=count, problems=False, error=error, freedom=count - 1)
 
 
@@ -216,14 +235,6 @@ class MeanSquares(NamedTuple):
     residual: Values
 
 
-class Freedoms(NamedTuple):
-    """Degrees of freedom of each of the mean squares."""
-
-    seeds: int
-    problems: int
-    residual: int
-
-
 class Estimate(NamedTuple):
     """Standard error of a mean and its degrees of freedom."""
 
@@ -232,20 +243,18 @@ class Estimate(NamedTuple):
 
 
 def mean_squares(values: Values) -> MeanSquares:
-    """The mean squares of values [..., S, P]."""
+    """The mean squares of x_sp = m + seed_s + problem_p + residual_sp; values: [..., S, P]."""
     seeds, problems = values.shape[-2:]
     seed_means = values.mean(-1, keepdims=True)
     problem_means = values.mean(-2, keepdims=True)
     mean = seed_means.mean(-2, keepdims=True)
-    freedoms = freedoms_of(seeds, problems)
-    seed_squares = problems * (seed_means - mean) ** 2
-    problem_squares = seeds * (problem_means - mean) ** 2
-    residual_squares = (values - seed_means - problem_means + mean) ** 2
-    residual = mean_square(residual_squares, freedoms.residual)
-    if freedoms.residual == 0:
-        residual = np.zeros_like(residual)
+    residuals = values - seed_means - problem_means + mean
+    if seeds == 1 or problems == 1:  # the effects explain all, but for rounding
+        residuals = np.zeros_like(residuals)
     return MeanSquares(
-        mean_square(seed_squares, freedoms.seeds), mean_square(problem_squares, freedoms.problems), residual
+        seeds=mean_square(problems * (seed_means - mean) ** 2, seeds - 1),
+        problems=mean_square(seeds * (problem_means - mean) ** 2, problems - 1),
+        residual=mean_square(residuals**2, (seeds - 1) * (problems - 1)),
     )
 
 
@@ -253,12 +262,8 @@ def mean_square(squares: Values, freedom: int) -> Values:
     return squares.sum((-2, -1)) / max(freedom, 1)
 
 
-def freedoms_of(seeds: int, problems: int) -> Freedoms:
-    return Freedoms(seeds - 1, problems - 1, (seeds - 1) * (problems - 1))
-
-
 def crossed_error(
-    squares: MeanSquares, seeds: int, problems: int, pooled: int = 1, *, cautious: bool = False
+    squares: MeanSquares, seeds: int, problems: int, *, pooled: int = 1, cautious: bool = False
 ) -> Estimate:
     """Standard error of a mean over seeds and problems with its degrees of freedom, elementwise.
 
@@ -268,21 +273,27 @@ def crossed_error(
     """
     residual = squares.residual
     seed_square = np.maximum(squares.seeds, residual)
-    variance = seed_square + np.maximum(squares.problems, residual) - residual
+    problem_square = np.maximum(squares.problems, residual)
+    variance = seed_square + problem_square - residual
     seeds_differ = exceeds(squares.seeds, residual) | cautious
     problems_differ = exceeds(squares.problems, residual)
-    freedoms = freedoms_of(seeds, problems)
+
+    def spread_of(square: Values, freedom: int) -> Values:
+        return square**2 / max(pooled * freedom, 1)
+
     # Satterthwaite's sum over the parts of the variance. Seeds that don't differ count as the residual, as do problems:
     # with one of the two the subtracted residual cancels.
-    spread = seeds_differ * seed_square**2 / max(pooled * freedoms.seeds, 1)
-    spread = spread + problems_differ * squares.problems**2 / max(pooled * freedoms.problems, 1)
-    spread = spread + (seeds_differ == problems_differ) * residual**2 / max(pooled * freedoms.residual, 1)
+    spread = (
+        seeds_differ * spread_of(seed_square, seeds - 1)
+        + problems_differ * spread_of(squares.problems, problems - 1)
+        + (seeds_differ == problems_differ) * spread_of(residual, (seeds - 1) * (problems - 1))
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.where(variance > 0, variance**2 / spread, 1.0)
     return Estimate(np.sqrt(variance / (seeds * problems)), freedom)
 
 
-def exceeds(square: Values, residual: Values) -> NDArray[np.bool_]:
+def exceeds(square: Values, residual: Values) -> Mask:
     """True where a mean square is larger than the residual's by more than rounding."""
     return square > residual * (1 + ROUNDING)
 
@@ -304,11 +315,14 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     squares = mean_squares(values)
     estimate = crossed_error(squares, seeds, problems, cautious=not share)
     error = float(estimate.error)
-    half_width = float(t_95(float(estimate.freedom))) * error if values.size > 1 else math.nan
+    half_width = math.nan
+    if values.size > 1:
+        half_width = float(t_95(float(estimate.freedom))) * error
     low = mean - half_width
     high = mean + half_width
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
-        low = max(low, 0.0 if share else -1.0)
+        lowest = 0.0 if share else -1.0
+        low = max(low, lowest)
         high = min(high, 1.0)
     cautious = crossed_error(squares, seeds, problems, cautious=True)
     return Interval(mean, low, high, seeds=seeds, error=error, freedom=float(cautious.freedom))
@@ -324,7 +338,7 @@ def studentized_range(groups: int, freedom: Values) -> Values:
     return np.asarray(distribution.ppf(LEVEL, groups, freedom))
 
 
-def below_another(values: Values, quantile: Callable[[int, Values], Values] = studentized_range) -> NDArray[np.bool_]:
+def below_another(values: Values, quantile: Callable[[int, Values], Values] = studentized_range) -> Mask:
     """Compare all K groups: true at [i, j] where group i is surely below group j.
 
     Hsu's multiple comparisons with the best (1981), with Tukey's studentized range: of K equal groups one is called
@@ -336,12 +350,12 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     means = values.mean((-2, -1))  # [..., K]
     lead = means[..., None, :] - means[..., :, None]  # [..., K, K]: of j before i
     interactions = mean_squares(values - values.mean(-3, keepdims=True))
-    shared_squares = MeanSquares(*(square.sum(-1) / (groups - 1) for square in interactions))
-    shared = crossed_error(shared_squares, seeds, problems, groups - 1)
-    pair_errors = []  # [..., K] each: of one group's differences from all
+    pooled_squares = [square.sum(-1) / (groups - 1) for square in interactions]
+    shared = crossed_error(MeanSquares(*pooled_squares), seeds, problems, pooled=groups - 1)
+    errors = []  # of one group's differences from all, [..., K] each
     for group in range(groups):
         differences = values - values[..., [group], :, :]
-        pair_errors.append(crossed_error(mean_squares(differences), seeds, problems).error)
-    least_lead = quantile(groups, shared.freedom)[..., None, None] / math.sqrt(2)
-    error = np.maximum(math.sqrt(2) * shared.error[..., None, None], np.stack(pair_errors, -2))
-    return np.asarray(lead > least_lead * error)
+        pair_error = crossed_error(mean_squares(differences), seeds, problems).error
+        errors.append(np.maximum(math.sqrt(2) * shared.error[..., None], pair_error))
+    least_lead = quantile(groups, shared.freedom) / math.sqrt(2)  # in standard errors
+    return np.asarray(lead > least_lead[..., None, None] * np.stack(errors, -2))

@@ -14,7 +14,6 @@ from topr_exp.sampling.completions import Completions
 from topr_exp.types import VERDICTS
 
 PER_VERDICT = 12
-COMPLETIONS = "completions.jsonl"
 
 
 def show_completions(
@@ -33,13 +32,11 @@ def show_completions(
             if examples is not None:
                 entry["trained_on"] = bool((examples == row).any())
             entries.append(entry)
-    path = folder / COMPLETIONS
+    path = folder / "completions.jsonl"
     written_entries, _ = read_lines(path)
     for entry in written_entries:
-        written_split = entry.get("set")
-        written_iteration = entry.get("iteration")
-        is_valid = isinstance(written_split, str) and isinstance(written_iteration, int)
-        if is_valid and (written_split, written_iteration) != (split, iteration):
+        is_valid = isinstance(entry.get("set"), str) and isinstance(entry.get("iteration"), int)
+        if is_valid and (entry["set"], entry["iteration"]) != (split, iteration):
             entries.append(entry)
     entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file in whatever order of writing
     if distributed.is_main_process():
@@ -48,17 +45,20 @@ def show_completions(
 
 def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
     """At most PER_VERDICT of the rows, evenly spread."""
-    if not len(rows):
-        return []
+    if len(rows) <= PER_VERDICT:
+        return rows.tolist()
     positions = np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int)
-    return [int(row) for row in rows[np.unique(positions)]]
+    return rows[positions].tolist()
 
 
 def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
     """One completion with its problem, verdict and log-probability, ready for JSON."""
-    problem = completions.problems[int(completions.problem_index[row])]
+    problem = completions.problems[completions.problem_index[row]]
     (text,) = completions.texts(range(row, row + 1))
-    logprobs = completions.table["sampler_logp"][row].as_py() if completions.has("sampler_logp") else None
+    logp = None
+    if completions.has("sampler_logp"):
+        logprobs = completions.table["sampler_logp"][row].as_py()
+        logp = sum(logprobs) if logprobs else None  # null and none at all
     return {
         "row": row,
         "problem": problem.id,
@@ -72,5 +72,5 @@ def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
         "answer": completions.table["answer"][row].as_py(),
         "tokens": len(completions.tokens[row]),
         "truncated": bool(completions.is_truncated[row]),
-        "logp": sum(logprobs) if logprobs else None,
+        "logp": logp,
     }

@@ -8,16 +8,27 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from topr_exp.evaluation.intervals import RESAMPLES, bootstrap_intervals, standard_error
+from topr_exp.evaluation.intervals import (
+    RESAMPLES,
+    Clusters,
+    Counts,
+    Mask,
+    Values,
+    bootstrap_intervals,
+    count_in_rows,
+    standard_error,
+)
 from topr_exp.types import CORRECT, INVALID, VERDICTS, Problem
 
 HEADLINE_K = 8
 TRIALS = 100  # as in the paper
 
 Codes = NDArray[np.integer]
-ByK = dict[int, NDArray[np.float64]]  # K -> [P], of which means, intervals and paired differences are taken
+Figures = dict[str, Any]  # ready for JSON
+ByK = dict[int, Values]  # K -> [P], of which means, intervals and paired differences are taken
 
 
 class Scores(NamedTuple):
@@ -38,9 +49,10 @@ def measure(verdicts: Codes, classes: Codes, trials: int = TRIALS) -> Scores:
     is_correct = verdicts == CORRECT
     voting = ballots(verdicts, classes)
     assert (voting.candidate[is_correct] >= 0).all(), "a correct completion without an answer class"
+    correct_counts = is_correct.sum(axis=1)
     ks = powers_of_two(n)
-    passed = {k: pass_at_k(is_correct.sum(axis=1), n, k) for k in ks}
-    voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([0, 0]), trials), strict=True))
+    passed = {k: pass_at_k(correct_counts, n, k) for k in ks}
+    voted = maj_at_ks(voting, ks, default_rng([0, 0]), trials=trials)
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
     passed[1] = voted[1] = is_correct.mean(axis=1)
     return Scores(passed, voted)
@@ -58,7 +70,7 @@ def summarise(
     *,
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
-) -> dict[str, Any]:
+) -> Figures:
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
     pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems, samples and, where they
@@ -70,14 +82,14 @@ def summarise(
     """
     n = verdicts.shape[1]
     scores = measure(verdicts, classes, trials)
-    ks = list(map(str, scores.passed))
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
     clusters = number_sources([problem.source for problem in problems])
-    intervals = bootstrap_intervals(columns, np.random.default_rng([0, 1]), resamples, clusters, share=True)
+    rng = default_rng([0, 1])
+    intervals = bootstrap_intervals(columns, rng, resamples=resamples, clusters=clusters, share=True)
     points = [interval.as_dict() for interval in intervals]
+    ks = list(map(str, scores.passed))
     correct_counts = (verdicts == CORRECT).sum(axis=1)
-    all_problems = np.ones(len(verdicts), dtype=bool)
-    figures = headline(verdicts, scores, all_problems)
+    figures = headline(verdicts, scores, np.full(len(verdicts), True))
     if clusters is not None:
         figures["sources"] = int(clusters.max()) + 1
     return {
@@ -91,7 +103,7 @@ def summarise(
     }
 
 
-def without_majorities(figures: dict[str, Any]) -> dict[str, Any]:
+def without_majorities(figures: Figures) -> Figures:
     """The figures of `summarise` with nothing about maj@K."""
     remaining = {name: value for name, value in figures.items() if not name.startswith("maj@")}
     if "maj@k" in figures:
@@ -102,19 +114,19 @@ def without_majorities(figures: dict[str, Any]) -> dict[str, Any]:
     return remaining
 
 
-def mean_lengths(verdicts: Codes, tokens: NDArray[np.integer]) -> dict[str, float | None]:
+def mean_lengths(verdicts: Codes, tokens: Counts) -> Figures:
     """Mean sampled tokens of all completions and of those of each verdict (null where there is none).
 
     verdicts: codes; tokens: of the same shape.
     """
-    means: dict[str, float | None] = {"length": float(tokens.mean())}
+    means: Figures = {"length": float(tokens.mean())}
     for code, name in enumerate(VERDICTS):
         lengths = tokens[verdicts == code]
         means[f"length_{name}"] = float(lengths.mean()) if lengths.size else None
     return means
 
 
-def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = ()) -> dict[str, float | None]:
+def mean_reward(rewards: Values, sources: Sequence[str | None] = ()) -> Figures:
     """The mean reward [P, n] and its standard error over problems; sources: [P] what each was made from."""
     problem_means = rewards.mean(axis=1)
     return {
@@ -123,7 +135,7 @@ def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = (
     }
 
 
-def number_sources(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
+def number_sources(sources: Sequence[str | None]) -> Clusters | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
     if all(source is None for source in sources):
         return None
@@ -134,27 +146,26 @@ def number_sources(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     return np.array(numbers)
 
 
-def headline(verdicts: Codes, scores: Scores, is_included: NDArray[np.bool_]) -> dict[str, Any]:
+def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
     """The headline figures of the included problems; is_included: [P]."""
     k = headline_k(verdicts.shape[1])
+    passed = scores.passed[1][is_included]
+    voted = scores.voted[k][is_included]
     counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
-    shares: list[float] = (counts / counts.sum()).tolist()
+    shares = (counts / counts.sum()).tolist()
     return {
-        "pass@1": float(scores.passed[1][is_included].mean()),
-        f"maj@{k}": float(scores.voted[k][is_included].mean()),
+        "pass@1": float(passed.mean()),
+        f"maj@{k}": float(voted.mean()),
         **dict(zip(VERDICTS, shares, strict=True)),
-        "problems": int(is_included.sum()),
+        "problems": len(passed),
     }
 
 
-def breakdown(
-    verdicts: Codes, scores: Scores, names: Sequence[int | None] | Sequence[str | None]
-) -> dict[str, dict[str, Any]]:
+def breakdown(verdicts: Codes, scores: Scores, names: Sequence[Any]) -> dict[str, Figures]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
-    groups: list[Any] = sorted({*names} - {None})
     figures = {}
-    for group in groups:
-        is_included = np.array([name == group for name in names])
+    for group in sorted({*names} - {None}):
+        is_included = np.array(names, dtype=object) == group
         figures[str(group)] = headline(verdicts, scores, is_included)
     return figures
 
@@ -165,8 +176,8 @@ def breakdown(
 class Ballots(NamedTuple):
     """The votes of completions, and what each answer is worth."""
 
-    candidate: NDArray[np.int64]  # [P, n] the class that a completion votes for, -1 for none
-    worth: NDArray[np.float64]  # [P, C] the share of a class graded correct, mostly 0 or 1
+    candidate: Codes  # [P, n] the class that a completion votes for, -1 for none
+    worth: Values  # [P, C] the share of a class graded correct, mostly 0 or 1
 
 
 def ballots(verdicts: Codes, classes: Codes) -> Ballots:
@@ -176,22 +187,21 @@ def ballots(verdicts: Codes, classes: Codes) -> Ballots:
     classes: [P, n] the answers' equivalence classes, small numbers, negative without an answer.
     """
     assert verdicts.shape == classes.shape, (verdicts.shape, classes.shape)
-    candidate = np.where(verdicts != INVALID, np.maximum(classes, -1), -1).astype(np.int64)
-    width = max(int(candidate.max(initial=-1)) + 1, 1)
+    has_vote = (verdicts != INVALID) & (classes >= 0)
+    candidate = np.where(has_vote, classes, -1).astype(np.int64)
+    width = int(candidate.max(initial=0)) + 1
+    votes = count_votes(candidate, width)
     correct_votes = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return Ballots(candidate, correct_votes / np.maximum(count_votes(candidate, width), 1))
+    return Ballots(candidate, correct_votes / np.maximum(votes, 1))
 
 
-def count_votes(candidate: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+def count_votes(candidate: Codes, width: int) -> Counts:
     """[P, width] votes for each of the answers 0..width-1; candidate: [P, k], -1 has no vote."""
-    problems = len(candidate)
-    columns = width + 1  # the first one without a vote
-    slots = candidate + 1 + columns * np.arange(problems)[:, None]
-    votes = np.bincount(slots.ravel(), minlength=problems * columns).reshape(problems, columns)
-    return votes[:, 1:]
+    votes = count_in_rows(candidate + 1, width + 1)
+    return votes[:, 1:]  # those of no answer left out
 
 
-def majority_score(votes: NDArray[np.int64], worth: NDArray[np.float64]) -> NDArray[np.float64]:
+def majority_score(votes: Counts, worth: Values) -> Values:
     """The expected score of each problem's majority vote: the mean worth of the answers tied for the most votes.
 
     votes, worth: [P, C]; without any vote the score is 0.
@@ -206,7 +216,7 @@ def powers_of_two(n: int) -> list[int]:
     return [1 << i for i in range(n.bit_length())]
 
 
-def pass_at_k(correct: NDArray[np.integer], n: int, k: int) -> NDArray[np.float64]:
+def pass_at_k(correct: Counts, n: int, k: int) -> Values:
     """The unbiased estimate of pass@K of each problem, in closed form.
 
     1 - C(n - c, K) / C(n, K) = 1 - prod_{i = n-c+1}^{n} (1 - K/i)   (Chen et al. 2021, arXiv 2107.03374, Eq. 1):
@@ -221,22 +231,17 @@ def pass_at_k(correct: NDArray[np.integer], n: int, k: int) -> NDArray[np.float6
     return 1 - miss_probabilities[correct]
 
 
-def maj_at(voting: Ballots, ks: list[int], rng: np.random.Generator, trials: int = TRIALS) -> NDArray[np.float64]:
-    """[K's, P] maj@K of each problem: its mean over draws of K of the n completions without replacement.
+def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator, *, trials: int = TRIALS) -> ByK:
+    """maj@K of each problem: its mean over draws of K of the n completions without replacement.
 
     A trial shuffles each problem's completions once and takes the first K for every K: uniform draws, a smooth curve.
-
-    ks: ascending, each from 1 to n.
     """
     candidate, worth = voting
     problems, width = worth.shape
-    scores = np.zeros((len(ks), problems))
+    totals = {k: np.zeros(problems) for k in ks}
     for _ in range(trials):
         shuffled = rng.permuted(candidate, axis=1)
-        votes = np.zeros((problems, width), dtype=np.int64)
-        counted = 0
-        for i, k in enumerate(ks):
-            votes += count_votes(shuffled[:, counted:k], width)
-            counted = k
-            scores[i] += majority_score(votes, worth)
-    return scores / trials
+        for k, total in totals.items():
+            votes = count_votes(shuffled[:, :k], width)
+            total += majority_score(votes, worth)
+    return {k: total / trials for k, total in totals.items()}

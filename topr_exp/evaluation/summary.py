@@ -2,29 +2,32 @@
 
 from typing import Any
 
-from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
+from topr_exp.evaluation.statistics import Figures, mean_lengths, mean_reward, summarise, without_majorities
 from topr_exp.grading.verdicts import grader_timeouts, votes_are_known
 from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
 
 
-def summarise_evaluation(completions: Completions, problems: int | None = None) -> dict[str, Any]:
+def summarise_evaluation(completions: Completions, problems: int | None = None) -> Figures:
     """Compute the figures of `statistics.summarise` and mean lengths, of the first `problems` problems (None: of all).
 
     With the mean reward if graded; without maj@K if the grader names no wrong answers: they could not win the vote.
     """
     n = len(completions) // len(completions.problems)
-    verdicts = completions.verdicts.reshape(-1, n)[:problems]
-    classes = completions.answer_classes.reshape(-1, n)[:problems]
-    lengths = completions.tokens.lengths().reshape(-1, n)[:problems]
     tested = completions.problems[:problems]
-    figures = summarise(verdicts, classes, tested)
+
+    def by_problem(column: Any) -> Any:
+        """[tested problems, n]"""
+        return column.reshape(-1, n)[:problems]
+
+    verdicts = by_problem(completions.verdicts)
+    figures = summarise(verdicts, by_problem(completions.answer_classes), tested)
     figures["grader_timeouts"] = grader_timeouts(completions.first_rows(verdicts.size))
-    figures["truncated_share"] = float(completions.is_truncated[: verdicts.size].mean())
-    figures |= mean_lengths(verdicts, lengths)
+    figures["truncated_share"] = float(by_problem(completions.is_truncated).mean())
+    figures |= mean_lengths(verdicts, by_problem(completions.tokens.lengths()))
     if completions.reward is not None:
-        rewards = completions.reward.reshape(-1, n)[:problems]
-        figures |= mean_reward(rewards, [problem.source for problem in tested])
+        sources = [problem.source for problem in tested]
+        figures |= mean_reward(by_problem(completions.reward), sources)
     if not votes_are_known(completions):
         return without_majorities(figures)
     return figures

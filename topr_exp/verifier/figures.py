@@ -3,14 +3,25 @@
 All are means over the P original problems, whose K solutions stand or fall together: the bootstrap resamples problems.
 """
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import default_rng
 
-from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, bootstrap_means, clopper_pearson
-from topr_exp.evaluation.statistics import Ballots, ballots, majority_score
+from topr_exp.evaluation.intervals import (
+    RESAMPLES,
+    Counts,
+    Interval,
+    Mask,
+    Point,
+    Values,
+    bootstrap_intervals,
+    bootstrap_means,
+    clopper_pearson,
+)
+from topr_exp.evaluation.statistics import Ballots, Codes, Figures, ballots, majority_score
 from topr_exp.types import CORRECT, INVALID
 
 # Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
@@ -21,14 +32,14 @@ RATIOS = {
     "accuracy_on_incorrect": ("right_on_incorrect", "verified_incorrect"),
 }
 BALANCED = "balanced_accuracy"
-Means = dict[str, NDArray[np.float64]]  # of the values of a `Tally` over problems, one for each sample of problems
+Samples = Values  # [1 + R] means over the problems themselves, then over each resample of them
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Sums that each problem adds to the figures, [P] each, over its verifications and its selections' scores."""
 
-    values: dict[str, NDArray[np.float64]]
+    values: dict[str, Values]
     solutions: int  # K
     verifications: int  # n
 
@@ -37,10 +48,10 @@ class Tally:
 
 
 def tally(
-    solution_verdicts: NDArray[np.integer],
-    classes: NDArray[np.integer],
-    verdicts: NDArray[np.integer],
-    is_verified: NDArray[np.bool_],
+    solution_verdicts: Codes,
+    classes: Codes,
+    verdicts: Codes,
+    is_verified: Mask,
 ) -> Tally:
     """Count each problem's verifications and let its solutions vote.
 
@@ -51,20 +62,21 @@ def tally(
     assert verdicts.shape[:2] == solution_verdicts.shape == classes.shape == is_verified.shape
     n = verdicts.shape[2]
     is_correct = solution_verdicts == CORRECT
-    # [P, K]: how many of a solution's verifications are so.
-    right = ((verdicts == CORRECT) & is_verified[:, :, None]).sum(axis=2)
-    unparsable = ((verdicts == INVALID) & is_verified[:, :, None]).sum(axis=2)
+    # [P, K]: how many of a solution's verifications there are, are right, say nothing.
+    verified = n * is_verified
+    right = is_verified * (verdicts == CORRECT).sum(axis=2)
+    unparsable = is_verified * (verdicts == INVALID).sum(axis=2)
     # A verification that speaks approves of a correct solution when it is right, of another one when it is wrong.
-    approvals = np.where(is_correct, right, n * is_verified - right - unparsable)
+    approvals = np.where(is_correct, right, verified - right - unparsable)
     voting = ballots(solution_verdicts, classes)
     counts = {
         "right": right.sum(axis=1),
         "unparsable": unparsable.sum(axis=1),
-        "verified": n * is_verified.sum(axis=1),
+        "verified": verified.sum(axis=1),
         "right_on_correct": (right * is_correct).sum(axis=1),
-        "verified_correct": n * (is_verified & is_correct).sum(axis=1),
+        "verified_correct": (verified * is_correct).sum(axis=1),
         "right_on_incorrect": (right * ~is_correct).sum(axis=1),
-        "verified_incorrect": n * (is_verified & ~is_correct).sum(axis=1),
+        "verified_incorrect": (verified * ~is_correct).sum(axis=1),
         "weighted_sc": weighted_score(voting, approvals),
         "maj": weighted_score(voting, np.ones_like(approvals)),
         "oracle": is_correct.any(axis=1),
@@ -74,53 +86,58 @@ def tally(
     return Tally(values, solutions=is_correct.shape[1], verifications=n)
 
 
-def summarise(counted: Tally, resamples: int = RESAMPLES) -> dict[str, Any]:
+def summarise(counted: Tally, resamples: int = RESAMPLES) -> Figures:
     """Name -> value, low, high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
     """
-    names = list(counted.values)
-    columns = np.stack([counted.values[name] for name in names], axis=1)
-    means = dict(zip(names, columns.mean(axis=0, keepdims=True).T, strict=True))
-    resampled_means = None
+    columns = np.stack(list(counted.values.values()), axis=1)
+    means = columns.mean(axis=0, keepdims=True)
     if len(counted) > 1:
-        resampled = bootstrap_means(columns, resamples, np.random.default_rng([0, 2]))
-        resampled_means = dict(zip(names, resampled.T, strict=True))
-    figures = (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved")
-    summary: dict[str, Any] = {name: interval(name, means, resampled_means, len(counted)) for name in figures}
+        resampled_means = bootstrap_means(columns, resamples, default_rng([0, 2]))
+        means = np.concatenate([means, resampled_means])
+    samples_by_name = dict(zip(counted.values, means.T, strict=True))
+    summary: Figures = {}
+    for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
+        summary[name] = interval(figure(name, samples_by_name), len(counted))
     summary["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"])
     return {**summary, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
 
 
-def interval(name: str, means: Means, resampled_means: Means | None, problems: int) -> dict[str, float | None]:
-    """A figure of the means and its percentiles over resampled means; of 0 or 1 by `clopper_pearson` over problems."""
-    (value,) = figure(name, means)
-    if resampled_means is None or np.isnan(value):
-        return Interval(float(value)).as_dict()
+def interval(samples: Samples, problems: int) -> Point:
+    """A figure with its percentiles over resamples; of 0 or 1 by `clopper_pearson` over problems."""
+    value = float(samples[0])
+    resampled = samples[1:]
+    if math.isnan(value) or not len(resampled):
+        return Interval(value).as_dict()
     if value in (0, 1):
         return clopper_pearson(int(value) * problems, problems).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
-    low, high = np.nanpercentile(figure(name, resampled_means), [2.5, 97.5])
-    return Interval(float(value), float(low), float(high)).as_dict()
+    low, high = np.nanpercentile(resampled, [2.5, 97.5])
+    return Interval(value, float(low), float(high)).as_dict()
 
 
-def figure(name: str, means: Means) -> NDArray[np.float64]:
-    """A figure from means over problems, one for each sample of them; NaN where its denominator is 0."""
+def figure(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
+    """A figure from means of a tally's values over problems; NaN where its denominator is 0."""
     if name == BALANCED:
-        return (figure("accuracy_on_correct", means) + figure("accuracy_on_incorrect", means)) / 2
+        on_correct = figure("accuracy_on_correct", samples_by_name)
+        on_incorrect = figure("accuracy_on_incorrect", samples_by_name)
+        return (on_correct + on_incorrect) / 2
     if name not in RATIOS:
-        return means[name]
-    top, bottom = (means[part] for part in RATIOS[name])
-    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=bottom > 0)
+        return samples_by_name[name]
+    numerator, denominator = RATIOS[name]
+    with np.errstate(invalid="ignore"):  # 0 / 0
+        return samples_by_name[numerator] / samples_by_name[denominator]
 
 
-def difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> dict[str, float | None]:
+def difference(first: Values, second: Values) -> Point:
     """The mean of second - first, [P] each, paired by problem."""
-    return bootstrap_intervals((second - first)[:, None], np.random.default_rng([0, 3]))[0].as_dict()
+    (paired,) = bootstrap_intervals((second - first)[:, None], default_rng([0, 3]))
+    return paired.as_dict()
 
 
-def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[np.float64]:
+def weighted_score(voting: Ballots, approvals: Counts) -> Values:
     """[P] the expected score of the answer that each problem's weighted vote selects.
 
     approvals: [P, K] how many verifications of a solution say that it is correct, 0 where it has none. Each solution
@@ -128,8 +145,9 @@ def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[n
     """
     candidate, worth = voting
     gives_answer = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] by solution and answer
-    total = (gives_answer * approvals[:, :, None].astype(np.int64)).sum(axis=1)
-    return majority_score(np.where(gives_answer.any(axis=1), total + 1, 0), worth)
+    approvals_of_answer = (gives_answer * approvals[:, :, None]).sum(axis=1)
+    is_given = gives_answer.any(axis=1)
+    return majority_score(is_given * (approvals_of_answer + 1), worth)  # also an answer that nobody approves has a vote
 
 
 # ---- the table at the end of a run or an evaluation
@@ -139,7 +157,7 @@ COLUMNS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "invalid": "
 WIDTH = 22
 
 
-def run_table(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
+def run_table(base: Figures, final: Figures) -> list[str]:
     """The table of a run from its figures before and after training."""
     changes = {
         "trained - base": final["weighted_sc - base"],
@@ -150,25 +168,33 @@ def run_table(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     return [*rows({"base": base, "trained": final}), f"weighted SC, paired: {paired}", note(base)]
 
 
-def evaluation_table(figures: dict[str, Any]) -> str:
+def evaluation_table(figures: Figures) -> str:
     """The table of one model."""
     paired = f"weighted SC, paired: model - none {cell(figures['weighted_sc - maj'])}"
     return "\n".join([*rows({"model": figures}), paired, note(figures)])
 
 
-def rows(verifiers: dict[str, dict[str, Any]]) -> list[str]:
+def rows(verifiers: dict[str, Figures]) -> list[str]:
     """Some verifiers of the same solutions between none and one that is always right."""
     first = next(iter(verifiers.values()))
     k = first["solutions"]
-    none_row = {f"none (maj@{k})": {"weighted_sc": first["maj"]}}
-    oracle_row = {f"oracle (pass@{k})": {"weighted_sc": first["oracle"]}}
-    lines = [f"{'%':<18}" + "".join(f"{title:>{WIDTH}}" for title in COLUMNS.values())]
-    for name, row in {**none_row, **verifiers, **oracle_row}.items():
-        lines.append(f"{name:<18}" + "".join(f"{cell(row.get(column)):>{WIDTH}}" for column in COLUMNS))
+    figures_by_row = {
+        f"none (maj@{k})": {"weighted_sc": first["maj"]},
+        **verifiers,
+        f"oracle (pass@{k})": {"weighted_sc": first["oracle"]},
+    }
+    lines = [align("%", COLUMNS.values())]
+    for name, figures in figures_by_row.items():
+        cells = [cell(figures.get(column)) for column in COLUMNS]
+        lines.append(align(name, cells))
     return lines
 
 
-def note(figures: dict[str, Any]) -> str:
+def align(name: str, cells: Iterable[str]) -> str:
+    return f"{name:<18}" + "".join(f"{text:>{WIDTH}}" for text in cells)
+
+
+def note(figures: Figures) -> str:
     """Caption of the table."""
     return (
         f"[ ]: 95 %, bootstrap over {figures['problems']} problems; {figures['solutions']} solutions each, "
@@ -176,13 +202,9 @@ def note(figures: dict[str, Any]) -> str:
     )
 
 
-def cell(figure: dict[str, float | None] | None) -> str:
+def cell(figure: Point | None) -> str:
     """A figure in per cent with its interval."""
-    if figure is None or figure["value"] is None:
+    numbers = {name: number for name, number in (figure or {}).items() if number is not None}
+    if "value" not in numbers:
         return "–"
-    value = f"{100 * figure['value']:.1f}"
-    low = figure["low"]
-    high = figure["high"]
-    if low is None or high is None:
-        return value
-    return f"{value} [{100 * low:.1f}, {100 * high:.1f}]"
+    return Interval(**numbers).percent()

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
+from topr_exp.evaluation.intervals import Values
+from topr_exp.evaluation.statistics import Figures
 from topr_exp.runtime import distributed
 from topr_exp.runtime.json_files import MISSING, read_typed_object, write_json
 from topr_exp.runtime.terminal import warn
@@ -40,10 +41,14 @@ def questions_about(solutions: Completions, template: str) -> list[Problem]:
     for sample in range(solutions_per_problem):
         for index, problem in enumerate(solutions.problems):
             row = index * solutions_per_problem + sample
-            question = prompter.render(problem.question, fields={"solution": texts[row].strip()})
-            answer = "correct" if solutions.is_correct[row] else "incorrect"
-            question_id = question_id_of(problem, sample)
-            questions.append(replace(problem, id=question_id, question=question, answer=answer, source=problem.id))
+            question = replace(
+                problem,
+                id=question_id_of(problem, sample),
+                question=prompter.render(problem.question, fields={"solution": texts[row].strip()}),
+                answer="correct" if solutions.is_correct[row] else "incorrect",
+                source=problem.id,
+            )
+            questions.append(question)
     return questions
 
 
@@ -81,20 +86,20 @@ class Verification:
             self.sets = replace(self.sets, train=questions_about(train_solutions, task.template))
         # The question is the whole prompt already.
         self.prompter = Prompter("{question}", shots=(), chat=task.chat, stop=(), chat_options=chat_options or {})
-        self.base_tally: figures.Tally | None = None
+        self.base_scores: Values | None = None  # [P] weighted_sc at the first evaluation
 
-    def figures(self, folder: Path, iteration: int, verifications: Completions) -> dict[str, Any]:
+    def figures(self, folder: Path, iteration: int, verifications: Completions) -> Figures:
         """Compute the figures of an evaluation; after the first evaluation with the difference to it.
 
         Each problem's contribution goes to FILE in `folder`, for tables over several runs.
         """
         tally = tally_verifications(self.test_solutions, verifications)
         summary = figures.summarise(tally)
-        if self.base_tally is None:
-            self.base_tally = tally
+        scores = tally.values["weighted_sc"]
+        if self.base_scores is None:
+            self.base_scores = scores
         if iteration > 0:
-            base_score = self.base_tally.values["weighted_sc"]
-            summary["weighted_sc - base"] = figures.difference(base_score, tally.values["weighted_sc"])
+            summary["weighted_sc - base"] = figures.difference(self.base_scores, scores)
         record_tally(folder / FILE, iteration, self.test_solutions.problems, tally)
         return {"verifier": summary}
 
@@ -102,18 +107,17 @@ class Verification:
 def tally_verifications(solutions: Completions, verifications: Completions) -> figures.Tally:
     """Count each problem's verifications, of which some may be missing (their questions were too long)."""
     problems = len(solutions.problems)
-    solutions_per_problem = len(solutions) // problems
-    verifications_per_question = len(verifications) // len(verifications.problems)
+    solution_verdicts = solutions.verdicts.reshape(problems, -1)  # [P, K]
     index_of_question = {question.id: index for index, question in enumerate(verifications.problems)}
-    question_index = np.full((problems, solutions_per_problem), -1)
-    for index, problem in enumerate(solutions.problems):
-        for sample in range(solutions_per_problem):
-            question_index[index, sample] = index_of_question.get(question_id_of(problem, sample), -1)
-    verdicts: NDArray[np.int8] = verifications.verdicts.reshape(-1, verifications_per_question)
+    question_index = np.full(solution_verdicts.shape, -1)
+    for index, sample in np.ndindex(question_index.shape):
+        question_id = question_id_of(solutions.problems[index], sample)
+        question_index[index, sample] = index_of_question.get(question_id, -1)
+    verdicts_by_question = verifications.verdicts.reshape(len(verifications.problems), -1)
     return figures.tally(
-        solutions.verdicts.reshape(problems, solutions_per_problem),
-        solutions.answer_classes.reshape(problems, solutions_per_problem),
-        verdicts[question_index],  # of a missing question some other one's, which are not read
+        solution_verdicts,
+        solutions.answer_classes.reshape(problems, -1),
+        verdicts_by_question[question_index],  # of a missing question some other one's, which are not read
         is_verified=question_index >= 0,
     )
 
@@ -123,10 +127,13 @@ def record_tally(path: Path, iteration: int, problems: Sequence[Problem], tally:
     record, fault = read_typed_object(path, Verifications)
     if fault not in ("", MISSING):
         warn(f"{path} is damaged: it {fault}; what earlier evaluations wrote there is lost")
-    record["problems"] = [problem.id for problem in problems]
-    record["solutions"] = tally.solutions
-    record["verifications"] = tally.verifications
-    contributions = {name: values.tolist() for name, values in tally.values.items()}
-    record.setdefault("iterations", {})[str(iteration)] = contributions
+    iterations = record.get("iterations", {})
+    iterations[str(iteration)] = {name: values.tolist() for name, values in tally.values.items()}
+    record |= {
+        "problems": [problem.id for problem in problems],
+        "solutions": tally.solutions,
+        "verifications": tally.verifications,
+        "iterations": iterations,
+    }
     if distributed.is_main_process():
         write_json(path, record)
