@@ -6,6 +6,7 @@ All are means over the P original problems, whose K solutions stand or fall toge
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
@@ -204,7 +205,7 @@ def note(figures: Figures) -> str:
 
 def cell(figure: Point | None) -> str:
     """A figure in per cent with its interval."""
-    numbers = {name: number for name, number in (figure or {}).items() if number is not None}
+    numbers: dict[str, Any] = {name: number for name, number in (figure or {}).items() if number is not None}
     if "value" not in numbers:
         return "–"
     return Interval(**numbers).percent()
