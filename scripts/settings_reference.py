@@ -18,7 +18,7 @@ from typing import Any
 
 from topr_exp.algorithms.base import Loss
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.load import CHOICES, SECTIONS, choices, hints_of
+from topr_exp.config.load import CHOICES, NAMED_BY_CHOICE, SECTIONS, choices, hints_of
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import CONF
 from topr_exp.losses import load_losses
@@ -146,9 +146,20 @@ def compose(*overrides: str) -> Any:
 
 
 def section_lines(section: Section) -> Iterator[str]:
-    """The lines of a section: heading, first sentence of its first class, a row a key over all its classes."""
+    """The lines of a section: heading, first sentence of its first class, choices, a row a key."""
     introduction = first_sentence(section.schemas[0])
-    yield f"\n## {section.title}\n\n{introduction}\n\n| key | allowed | default | |\n|---|---|---|---|"
+    choice_names = sorted(path.stem for path in section.files if path.parent.name == section.group)
+    if choice_names:
+        introduction += f" Choices of `{section.group}=`: {', '.join(choice_names)}."
+    yield f"\n## {section.title}\n\n{introduction}"
+    rows = [*section_rows(section)]
+    if rows:
+        yield "\n| key | allowed | default | |\n|---|---|---|---|"
+    yield from rows
+
+
+def section_rows(section: Section) -> Iterator[str]:
+    """The rows of a section's keys, over all its classes."""
     written_keys = set[str]()
     if not section.prefix:
         written_keys = {*SECTIONS, "algo"}
@@ -157,11 +168,12 @@ def section_lines(section: Section) -> Iterator[str]:
     for schema in section.schemas:
         remarks = remarks_of(schema)
         for field in dataclasses.fields(schema):
-            if field.name in written_keys or not field.init:
+            key = f"{section.prefix}{field.name}"
+            if field.name in written_keys or key in NAMED_BY_CHOICE or not field.init:
                 continue
             written_keys.add(field.name)
             cells = (
-                f"`{section.prefix}{field.name}`",
+                f"`{key}`",
                 allowed_values(schema, field.name),
                 default_of(field.name, section.values),
                 meaning_of(section, field.name, remarks),
@@ -180,8 +192,6 @@ def allowed_values(schema: Any, key: str) -> str:
 
 def meaning_of(section: Section, key: str, remarks: Mapping[str, str]) -> str:
     """What a key means: the comment beside its field, else the comment in a YAML."""
-    if key == "name" and section.prefix not in ("", "optim."):
-        return f"`{section.group}=NAME` chooses"
     return remarks.get(key) or yaml_remark(section, key)
 
 

@@ -93,7 +93,7 @@ class Section:
         for key, holds, allowed in self.check() or ():
             if not holds:
                 text = show(attrgetter(key)(self)) or "nothing"
-                raise ConfigError(f"{key} must be {allowed}; got {text}")
+                raise ConfigError(f"{key.removesuffix('.name')} must be {allowed}; got {text}")
 
     def check(self) -> Iterable[Rule] | None:
         """Yield the rules about several keys, each of which must hold; or raise ValueError."""

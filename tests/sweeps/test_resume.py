@@ -99,9 +99,9 @@ def test_settings_that_no_run_can_have_are_refused_before_anything_starts(sweep,
 
 
 def test_resuming_changes_the_cluster_and_nothing_else():
-    cluster = recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.account=high"])
+    cluster = recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.nodes=2"])
 
-    assert (cluster.partition, cluster.account) == ("a", "high")
+    assert (cluster.partition, cluster.nodes) == ("a", 2)
     assert recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]).name == "local"
     with refused("only cluster settings can change", ConfigError):
         recompose(["-m", "seed=0,1"], ["optim.lr=1"])
@@ -183,7 +183,7 @@ CODE_BY_KEY = {
     "data.grader._target_": "nice_sweep.payload.grade",
     "sampler._target_": "nice_sweep.payload.Sampler",
     "sampler.python": "nice_sweep/python",
-    "schedule.staleness._target_": "nice_sweep.payload.Evil",
+    "schedule.when_stale._target_": "nice_sweep.payload.Evil",
     "model.trust_remote_code": True,
 }
 
@@ -220,7 +220,7 @@ def test_the_list_of_settings_that_name_code_is_complete():
         if "topr_exp.import_own(" in source or "= import_user_module(" in source or "(import_user_module(" in source:
             callers.add(str(path.relative_to(ROOT / "topr_exp")))
 
-    # class_of: the _target_ of algo, data, sampler, schedule.staleness; grader: data.grader._target_
+    # class_of: the _target_ of algo, data, sampler, schedule.when_stale; grader: data.grader._target_
     assert callers == {"config/load.py", "config/user_code.py", "grading/grader.py"}
 
 
@@ -255,6 +255,12 @@ def test_commands_of_a_cluster_need_confirmation(setting, sweep, scheduler, caps
     key = confirmation.partition("=")[0]
     assert resume(f"{key}=null") == 0
     assert "code beyond topr_exp: none\n" in capsys.readouterr().out
+
+
+def test_options_of_sbatch_that_run_nothing_need_no_confirmation():
+    options = "cluster.additional_parameters={account: proj-1, mem: 8G, mail_type: END}"
+
+    assert cluster_code_settings(recompose(["cluster=slurm", options], [])) == []
 
 
 def test_settings_that_change_before_the_sweep_is_locked_need_confirmation(sweep, scheduler, capsys):

@@ -51,7 +51,7 @@ def test_the_order_of_training(policy: StalenessPolicy, positions: list[int]) ->
 @pytest.mark.parametrize(
     ("settings", "policy"),
     [({}, Keep()), ({"when_stale": "drop", "max_lag": 3}, Drop(3)), ({"when_stale": "wait", "max_lag": 3}, Wait(3)),
-     ({"when_stale": "freshest", "max_lag": 3}, FreshestFirst(3)), ({"staleness": Drop(7)}, Drop(7))],
+     ({"when_stale": "freshest", "max_lag": 3}, FreshestFirst(3)), ({"when_stale": Drop(7)}, Drop(7))],
 )  # fmt: skip
 def test_a_word_names_a_policy(settings: dict[str, Any], policy: StalenessPolicy) -> None:
     schedule = ScheduleConfig(prompts=2, updates=1, rounds=1, concurrency=4, tokens_per_update=8, **settings)
@@ -61,24 +61,24 @@ def test_a_word_names_a_policy(settings: dict[str, Any], policy: StalenessPolicy
 
 def test_a_policy_that_drops_all_is_named() -> None:
     schedule = ScheduleConfig(
-        prompts=1, updates=1, rounds=2, concurrency=1, tokens_per_update=8, staleness=DropAll()
+        prompts=1, updates=1, rounds=2, concurrency=1, tokens_per_update=8, when_stale=DropAll()
     )  # fmt: skip
     clock = Clock([1] * 5000, schedule)
 
-    with pytest.raises(TOPRError, match=r"^schedule\.staleness drops all: 1001 groups before update 1$"):
+    with pytest.raises(TOPRError, match=r"^schedule\.when_stale drops all: 1001 groups before update 1$"):
         clock.by_length(0)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["schedule.staleness=oldest"], "schedule.staleness=oldest: expected null or {_target_: package.module.Class}"),
-        (["schedule.staleness._target_=topr_exp.types.Batch"], "Batch: not a staleness policy"),
-        (["schedule.staleness._target_=topr_exp.config.staleness.Drop"], "schedule.staleness.max_lag is not set"),
-        (["schedule.staleness._target_=topr_exp.config.staleness.Drop", "schedule.staleness.max_lag=-1"],
-         "schedule.staleness.max_lag must be 0 or more; got -1"),
-        (["schedule.staleness._target_=topr_exp.config.staleness.Keep", "schedule.when_stale=drop",
-          "schedule.max_lag=3"], "schedule.when_stale must be keep where staleness is set"),
+        (["schedule.when_stale=oldest"], "when_stale=oldest: expected one of keep, drop, wait, freshest or {_target_:"),
+        (["schedule.when_stale._target_=topr_exp.types.Batch"], "Batch: not a staleness policy"),
+        (["schedule.when_stale._target_=topr_exp.config.staleness.Drop"], "schedule.when_stale.max_lag is not set"),
+        (["schedule.when_stale._target_=topr_exp.config.staleness.Drop", "schedule.when_stale.max_lag=-1"],
+         "schedule.when_stale.max_lag must be 0 or more; got -1"),
+        (["schedule.when_stale._target_=topr_exp.config.staleness.Keep",
+          "schedule.max_lag=3"], "schedule.max_lag must be set where when_stale is one of drop, wait, freshest"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
@@ -91,13 +91,13 @@ def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
 
 def test_a_policy_of_ones_own_trains_on_the_longest_first(tmp_path: Path) -> None:
     with project(tmp_path, POLICY):
-        words = ["schedule.staleness._target_=longest_first.LongestFirst", "schedule.staleness.max_lag=1"]
+        words = ["schedule.when_stale._target_=longest_first.LongestFirst", "schedule.when_stale.max_lag=1"]
         config = config_of(*overrides(tmp_path / "out", "schedule=async", *ROUNDS, *LENGTHS, *words))
         summary = run(config)
 
     inputs = json.loads((config.folder / "inputs.json").read_text())
-    assert [key for key in inputs["files"] if "staleness" in key] == [
-        "schedule.staleness._target_ (longest_first.py)"
+    assert [key for key in inputs["files"] if "when_stale" in key] == [
+        "schedule.when_stale._target_ (longest_first.py)"
     ]  # fmt: skip
     assert max(line["age_q95"] for line in records(config.folder)) <= 1
     assert "dropped_share" in summary["asynchrony"]

@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from topr_exp import __version__
 from topr_exp.config.hydra_internals import BasicSweeper, get_args_parser
-from topr_exp.config.load import SETTINGS, VARIABLES, is_text, unknown_key
+from topr_exp.config.load import NAMED_BY_CHOICE, SETTINGS, VARIABLES, is_text, unknown_key
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
 from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
 from topr_exp.schema import first_line, literal, show
@@ -131,6 +131,8 @@ class Composer:
         key = override.key_or_group
         if not key:
             raise ConfigError(f"{text}: expected KEY=VALUE")
+        if key in NAMED_BY_CHOICE:
+            raise ConfigError(f"{text}: the name of a choice; give {text.replace('.name', '', 1)}")
         if key in self.groups or is_text(key):
             quoted_text = quote_numbers(text)
             if quoted_text != text:

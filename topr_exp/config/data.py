@@ -101,7 +101,7 @@ class DataConfig(Section, ABC):
     own, and `problems` yields what they stand for. The rest of the methods can stay as they are.
     """
 
-    name: str
+    name: str  # `data=NAME` chooses; of your own problems, a label
     seed: Seed  # for generated problems, and for selecting train_problems from a larger set
     train_problems: CountOrAll  # None: all
     test_problems: CountOrAll

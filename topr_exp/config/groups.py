@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -54,6 +54,7 @@ LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that su
 
 
 WhenStale = Literal["keep", "drop", "wait", "freshest"]
+POLICIES: dict[str, Callable[[int], StalenessPolicy]] = {"drop": Drop, "wait": Wait, "freshest": FreshestFirst}
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ class ScheduleConfig(Section):
     concurrency: OptionalCount = None  # for lags by length: problems sampled at once
     tokens_per_update: OptionalCount = None  # growth of each completion during an update
     max_lag: Annotated[int | None, at_least(0)] = None  # updates; when_stale says what happens to older completions
-    when_stale: WhenStale = "keep"  # completions older than max_lag: train, drop, wait; freshest: drop, youngest first
-    staleness: StalenessPolicy | None = None  # a policy of your own by its _target_, in place of when_stale
+    when_stale: WhenStale | StalenessPolicy = "keep"  # completions older than max_lag; freshest: drop, youngest first
     in_flight: bool = False  # completions under way continue with the newest weights; log μ is per token
 
     @property
@@ -83,16 +83,16 @@ class ScheduleConfig(Section):
             yield field, not self.in_rounds or getattr(self, field) is not None, "1 or more where prompts is set"
         by_length = self.concurrency is not None
         keeps = self.when_stale == "keep"
+        reads_max_lag = isinstance(self.when_stale, str) and not keeps
         yield "lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"
         grows = self.tokens_per_update is not None
         yield "tokens_per_update", grows == by_length, "set where concurrency is, and only there"
-        yield "max_lag", (self.max_lag is None) == keeps, "set where when_stale is not keep, and only there"
+        allowed = f"set where when_stale is one of {', '.join(POLICIES)}, and only there"
+        yield "max_lag", (self.max_lag is not None) == reads_max_lag, allowed
         yield "when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"
-        yield "when_stale", keeps or self.staleness is None, "keep where staleness is set, which takes its place"
-        yield "staleness", self.staleness is None or by_length, "null unless concurrency is set: lengths say when"
-        if self.staleness is not None and self.prompts is not None and self.concurrency is not None:
-            has_room = self.staleness.room(self.prompts, self.concurrency) >= self.prompts
-            yield "staleness", has_room, f"a policy with room for prompts={self.prompts}"
+        if self.prompts is not None and self.concurrency is not None:
+            has_room = self.policy.room(self.prompts, self.concurrency) >= self.prompts
+            yield "when_stale", has_room, f"a policy with room for prompts={self.prompts}"
         yield "in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"
         if self.asynchronous:
             yield "prompts", self.prompts is not None, "1 or more where lag or concurrency is set"
@@ -106,15 +106,11 @@ class ScheduleConfig(Section):
     @property
     def policy(self) -> StalenessPolicy:
         """What is done with completions that wait, where lengths decide."""
-        if self.staleness is not None:
-            return self.staleness
+        if isinstance(self.when_stale, StalenessPolicy):
+            return self.when_stale
         if self.max_lag is None:
             return Keep()
-        if self.when_stale == "wait":
-            return Wait(self.max_lag)
-        if self.when_stale == "freshest":
-            return FreshestFirst(self.max_lag)
-        return Drop(self.max_lag)
+        return POLICIES[self.when_stale](self.max_lag)
 
     @property
     def lags(self) -> list[float]:

@@ -31,6 +31,7 @@ from topr_exp.types import ConfigError
 # Groups whose choices have different settings: by `name`, and losses and sources by `_target_`, their class.
 CHOICES = ("cluster", "sampler")
 TARGETS = ("algo", "data")
+NAMED_BY_CHOICE = ("cluster.name", "compose.name", "task.name", "tracking.name")  # given as GROUP=CHOICE alone
 VARIABLES = ("learning_rates", "preset")  # nodes of YAMLs that settings are interpolated from
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
@@ -88,19 +89,17 @@ def build_section(group: str, values: Any) -> Any:
         for key in values:
             if key not in names:
                 raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
-        if group == "schedule" and values.get("staleness") is not None:
-            values = values | {"staleness": build_policy(values["staleness"])}
+        if group == "schedule" and isinstance(values.get("when_stale"), dict):
+            values = values | {"when_stale": build_policy(values["when_stale"])}
     section = build(schema, values, f"{group}.")
     if group == "algo" and (problem := broken_contract(section)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return section
 
 
-def build_policy(settings: Any) -> StalenessPolicy:
+def build_policy(settings: Mapping[str, Any]) -> StalenessPolicy:
     """The staleness policy that settings name; ConfigError where they name none."""
-    key = "schedule.staleness"
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{key}={show(settings)}: expected null or {{_target_: package.module.Class}}")
+    key = "schedule.when_stale"
     target = settings.get("_target_")
     schema = class_of(f"{key}._target_", target)
     is_policy = isinstance(schema, type) and issubclass(schema, StalenessPolicy) and not inspect.isabstract(schema)

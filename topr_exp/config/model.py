@@ -85,7 +85,7 @@ class Mismatch(Section):
 class SamplerConfig(Section):
     """Settings of sampling; everything here but `prompts_per_shard` decides the distribution."""
 
-    name: str
+    name: str  # `sampler=NAME` chooses; of a sampler of your own, another one than hf and vllm
     seed: Seed  # of the samples
     temperature: Annotated[float, within("(0, 10]")]
     top_p: Share

@@ -130,7 +130,7 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
         for path in source_files(data.completions):
             yield "data.completions", path
     yield from code_of_data(data)
-    classes = {"sampler": config.sampler, "algo": config.algo, "schedule.staleness": config.schedule.policy}
+    classes = {"sampler": config.sampler, "algo": config.algo, "schedule.when_stale": config.schedule.policy}
     for key, settings in classes.items():
         code_file = file_of_user_class(settings)
         if code_file is not None:
@@ -161,7 +161,7 @@ def user_packages(config: Config) -> Hashes:
         "algo._target_": type(config.algo).__module__,
         "data._target_": type(config.data).__module__,
         "sampler._target_": type(config.sampler).__module__,
-        "schedule.staleness._target_": type(config.schedule.policy).__module__,
+        "schedule.when_stale._target_": type(config.schedule.policy).__module__,
     }
     if isinstance(config.data.grader, dict):
         modules["data.grader._target_"] = config.data.grader_name.rpartition(".")[0]

@@ -29,18 +29,15 @@ class SlurmCluster(ClusterConfig):
     processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
     submits_jobs: ClassVar[bool] = True
     partition: str | None
-    account: str | None
     timeout_min: Count  # minutes until a job is stopped with a checkpoint and requeued
     nodes: Count
     gpus_per_node: OptionalCount
-    mem_gb: OptionalCount  # per node
     setup: list[str] | None  # shell commands before a run
-    additional_parameters: NamedValues  # other sbatch options, by their long names
+    additional_parameters: NamedValues  # options of sbatch, by their long names
 
     def check(self) -> Iterator[Rule]:
-        for key in ("partition", "account"):  # each becomes a line of a script
-            value = getattr(self, key) or ""
-            yield key, "\n" not in value, "a single line"
+        # Each becomes a line of a script.
+        yield "partition", "\n" not in (self.partition or ""), "a single line"
         options = [f"{name}{value}" for name, value in (self.additional_parameters or {}).items()]
         yield "additional_parameters", "\n" not in "".join(options), "options of a single line"
 

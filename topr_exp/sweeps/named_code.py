@@ -17,10 +17,13 @@ from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 
 TARGET_KEYS = (  # package.module.name
-    "algo._target_", "data._target_", "sampler._target_", "data.grader._target_", "schedule.staleness._target_",
+    "algo._target_", "data._target_", "sampler._target_", "data.grader._target_", "schedule.when_stale._target_",
 )  # fmt: skip
 COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
-CLUSTER_KEYS = ("cluster.setup", "cluster.additional_parameters")  # shell commands, options of sbatch
+# Options of sbatch that name no command and no file.
+HARMLESS_OPTIONS = frozenset({
+    "account", "constraint", "exclusive", "mail-type", "mail-user", "mem", "qos", "reservation"
+})  # fmt: skip
 CODE_KEYS = (*TARGET_KEYS, *COMMAND_KEYS)
 CONFIRMATIONS = tuple(f"{key}=" for key in CODE_KEYS)  # how settings of a command line that name code begin
 
@@ -56,18 +59,16 @@ def package_of(name: str) -> str:
 
 
 def cluster_code_settings(cluster: ClusterConfig) -> list[str]:
-    """Return the settings of a cluster, as KEY=VALUE of Hydra's, that a shell or sbatch interprets."""
-    values = plain(cluster)
+    """Return the settings of a cluster, as KEY=VALUE of Hydra's, that may run a command or write a file."""
     overrides = []
-    for key in CLUSTER_KEYS:
-        value = values.get(key.removeprefix("cluster."))
-        if not value:
-            continue
-        text = json.dumps(value)
-        if isinstance(value, Mapping):
-            options = [f"{name}: {json.dumps(option)}" for name, option in value.items()]
-            text = "{" + ", ".join(options) + "}"
-        overrides.append(f"{key}={text}")
+    values = plain(cluster)
+    setup = values.get("setup")
+    if setup:
+        overrides.append(f"cluster.setup={json.dumps(setup)}")
+    options = values.get("additional_parameters") or {}
+    if not {name.replace("_", "-") for name in options} <= HARMLESS_OPTIONS:
+        option_texts = [f"{name}: {json.dumps(option)}" for name, option in options.items()]
+        overrides.append(f"cluster.additional_parameters={{{', '.join(option_texts)}}}")
     return overrides
 
 

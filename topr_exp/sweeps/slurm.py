@@ -35,8 +35,8 @@ ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
-SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node", "mem_gb")  # in Submitit
-SLURM_NAMES = ("partition", "account", "signal_delay_s")  # in Submitit with `slurm_`
+SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node")  # in Submitit
+SLURM_NAMES = ("partition", "signal_delay_s")  # in Submitit with `slurm_`
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class AsyncRounds(Rounds):
         while True:
             dropped += self.drop_stale(number)
             if len(dropped) > MAX_DROPS * self.prompts:
-                raise TOPRError(f"schedule.staleness drops all: {len(dropped)} groups before update {number + 1}")
+                raise TOPRError(f"schedule.when_stale drops all: {len(dropped)} groups before update {number + 1}")
             self.begin(number, room)
             batch = self.next_batch(number)
             if batch:
