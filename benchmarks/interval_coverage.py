@@ -1,7 +1,7 @@
 """Coverage of intervals and share of wrong claims, by simulation: `python benchmarks/interval_coverage.py`.
 
 Worlds of 8 completions to 200 problems, by problems, algorithms and seeds that differ; in half of them one seed in five
-collapses. Two minutes; docs/statistics.md has the table.
+collapses. Two minutes; docs/statistics.md has the main rows.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 They are derived from the settings and from the assumptions below, some of which were measured; no such run was made.
 
-    python benchmarks/minutes.py            seconds; the tables of docs/performance.md, as Markdown
+    python benchmarks/minutes.py            seconds; by stage, with the assumptions, as Markdown
     python benchmarks/minutes.py --presets  the minutes in the table of docs/models.md
 
 Operations and bytes are counted: 2 operations a weight and token forward, 4 backward, of tokens that a batch shares

@@ -1,25 +1,23 @@
 """`python -m reproduce.findings [--check]`: write the tables of docs/findings.md and docs/findings_details.md.
 
-Both pages hold lines of Python in comments, which cog runs and whose tables it writes below them. --check: only say
-whether a page is as its records make it.
+Both pages name functions of reproduce/finding_tables.py in comments, below which cog writes what they print. --check:
+only say whether a page is as its records make it.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Mapping, Sequence
 
 from reproduce import records
 from reproduce.claims import Claim
 from reproduce.records import ROOT, TRIED_RATES
-from reproduce.tried_rates import CLIFF, Tried, best_rate, cliffs_beside
+from reproduce.tried_rates import Tried, best_rate, cliffs_beside
 
 PAGES = ("docs/findings.md", "docs/findings_details.md")
-PROLOGUE = "from reproduce.findings import *"
+PROLOGUE = "from reproduce.finding_tables import *"
 CLIFF_MARK = "°"
-__all__ = ["choosing_scores", "chosen_rates", "claims", "evidence"]
 
 
 def claims(head: str, rows: Sequence[str] | Mapping[str, str], columns: Mapping[str, str]) -> None:
@@ -36,42 +34,22 @@ def claims(head: str, rows: Sequence[str] | Mapping[str, str], columns: Mapping[
     for label, name in name_of_label.items():
         cells = [label]
         for words in columns.values():
-            where, _, pattern = words.partition(": ")
-            claim = find_claim(where, pattern.format(name))
-            cells.append(claim_cell(claim))
+            where, _, text = words.format(name).partition(": ")
+            cells.append(claim_cell(find_claim(where, text)))
         table.append(cells)
     print_table([head, *columns], table)
 
 
-def evidence(where: str, text: str, form: str) -> None:
-    """Print the last numbers of a claim's evidence, in a sentence with {} for them."""
-    last_part = find_claim(where, text).evidence.rpartition("; ")[2]
-    numbers = last_part.rpartition(": ")[2]
-    print(form.format(numbers))
-
-
-def chosen_rates(head: str, places: Mapping[str, str]) -> None:
-    """Print how many of the chosen rates stand beside a cliff; places: label -> a pattern of the places' names."""
-    tried_of_place = records.read_rates(TRIED_RATES)
-    table = []
-    for label, pattern in places.items():
-        are_beside_cliffs: list[bool] = []
-        for place, tried_of_loss in tried_of_place.items():
-            if re.fullmatch(pattern, place):
-                are_beside_cliffs += map(chosen_beside_cliff, tried_of_loss.values())
-        table.append([label, str(len(are_beside_cliffs)), str(sum(are_beside_cliffs))])
-    print_table([head, "chosen", f"beside one more than {CLIFF:g} points lower"], table)
+def count_rates_beside_cliffs() -> tuple[int, int]:
+    """How many learning rates were chosen, and how many of them stand beside a cliff."""
+    are_beside_cliffs: list[bool] = []
+    for tried_of_loss in records.read_rates(TRIED_RATES).values():
+        are_beside_cliffs += map(chosen_beside_cliff, tried_of_loss.values())
+    return len(are_beside_cliffs), sum(are_beside_cliffs)
 
 
 def chosen_beside_cliff(tried: Tried) -> bool:
     return bool(cliffs_beside(tried, best_rate(tried)))
-
-
-def choosing_scores(loss: str, places: Sequence[str], *, rate: float, form: str) -> None:
-    """Print pass@1 at one rate of the first seed that chose rates, in a sentence with {} for the places' numbers."""
-    tried_of_place = records.read_rates(TRIED_RATES)
-    scores = [f"{tried_of_place[place][loss][rate][0]:.1f}" for place in places]
-    print(form.format(", ".join(scores)))
 
 
 # ---- from the records

@@ -43,13 +43,15 @@ def test_an_answer_is_read_by_the_conventions_of_its_format(answer_format):
 def test_documented_answers_are_read():
     rows = documented("graders.md", r"- `(.+?)`: `(.+?)` → `(.+?)`")
 
-    assert len(rows) >= 9
+    assert len(rows) >= 6
     for answer_format, completion, answer in rows:
         assert extract(completion, answer_format) == answer
 
 
-def test_documented_equalities_hold_in_both_directions(grader):
+def test_equalities_hold_in_both_directions(grader):
     rows = documented("verdicts.md", r"- `(.+?)` ([=≠]) `(.+?)`")
+    assert len(rows) >= 48
+    rows += CASES["equalities"]["rows"]
     pairs, expected = [], []
     for first, sign, second in rows:
         pairs += [(boxed(first), second), (boxed(second), first)]
@@ -57,7 +59,6 @@ def test_documented_equalities_hold_in_both_directions(grader):
 
     verdicts = verdicts_on(grader, pairs)
 
-    assert len(rows) >= 150
     assert [pair for i, pair in enumerate(pairs) if verdicts[i] != expected[i]] == []
 
 

@@ -184,12 +184,11 @@ def test_a_missing_need_is_named(tmp_path, monkeypatch):
     )
 
 
-def test_the_document_names_every_step_and_its_needs():
+def test_the_document_has_the_limits_and_the_disk_of_the_steps():
     text = (ROOT / "docs" / "gpu.md").read_text()
-    table = text.partition("| step |")[2].partition("\n\n")[0]
 
-    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
-    assert {row[1].strip(" `"): float(row[3]) for row in rows} == {name: step.minutes for name, step in STEPS.items()}
+    minutes = {step.minutes for step in STEPS.values()}
+    assert f"a limit of {min(minutes)} to {max(minutes)} minutes" in text
     models = max(step.models for name, step in gpu_check.LARGE.items() if name != "several")
     assert f"{math.ceil(models * gpu_check_runs.SIZES['8b'].gigabytes)} GB of disk" in text
 
