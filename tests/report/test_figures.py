@@ -11,7 +11,6 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.drawing import draw, draw_files
-from topr_exp.report.estimates import best_first
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.plots import Line, Plot, band, plot_runs, size_by_age, thin
 from topr_exp.report.reader import Run, to_frame
@@ -36,7 +35,7 @@ def runs_of(algo: str, correct: float, maj: float, invalid: float, **settings: A
 def lines_by_plot(runs: Sequence[Run]) -> dict[str, Lines]:
     comparison = group_runs(runs)
     lines: dict[str, Lines] = {}
-    for plot in plot_runs(comparison, best_first(comparison.groups)):
+    for plot in plot_runs(comparison):
         assert plot.name not in lines
         lines[plot.name] = {line.name.partition(" (")[0]: line.points for line in plot.lines}
     return lines

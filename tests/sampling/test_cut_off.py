@@ -61,4 +61,4 @@ def test_the_report_has_columns_and_a_curve_where_something_was_cut_off():
 
     (row,) = group_rows(comparison, comparison.groups)
     assert (row["final cut off"], row["training cut off"]) == ("20.0", "10.0")
-    assert "curve_truncated_share" in {plot.name for plot in plot_runs(comparison, comparison.groups)}
+    assert "curve_truncated_share" in {plot.name for plot in plot_runs(comparison)}

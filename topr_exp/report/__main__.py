@@ -6,7 +6,7 @@ Groups runs by the settings that differ, except seeds, from their folders alone.
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -49,28 +49,29 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     or the disk refuses.
     """
     from topr_exp.report import drawing, plots, tables
-    from topr_exp.report.estimates import best_first
     from topr_exp.report.grouping import group_runs
     from topr_exp.report.page import render_page
     from topr_exp.report.reader import find_runs
 
     comparison = group_runs(find_runs(folders))
-    target = out if out is not None else folders[0] / "report"
-    refuse_links([target / "figures", target / "tables"])
-    if out is None:  # else the link is the user's own choice
-        refuse_links([target])
+    target = out
+    if target is None:
+        target = folders[0] / "report"
+        refuse_link(target)  # one that the user gives is their own choice
+    refuse_link(target / "figures")
+    refuse_link(target / "tables")
     earlier_files = read_manifest(target)
-    groups = best_first(comparison.groups)
-    pictures, drawings = drawing.draw_files(plots.plot_runs(comparison, groups))
+    pictures, drawings = drawing.draw_files(plots.plot_runs(comparison))
     title = " and ".join(folder.resolve().name for folder in folders)
     texts = {
         "tables/runs.csv": tables.as_csv(tables.runs_frame(comparison.runs)),
         "tables/groups.csv": tables.as_csv(tables.groups_frame(comparison)),
         "tables/groups.tex": tables.groups_tex(comparison),
-        "report.html": render_page(title, comparison, groups, drawings),
+        "report.html": render_page(title, comparison, drawings),
     }
     files = {f"figures/{name}": content for name, content in pictures.items()}
-    files |= {name: text.encode(errors="replace") for name, text in texts.items()}
+    for name, text in texts.items():
+        files[name] = text.encode(errors="replace")
     replace_files(target, earlier_files, files)
     return target / "report.html"
 
@@ -78,8 +79,9 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
 def read_manifest(target: Path) -> set[str]:
     """The files of an earlier report in a folder; TOPRError for a folder of other files, without a manifest."""
     manifest, _ = read_object(target / MANIFEST)
-    if manifest.get("written_by") == AUTHOR and isinstance(manifest.get("files"), list):
-        return {MANIFEST, *map(str, manifest["files"])}
+    listed_files = manifest.get("files")
+    if manifest.get("written_by") == AUTHOR and isinstance(listed_files, list):
+        return {MANIFEST, *map(str, listed_files)}
     refuse_foreign(target, [path for path in target.glob("*") if not path.name.endswith(TEMPORARY)])
     return set()
 
@@ -87,25 +89,29 @@ def read_manifest(target: Path) -> set[str]:
 def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of an earlier report's; the manifest names a file before it is there."""
     assert all(map(FILES.fullmatch, files)), files.keys()
-    present = {path.relative_to(target).as_posix(): path for path in target.glob("*/*")}  # no others are removed
-    foreign_names = (files.keys() & present.keys()) - earlier_files
-    refuse_foreign(target, [present[name] for name in foreign_names])
+    present_files = {path.relative_to(target).as_posix() for path in target.glob("*/*")}  # no others are removed
+    foreign_files = present_files & (files.keys() - earlier_files)
+    refuse_foreign(target, [target / name for name in foreign_files])
     with disk_errors(f"write in {target}"):
         target.mkdir(parents=True, exist_ok=True)
-        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(earlier_files | files.keys())})
+        write_manifest(target, earlier_files | files.keys())
         for name, content in files.items():
-            (target / name).parent.mkdir(exist_ok=True)
-            write_bytes(target / name, content)
-        for name in (earlier_files & present.keys()) - files.keys():
+            path = target / name
+            path.parent.mkdir(exist_ok=True)
+            write_bytes(path, content)
+        for name in present_files & (earlier_files - files.keys()):
             if FILES.fullmatch(name):  # whoever packed the folder wrote the manifest
-                present[name].unlink()
-        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
+                (target / name).unlink()
+        write_manifest(target, files)
 
 
-def refuse_links(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        if folder.is_symlink():
-            raise TOPRError(f"{folder} is a symbolic link, and a report would be written elsewhere: give --out")
+def write_manifest(target: Path, files: Iterable[str]) -> None:
+    write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
+
+
+def refuse_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise TOPRError(f"{folder} is a symbolic link, and a report would be written elsewhere: give --out")
 
 
 def refuse_foreign(target: Path, files: Sequence[Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -52,28 +52,36 @@ def plain_number(value: float) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def draw_files(plots: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:
-    """Draw plots: the files (PDF and PNG with their captions) by name, and each plot with its SVG for the page."""
-    captions = [f"{plot.name}: {plot.caption}" for plot in plots]
-    files = {"captions.txt": "\n".join([*captions, "", INTERVALS, ""]).encode()}
-    drawings = {}
+class Drawing(NamedTuple):
+    """A plot with its picture for the page."""
+
+    plot: Plot
+    svg: str
+
+
+def draw_files(plots: Sequence[Plot]) -> tuple[dict[str, bytes], list[Drawing]]:
+    """Draw plots: the files (PDF and PNG with their captions) by name, and the drawings for the page."""
+    captions = "".join(f"{plot.name}: {plot.caption}\n" for plot in plots)
+    files = {"captions.txt": f"{captions}\n{INTERVALS}\n".encode()}
+    drawings = []
     for plot in plots:
         with mpl.rc_context({**STYLE, "svg.hashsalt": plot.name}):  # ids that no other figure of the page has
             figure = draw(plot)
             # Without a legend, which the page has. No date inside, so that the same runs give the same files.
             svg = picture(figure, "svg", {"Date": None, "Creator": None}).decode()
-            drawings[plot.name] = plot, svg[svg.index("<svg") :]
+            drawings.append(Drawing(plot, svg[svg.index("<svg") :]))
             if len(plot.lines) > 1:
                 figure.axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # the picture grows with its names
-            files[f"{plot.name}.pdf"] = picture(figure, "pdf", {"CreationDate": None}, size="tight")
-            files[f"{plot.name}.png"] = picture(figure, "png", {}, size="tight")
+            # The picture holds all, and no more.
+            files[f"{plot.name}.pdf"] = picture(figure, "pdf", {"CreationDate": None}, bbox_inches="tight")
+            files[f"{plot.name}.png"] = picture(figure, "png", {}, bbox_inches="tight")
     return files, drawings
 
 
-def picture(figure: Figure, kind: str, metadata: dict[str, Any], *, size: Literal["tight"] | None = None) -> bytes:
-    """Save a figure in memory; it keeps the layout that this computes. tight: the picture holds all, and no more."""
+def picture(figure: Figure, kind: str, metadata: dict[str, Any], **options: Any) -> bytes:
+    """Save a figure in memory; it keeps the layout that this computes. options: of `savefig`."""
     stream = io.BytesIO()
-    figure.savefig(stream, format=kind, metadata=metadata, bbox_inches=size)
+    figure.savefig(stream, format=kind, metadata=metadata, **options)
     figure.set_layout_engine("none")
     return stream.getvalue()
 
@@ -83,8 +91,8 @@ def draw(plot: Plot) -> Figure:
     figure = Figure(figsize=(5.2, 3.3), layout="constrained")
     ax = figure.subplots()
     for i, line in enumerate(plot.lines):
-        artists = draw_line(ax, plot, line, x=offset_positions(plot, i))
-        for j, artist in enumerate(artists):
+        x = offset_positions(plot, i)
+        for j, artist in enumerate(draw_line(ax, plot, line, x=x)):
             artist.set_gid(f"{plot.name}.{i}.{j}")
     if plot.section == "curves":
         ax.locator_params("x", integer=True)
@@ -111,10 +119,13 @@ def offset_positions(plot: Plot, index: int) -> np.ndarray:
     positions = all_positions(plot.lines)
     steps_aside = index - (len(plot.lines) - 1) / 2
     if plot.log_x:  # equal distances are equal factors
-        return x * (max(positions) / min(positions)) ** (OFFSET * steps_aside)
+        span = max(positions) / min(positions)
+        return x * span ** (OFFSET * steps_aside)
+    if plot.ticks:
+        return x + steps_aside * TICK_OFFSET
     if plot.whiskers:
-        step = TICK_OFFSET if plot.ticks else OFFSET * (max(positions) - min(positions))
-        return x + steps_aside * step
+        span = max(positions) - min(positions)
+        return x + steps_aside * (OFFSET * span)
     return x
 
 
@@ -147,6 +158,7 @@ def mark_log_axis(ax: Axes, positions: Sequence[float]) -> None:
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(lambda value, _: plain_number(value))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    if len(set(positions)) <= MOST_TICKS:
-        ax.set_xticks(sorted(set(positions)))
+    ticks = sorted(set(positions))
+    if len(ticks) <= MOST_TICKS:
+        ax.set_xticks(ticks)
         ax.set_xticks([], minor=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation whose rewards are graded; no share
 Groups = Mapping[str, Sequence[Run]]  # label -> repetitions
+Differences = dict[str, Interval | str]  # label -> difference to another group, or the reason for having none
 NO_FIGURE = -1.0  # sorts groups without a figure last
 
 
@@ -22,7 +24,7 @@ def finished_only(groups: Groups) -> dict[str, list[Run]]:
     """The finished runs of each group that has any."""
     finished_groups = {}
     for label, runs in groups.items():
-        finished_runs = [run for run in runs if run.status == "done"]
+        finished_runs = [run for run in runs if run.is_done]
         if finished_runs:
             finished_groups[label] = finished_runs
     return finished_groups
@@ -35,14 +37,13 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
     """
     measured_runs = []
     for run in runs:
-        is_stage_over = stage == "base" or run.status == "done"
+        is_stage_over = stage == "base" or run.is_done
         if is_stage_over and run.figure(stage, name) is not None:
             measured_runs.append(run)
     if not measured_runs:
         return None
     first_interval = measured(measured_runs[0].summary[stage], name)
-    verdict_tables = {Path(str(run.summary[stage].get("verdicts", run.path))).name for run in measured_runs}
-    if len(verdict_tables) == 1:  # one run, or runs that share completions, such as the base's
+    if share_completions(measured_runs, stage):
         if not math.isnan(first_interval.low):
             return first_interval
         measured_runs = measured_runs[:1]  # the evaluation has no interval: it is computed from the verdicts
@@ -55,6 +56,12 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
     return t_interval(values, share=name != REWARD)
 
 
+def share_completions(runs: Sequence[Run], stage: str) -> bool:
+    """Return True for a single run and for runs that share completions, as a sweep's share the base's."""
+    tables = {Path(str(run.summary[stage].get("verdicts", run.path))).name for run in runs}
+    return len(tables) == 1
+
+
 def measured(evaluation: Record, name: str) -> Interval:
     """A figure of one evaluation with its interval over problems, else ± 1.96 standard errors."""
     if name == "correct":
@@ -65,18 +72,16 @@ def measured(evaluation: Record, name: str) -> Interval:
         if cases:
             return replace(clopper_pearson(int(value * cases), int(cases)), seeds=1, problems=True)
     curve, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
-    low = high = None
     with contextlib.suppress(*DAMAGE):
         point = evaluation[f"{curve}@k"][k]
         low = as_number(point["low"])
         high = as_number(point["high"])
-    if low is None or high is None:
-        error = as_number(evaluation.get(f"{name}_se"))
-        if error is None:
-            return Interval(value)
-        low = value - 1.96 * error
-        high = value + 1.96 * error
-    return Interval(value, low, high)
+        if low is not None and high is not None:
+            return Interval(value, low, high)
+    error = as_number(evaluation.get(f"{name}_se"))
+    if error is None:
+        return Interval(value)
+    return Interval(value, value - 1.96 * error, value + 1.96 * error)
 
 
 def headlines(runs: Sequence[Run]) -> list[str]:
@@ -84,14 +89,10 @@ def headlines(runs: Sequence[Run]) -> list[str]:
     names: set[str] = set()
     for run in runs:
         names |= run.summary.get("final", run.summary.get("base", {})).keys()
-    ks = []  # of maj@K
-    for name in names:
-        figure, _, k = name.partition("@")
-        if figure == "maj" and k.isdigit():
-            ks.append(int(k))
     headline_names = ["pass@1"]
     if REWARD in names:
         headline_names.append(REWARD)
+    ks = [int(name.removeprefix("maj@")) for name in names if re.fullmatch(r"maj@\d+", name)]
     if ks:
         headline_names.append(f"maj@{max(ks)}")
     return headline_names
@@ -140,9 +141,9 @@ def difference_between(runs: Sequence[Run], reference: Sequence[Run], name: str)
     return interval if interval is not None else "no seed in common"
 
 
-def differences(groups: Groups, references: Mapping[str, str | None], name: str) -> dict[str, Interval | str]:
-    """Map each group to its difference to its reference (None: it has none), else to the reason for having none."""
-    intervals: dict[str, Interval | str] = {}
+def differences(groups: Groups, references: Mapping[str, str | None], name: str) -> Differences:
+    """Compare each group with its reference (None: it has none); a group that is its own is left out."""
+    intervals: Differences = {}
     for label, runs in groups.items():
         reference = references[label]
         if reference is None:
@@ -152,9 +153,7 @@ def differences(groups: Groups, references: Mapping[str, str | None], name: str)
     return intervals
 
 
-def comparison_rows(
-    groups: Groups, to_references: Mapping[str, Interval | str], *, reference: str, name: str
-) -> list[dict[str, str]]:
+def comparison_rows(groups: Groups, to_references: Differences, *, reference: str, name: str) -> list[dict[str, str]]:
     """Tabulate for each group of finished runs its figure and its difference to the reference.
 
     to_references: as `differences` returns. reference: the word of a column's title.
@@ -162,12 +161,18 @@ def comparison_rows(
     rows = []
     for label, runs in groups.items():
         interval = estimate(runs, name)
-        row = {f"{name}, %": label, "runs": str(len(runs)), "mean": estimate_text(runs, name)}
-        row["over"] = interval.over if interval is not None else ""
-        to_reference = to_references.get(label, "")
-        if isinstance(to_reference, Interval):
-            row |= {f"minus {reference}": to_reference.percent(sign=True), "paired over": to_reference.over}
-        else:
-            row |= {f"minus {reference}": to_reference, "paired over": ""}
+        difference_text = to_references.get(label, "")
+        paired_over = ""
+        if isinstance(difference_text, Interval):
+            paired_over = difference_text.over
+            difference_text = difference_text.percent(sign=True)
+        row = {
+            f"{name}, %": label,
+            "runs": str(len(runs)),
+            "mean": estimate_text(runs, name),
+            "over": interval.over if interval is not None else "",
+            f"minus {reference}": difference_text,
+            "paired over": paired_over,
+        }
         rows.append(row)
     return rows

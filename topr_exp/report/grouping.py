@@ -4,11 +4,13 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from topr_exp.config.retired import RETIRED
+from topr_exp.report.estimates import Groups, best_first
 from topr_exp.report.reader import Run
 from topr_exp.report.repetitions import gold_answers
 from topr_exp.runtime.terminal import printable
@@ -36,6 +38,11 @@ class Comparison:
     repeats: dict[str, str]  # run -> the run of its group with the same settings and seeds, which is counted
     runs: Sequence[Run]
 
+    @cached_property
+    def ranking(self) -> Groups:
+        """The groups by their final pass@1, best first."""
+        return best_first(self.groups)
+
     def value_texts(self, key: str) -> list[str]:
         """The setting's value in each run that has settings."""
         return [value_text(run.settings.get(key)) for run in self.runs if run.settings]
@@ -43,10 +50,8 @@ class Comparison:
     @property
     def confounded(self) -> str:
         """Settings that differ with the keys and are not named by them, as an algorithm's are; with their values."""
-        named_prefixes: tuple[str, ...] = ()
-        for key in self.keys:
-            prefix = key.removesuffix("name") if key.endswith(".name") else f"{key}."  # algo.name names all of algo.
-            named_prefixes += (prefix,)
+        # algo.name names all of algo.
+        named_prefixes = tuple(f"{key.removesuffix('.name')}." for key in self.keys)
         texts = []
         for key in self.differing:
             if key not in self.keys and not key.startswith(named_prefixes):
@@ -61,10 +66,7 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     table = settings_table([run for run in runs if run.settings])
     differing: list[str] = []
     fixed: list[str] = []
-    for key in table.columns:
-        is_ignored = any(key == name or key.startswith(f"{name}.") for name in IGNORED_KEYS)
-        if is_ignored or key in SEED_KEYS or key == TEST_KEY:
-            continue
+    for key in filter(decides_result, table.columns):
         if table[key].nunique() > 1:
             differing.append(key)
         else:
@@ -83,19 +85,23 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     return Comparison(groups, keys, differing_keys, fixed, repeats, runs)
 
 
+def decides_result(key: str) -> bool:
+    """Return False for seeds, test problems and settings that change no result."""
+    if key in SEED_KEYS or key == TEST_KEY:
+        return False
+    return not any(key == name or key.startswith(f"{name}.") for name in IGNORED_KEYS)
+
+
 def with_settings(runs: Sequence[Run]) -> list[Run]:
     """Runs with their settings by dotted key; TEST_KEY numbers their test problems, where these differ."""
     leaf_keys: set[str] = set()
     for run in runs:
-        leaf_keys |= {key for key, _ in flatten(run.config)}
-    settings_of_runs = [dict(flatten(run.config, leaf_keys)) for run in runs]
-    golds_of_runs: list[str | None] = []
-    for run, settings in zip(runs, settings_of_runs, strict=True):
-        golds = read_golds(run) if settings else None
-        golds_of_runs.append(golds)
-    different_golds = [golds for golds in dict.fromkeys(golds_of_runs) if golds is not None]
+        leaf_keys |= dict(flatten(run.config)).keys()
+    golds_of_runs = list(map(read_golds, runs))
+    different_golds = list(dict.fromkeys(filter(None, golds_of_runs)))
     runs_with_settings = []
-    for run, settings, golds in zip(runs, settings_of_runs, golds_of_runs, strict=True):
+    for run, golds in zip(runs, golds_of_runs, strict=True):
+        settings = dict(flatten(run.config, leaf_keys))
         if settings:
             settings[TEST_KEY] = None
             if golds is not None and len(different_golds) > 1:
@@ -105,9 +111,10 @@ def with_settings(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_golds(run: Run) -> str | None:
-    """The gold answers of a run's test problems as one text; None where its verdicts are gone."""
+    """The gold answers of a run's test problems as one text; None where its settings or verdicts are gone."""
     with contextlib.suppress(TOPRError):
-        return gold_answers(run)
+        if run.config:
+            return gold_answers(run)
     return None
 
 
@@ -137,7 +144,8 @@ def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     draws = sorted({seeds_of(run) for run in runs})
     grouped_runs = []
     for run in runs:
-        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draws.index(seeds_of(run))))
+        draw = draws.index(seeds_of(run))
+        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draw))
     return grouped_runs
 
 
@@ -146,8 +154,9 @@ def seeds_of(run: Run) -> tuple[str, ...]:
 
 
 def key_rank(key: str) -> tuple[int, str]:
-    rank = FIRST_KEYS.index(key) if key in FIRST_KEYS else len(FIRST_KEYS)
-    return rank, key
+    if key in FIRST_KEYS:
+        return FIRST_KEYS.index(key), key
+    return len(FIRST_KEYS), key
 
 
 def canonical(value: Any) -> str:
@@ -160,9 +169,10 @@ def canonical(value: Any) -> str:
 class Place(NamedTuple):
     """The place of a value in an order: null, then numbers by size, then texts."""
 
-    kind: int  # 0: null, 1: a number, 2: a text
-    number: float = 0.0
-    text: str = ""
+    is_set: bool
+    is_text: bool
+    number: float
+    text: str
 
 
 def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Place], bool]:
@@ -170,13 +180,10 @@ def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Place], bool]:
     places = []
     for key in keys:
         value = run.settings.get(key)
-        if value is None:
-            places.append(Place(0))
-        elif isinstance(value, (int, float)):
-            places.append(Place(1, number=float(value)))
-        else:
-            places.append(Place(2, text=value_text(value)))
-    return places, run.status != "done"
+        is_number = isinstance(value, (int, float))
+        number = float(value) if is_number else 0.0
+        places.append(Place(value is not None, not is_number, number, value_text(value)))
+    return places, not run.is_done
 
 
 # ---- labels
@@ -210,7 +217,7 @@ def value_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, dict):
         items = [f"{key}: {value_text(item)}" for key, item in value.items()]
-        return f"{{{', '.join(items)}}}"
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, str) and is_unambiguous(value):
         return printable(value, keep="")
     return json.dumps(value)

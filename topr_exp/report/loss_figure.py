@@ -50,14 +50,10 @@ AXES = (  # the last one for losses whose weights depend on length by either of 
 
 @dataclass(frozen=True)
 class Panel:
-    """Losses whose weights are the same, [points] of right and of wrong answers."""
+    """Losses whose weights are the same."""
 
     names: list[str]
-    right: Points
-    wrong: Points
-
-    def equals(self, curves: Points) -> bool:
-        return are_equal(curves, np.stack([self.right, self.wrong]))
+    curves: Points  # [2, points] of right and of wrong answers
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,11 @@ def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
     for name, loss in losses.items():
         axis = axis_of(loss)
         curves = curves_of(loss, DRAWN_LENGTH, axis, POINTS)
-        equal_panel = next((panel for panel in panels_by_axis[axis] if panel.equals(curves)), None)
-        if equal_panel is not None:
-            equal_panel.names.append(name)
+        equal_panels = [panel for panel in panels_by_axis[axis] if are_equal(panel.curves, curves)]
+        if equal_panels:
+            equal_panels[0].names.append(name)
         else:
-            panels_by_axis[axis].append(Panel([name], *curves))
+            panels_by_axis[axis].append(Panel([name], curves))
     return {axis: axis_panels for axis, axis_panels in panels_by_axis.items() if axis_panels}
 
 
@@ -97,12 +93,15 @@ def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
     deltas = axis.ticks(points)  # of a whole answer
     if axis.by_token:
         deltas = deltas * length
-    return np.array([weights(loss, is_right, length, deltas.tolist()) for is_right in (True, False)])
+    right = weights(loss, is_right=True, length=length, deltas=deltas.tolist())
+    wrong = weights(loss, is_right=False, length=length, deltas=deltas.tolist())
+    return np.array([right, wrong])
 
 
 def are_equal(first_curves: Points, second_curves: Points) -> bool:
     """Check that weights agree wherever a panel shows them."""
-    return np.allclose(np.clip(first_curves, *WEIGHT_RANGE), np.clip(second_curves, *WEIGHT_RANGE), atol=0.001)
+    visible_curves = [np.clip(curves, *WEIGHT_RANGE) for curves in (first_curves, second_curves)]
+    return np.allclose(*visible_curves, atol=0.001)
 
 
 def draw(losses: Mapping[str, Any], path: Path) -> None:
@@ -113,32 +112,40 @@ def draw(losses: Mapping[str, Any], path: Path) -> None:
     columns = min(COLUMNS, max(map(len, blocks.values())))
     row_counts = [math.ceil(len(block) / columns) for block in blocks.values()]
     figure = Figure(figsize=(2.2 * columns, 2.0 * sum(row_counts)), layout="constrained")
-    subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False)[:, 0]
-    for subfigure, row_count, (axis, block) in zip(subfigures, row_counts, blocks.items(), strict=True):
+    subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False).ravel()
+    for subfigure, row_count, axis in zip(subfigures, row_counts, blocks, strict=True):
         cells = subfigure.subplots(row_count, columns, squeeze=False, sharex=True, sharey=True).ravel()
-        for cell, panel in zip(cells, block, strict=False):
-            draw_panel(cell, panel, axis.ticks(POINTS))
-        for cell in cells[len(block) - columns : len(block)]:  # the lowest of their columns; none of a single short row
-            cell.tick_params(labelbottom=True)
-        for cell in cells[len(block) :]:
-            cell.set_axis_off()
+        draw_block(list(cells), blocks[axis], axis, columns)
         subfigure.supxlabel(axis.title, fontsize=10)
         subfigure.supylabel("weight", fontsize=10)
     with disk_errors(f"write {path}"):
         figure.savefig(path, dpi=130)
 
 
+def draw_block(cells: list[Axes], block: list[Panel], axis: Axis, columns: int) -> None:
+    """Draw the panels of an axis into the first cells of a grid, and hide the others."""
+    count = len(block)
+    for cell, panel in zip(cells, block, strict=False):
+        draw_panel(cell, panel, axis.ticks(POINTS))
+    for cell in cells[count - columns : count]:  # the lowest of their columns; none of a single short row
+        cell.tick_params(labelbottom=True)
+    for cell in cells[count:]:
+        cell.set_axis_off()
+
+
 def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
     """Draw the lines of a panel, with a name beside each."""
-    cell.set_title("\n".join(wrap(", ".join(panel.names), 26)), fontsize=10)
+    title = wrap(", ".join(panel.names), 26)
+    cell.set_title("\n".join(title), fontsize=10)
     cell.set_ylim(*WEIGHT_RANGE)
     cell.tick_params(labelsize=8)
     cell.grid(color="0.92")
-    if are_equal(panel.right, panel.wrong):
-        draw_line(cell, x, Line("both", "black", panel.right))
-        return
-    draw_line(cell, x, Line("right", "#0072B2", panel.right), neighbour=panel.wrong)
-    draw_line(cell, x, Line("wrong", "#D55E00", panel.wrong), neighbour=panel.right)
+    right, wrong = panel.curves
+    if are_equal(right, wrong):
+        draw_line(cell, x, Line("both", "black", right))
+    else:
+        draw_line(cell, x, Line("right", "#0072B2", right), neighbour=wrong)
+        draw_line(cell, x, Line("wrong", "#D55E00", wrong), neighbour=right)
 
 
 def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = None) -> None:

@@ -17,7 +17,8 @@ def weights(loss: Any, is_right: bool, length: int, deltas: Sequence[float]) -> 
     1 is full weight, the larger of the pulls on a right and a wrong answer at Δ = 0; 0 is none, and below 0 the loss
     pulls in the wrong direction.
     """
-    full_pull = max(abs(pull(loss, verdict, length, 0.0)) for verdict in (True, False))
+    pulls_at_start = [pull(loss, verdict, length, delta=0.0) for verdict in (True, False)]
+    full_pull = max(map(abs, pulls_at_start))
     sign = 1 if is_right else -1
     # + 0.0 makes a negative zero a zero, which prints without a sign.
     return [sign * pull(loss, is_right, length, delta) / full_pull + 0.0 for delta in deltas]
@@ -26,7 +27,8 @@ def weights(loss: Any, is_right: bool, length: int, deltas: Sequence[float]) -> 
 def pull(loss: Any, is_right: bool, length: int, delta: float) -> float:
     """−∂loss/∂log π of an answer at Δ, summed over its tokens."""
     logp, batch = answer_batch(loss, is_right, length, delta)
-    (gradient,) = torch.autograd.grad(checked_output(loss, batch).loss.sum(), logp)
+    losses = checked_output(loss, batch).loss
+    (gradient,) = torch.autograd.grad(losses.sum(), logp)
     return -float(gradient[0].sum())
 
 
@@ -41,12 +43,18 @@ def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[
     positive = torch.tensor([is_right, not is_right])
     wrong_reward = 0.0 if loss.rewards == "zero_one" else -1.0
     reward = torch.where(positive, 1.0, wrong_reward).double()
-    batch = Batch(
-        logp=logp,
-        mu_logp=mu,
-        mask=torch.ones(2, length, dtype=torch.bool),
-        reward=reward,
-        positive=positive,
+
+    def batch_of(rows: Tensor | slice) -> Batch:
+        """The batch of some rows, with the fields that a pair has."""
+        mask = torch.ones_like(mu, dtype=torch.bool)
+        return Batch(
+            logp=logp[rows], mu_logp=mu[rows], mask=mask[rows], reward=reward[rows], positive=positive[rows],
+        )  # fmt: skip
+
+    if "pairs" in loss.needs:
+        return logp, PairBatch(chosen=batch_of(positive), rejected=batch_of(~positive))
+    batch = dataclasses.replace(
+        batch_of(slice(None)),
         group=torch.zeros(2, dtype=torch.int64),
         sample=torch.arange(2),
         group_mean=reward.mean().expand(2),
@@ -57,20 +65,7 @@ def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[
         ref_logp=mu,
         vocab_kl=torch.zeros_like(mu),
     )
-    if "pairs" in loss.needs:
-        return logp, PairBatch(chosen=rows_of(batch, positive), rejected=rows_of(batch, ~positive))
     if loss.signal_names:
         with torch.no_grad():
             batch = dataclasses.replace(batch, signals=loss.signals(batch))
     return logp, batch
-
-
-def rows_of(batch: Batch, is_row: Tensor) -> Batch:
-    """The rows of a batch where `is_row` [B] is True, with the fields that a pair has."""
-    return Batch(
-        logp=batch.logp[is_row],
-        mu_logp=batch.mu_logp[is_row],
-        mask=batch.mask[is_row],
-        reward=batch.reward[is_row],
-        positive=batch.positive[is_row],
-    )

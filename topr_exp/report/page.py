@@ -20,8 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from topr_exp.report.drawing import INTERVALS, series_style
-from topr_exp.report.estimates import Groups
+from topr_exp.report.drawing import INTERVALS, Drawing, series_style
 from topr_exp.report.grouping import Comparison
 from topr_exp.report.plots import MOST_LINES, Plot
 from topr_exp.report.ranking import rank_groups
@@ -45,14 +44,13 @@ SECTIONS = {
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
-def render_page(title: str, comparison: Comparison, groups: Groups, drawings: Mapping[str, tuple[Plot, str]]) -> str:
-    """Render the whole page; groups: best first; drawings: plots with their SVG, by name."""
+def render_page(title: str, comparison: Comparison, drawings: Sequence[Drawing]) -> str:
     folder = Path(__file__).parent
     template = (folder / "page.html").read_text(encoding="utf-8")
     script = (folder / "page.js").read_text(encoding="utf-8")
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    contents = render_sections(comparison, groups)
-    for plot, svg in drawings.values():
+    contents = render_sections(comparison)
+    for plot, svg in drawings:
         contents[plot.section] = contents.get(plot.section, "") + render_plot(plot, svg)
     links = []
     sections = []
@@ -64,33 +62,37 @@ def render_page(title: str, comparison: Comparison, groups: Groups, drawings: Ma
         policy=POLICY.format(script_hash),
         script=script,
         title=escape(title),
-        subtitle=escape(subtitle(comparison, groups)),
+        subtitle=escape(subtitle(comparison)),
         made=time.strftime("%Y-%m-%d %H:%M"),
         links=" ".join(links),
         sections="".join(sections),
     )
 
 
-def render_sections(comparison: Comparison, groups: Groups) -> dict[str, str]:
+def render_sections(comparison: Comparison) -> dict[str, str]:
     """The sections without plots, by name."""
-    sentence, ranking_rows = rank_groups(groups)
-    ranking_table = render_table("ranking", ranking_rows) if ranking_rows else ""
+    sentence, ranking_rows = rank_groups(comparison.ranking)
+    result = f"<p><strong>{escape(sentence)}</strong></p>\n"
+    if ranking_rows:
+        result += render_table("ranking", ranking_rows)
     runs_table = render_table("runs", run_rows(comparison))
     return {
-        "result": f"<p><strong>{escape(sentence)}</strong></p>\n{ranking_table}",
-        "overview": render_overview(comparison, groups),
+        "result": result,
+        "overview": render_overview(comparison),
         "runs": search_box("runs", "words, as in topr seed=1") + runs_table,
         "settings": render_settings(comparison),
         "completions": render_completions(comparison.runs),
     }
 
 
-def subtitle(comparison: Comparison, groups: Groups) -> str:
+def subtitle(comparison: Comparison) -> str:
     """How many runs there are, in which states, and the settings in which they differ."""
     status_counts = Counter(run.status for run in comparison.runs)
     statuses = ", ".join(f"{count} {status}" for status, count in status_counts.items())
-    differing = f"; they differ in {', '.join(comparison.keys)}" if comparison.keys else ""
-    return f"{plural(len(comparison.runs), 'run')} ({statuses}) in {plural(len(groups), 'group')}{differing}."
+    text = f"{plural(len(comparison.runs), 'run')} ({statuses}) in {plural(len(comparison.groups), 'group')}"
+    if comparison.keys:
+        text += f"; they differ in {', '.join(comparison.keys)}"
+    return f"{text}."
 
 
 # ---- elements
@@ -135,21 +137,20 @@ def render_plot(plot: Plot, svg: str) -> str:
 # ---- sections
 
 
-def render_overview(comparison: Comparison, groups: Groups) -> str:
+def render_overview(comparison: Comparison) -> str:
     """Notes on damage, facts of the runs, and the figures of each group."""
     notes = [f"{run.name}: {note}" for run in comparison.runs for note in run.notes]
-    if len(groups) > MOST_LINES:
-        notes.append(f"figures show the {MOST_LINES} of {len(groups)} groups with the highest final pass@1")
-    sections = []
+    if len(comparison.groups) > MOST_LINES:
+        notes.append(f"figures show the {MOST_LINES} of {len(comparison.groups)} groups with the highest final pass@1")
+    html = ""
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)
         title = f"{plural(len(notes), 'note')} about these folders"
-        sections.append(foldable(title, f"<ul>{items}</ul>", is_open=len(notes) <= MOST_OPEN_NOTES))
+        html += foldable(title, f"<ul>{items}</ul>", is_open=len(notes) <= MOST_OPEN_NOTES)
     for title, text in list_facts(comparison).items():
-        sections.append(f"<p><strong>{title}: </strong>{escape(text)}</p>\n")
-    sections.append(render_table("groups", group_rows(comparison, groups)))
-    sections.append(f"<p>{INTERVALS}</p>\n")
-    return "".join(sections)
+        html += f"<p><strong>{title}: </strong>{escape(text)}</p>\n"
+    html += render_table("groups", group_rows(comparison, comparison.ranking))
+    return f"{html}<p>{INTERVALS}</p>\n"
 
 
 def list_facts(comparison: Comparison) -> dict[str, str]:
@@ -161,12 +162,14 @@ def list_facts(comparison: Comparison) -> dict[str, str]:
         if run.evaluations:
             evaluation = run.evaluations[-1]
             tests.add(f"{evaluation.get('problems')} problems, {evaluation.get('samples')} completions each")
-        if run.environment.get("git_commit"):
-            changed = " with uncommitted changes" if run.environment.get("git_dirty") else ""
-            commits.add(f"{run.environment['git_commit']!s:.10}{changed}")
+        commit = run.environment.get("git_commit")
+        if commit:
+            changes = " with uncommitted changes" if run.environment.get("git_dirty") else ""
+            commits.add(f"{commit!s:.10}{changes}")
         words = run.environment.get("command")
         if isinstance(words, list):
-            commands.add(shlex.join(["python", "-m", "topr_exp", *map(str, words[1:])]))
+            command = ["python", "-m", "topr_exp", *map(str, words[1:])]
+            commands.add(shlex.join(command))
     facts = {
         "also differs": comparison.confounded,
         "counted once": "; ".join(f"{repeat} and {counted}" for repeat, counted in comparison.repeats.items()),
@@ -198,12 +201,15 @@ def render_completions(runs: Sequence[Run]) -> str:
     """
     most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
     owners: dict[str, list[Run]] = {}  # by the completion's text as JSON
-    entries_of_run: dict[str, dict[str, Record]] = {run.name: {} for run in runs}  # each by its first owner
+    entries_of_run: dict[str, dict[str, Record]] = {}  # of each run those that no run before it has
     for run in runs:
+        entries = entries_of_run.setdefault(run.name, {})
         for entry in run.completions:
             content = json.dumps(entry, sort_keys=True)
-            owners.setdefault(content, []).append(run)
-            entries_of_run[owners[content][0].name][content] = entry
+            if content not in owners:
+                owners[content] = []
+                entries[content] = entry
+            owners[content].append(run)
     cards = []
     for entries in entries_of_run.values():
         for content in kinds_in_turn(entries)[:most_of_run]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ MOST_LINES = 10  # of a plot
 MOST_POINTS = 160  # of a curve; more updates are averaged in bins
 LONGEST_TICK = 30  # characters
 BASE_STYLE = -1  # of a base's line
+POINT_COLUMNS = ("mean", "low", "high")
 CURVE_AXES = {"tokens": "tokens trained on", "virtual_time": "virtual time (updates)"}  # of asynchronous runs
 TRAINING_METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
 SUMMARY_AXES = ("effective_positive", "baseline", "positive_share", "n_train")  # of sweep plots
@@ -29,26 +30,9 @@ TIED_AXES = ("effective_positive", "baseline")  # one follows from the other
 AXIS_TITLES = {"effective_positive": "effective proportion of positives p̃"}
 
 
-class ProblemStatistic(NamedTuple):
-    """A plot of a statistic of each problem's completions."""
-
-    file: str
-    title: str
-    x_title: str
-    y_title: str
-
-
-PROBLEM_STATISTICS = {  # by the key of an evaluation
-    "pass@k": ProblemStatistic("pass_at_k", "pass@K: any of K correct", "K", "pass@K (%)"),
-    "maj@k": ProblemStatistic("maj_at_k", "maj@K: the most frequent answer of K correct", "K", "maj@K (%)"),
-    "correct_histogram": ProblemStatistic(
-        "correct_histogram",
-        "problems by number of correct completions",
-        "correct completions of a problem",
-        "share of problems (%)",
-    ),
-    "levels": ProblemStatistic("levels", "pass@1 by difficulty", "difficulty", "pass@1 (%)"),
-}
+if TYPE_CHECKING:
+    Curve = pd.Series[float]
+    Curves = dict[str, list[Curve]]  # of the runs of each group, by label
 
 
 @dataclass(frozen=True)
@@ -58,7 +42,7 @@ class Line:
     name: str
     style: int
     points: pd.DataFrame  # by position: mean, low, high
-    run_curves: Sequence[pd.Series[float]] = ()  # of the runs that it is the mean of
+    run_curves: Sequence[Curve] = ()  # of the runs that it is the mean of
 
 
 @dataclass(frozen=True)
@@ -77,16 +61,31 @@ class Plot:
     log_x: bool = False
 
 
-def plot_runs(comparison: Comparison, groups: Groups) -> list[Plot]:
-    """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
-    shown_groups = dict(list(groups.items())[:MOST_LINES])
+PROBLEM_PLOTS = {  # of a statistic of each problem's completions, by the key of an evaluation
+    "pass@k": Plot("pass_at_k", "samples", "pass@K: any of K correct", "K", "pass@K (%)", []),
+    "maj@k": Plot("maj_at_k", "samples", "maj@K: the most frequent answer of K correct", "K", "maj@K (%)", []),
+    "correct_histogram": Plot(
+        "correct_histogram",
+        "samples",
+        "problems by number of correct completions",
+        "correct completions of a problem",
+        "share of problems (%)",
+        [],
+    ),
+    "levels": Plot("levels", "samples", "pass@1 by difficulty", "difficulty", "pass@1 (%)", []),
+}
+
+
+def plot_runs(comparison: Comparison) -> list[Plot]:
+    """Every plot that these runs have numbers for, of the best MOST_LINES groups."""
+    shown_groups = dict(list(comparison.ranking.items())[:MOST_LINES])
     plots = list(filter(has_curve, curve_plots(comparison, shown_groups)))
     if is_asynchronous(shown_groups):
         plots.append(age_plot(shown_groups))
     finished_groups = finished_only(shown_groups)
     if finished_groups:
         plots.append(final_plot(finished_groups))
-        plots += [problem_plot(finished_groups, kind) for kind in PROBLEM_STATISTICS]
+        plots += [problem_plot(finished_groups, kind) for kind in PROBLEM_PLOTS]
         plots += sweep_plots(comparison)
     return [plot for plot in plots if plot.lines]
 
@@ -103,13 +102,17 @@ def curve_plots(comparison: Comparison, groups: Groups) -> Iterator[Plot]:
         yield curve_plot(groups, "test", name)
     if is_asynchronous(groups):
         for axis in CURVE_AXES:
-            yield curve_plot(groups, "test", "pass@1", axis)
+            yield curve_plot(groups, "test", "pass@1", axis=axis)
     for name in TRAINING_METRICS:
         yield curve_plot(groups, "training", name)
 
 
 def is_asynchronous(groups: Groups) -> bool:
-    return any("age" in run.curves["training"] for run in chain.from_iterable(groups.values()))
+    return any("age" in run.curves["training"] for run in runs_of(groups))
+
+
+def runs_of(groups: Groups) -> list[Run]:
+    return list(chain.from_iterable(groups.values()))
 
 
 def has_curve(plot: Plot) -> bool:
@@ -122,14 +125,15 @@ def is_share(name: str) -> bool:
     return any(word in name for word in ("pass@", "maj@", "invalid", "truncated"))
 
 
-def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:
+def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
     """A number against the updates, or against a key of CURVE_AXES, a line a group. kind: "test" or "training"."""
-    curves: dict[str, list[pd.Series[float]]] = {}
+    curves: Curves = {}
     for label, runs in groups.items():
         curves[label] = []
         for run in runs:
             if name in run.curves[kind]:
-                curves[label].append(thin(on_axis(run, run.curves[kind][name], axis)))
+                curve = on_axis(run, run.curves[kind][name], axis)
+                curves[label].append(thin(curve))
     if kind == "test":
         file = f"curve_{file_part(name)}"
         caption = f"{name} on test problems while training"
@@ -151,7 +155,7 @@ def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:
     )
 
 
-def mean_lines(curves: Mapping[str, list[pd.Series[float]]], *, share: bool, interpolate: bool = False) -> list[Line]:
+def mean_lines(curves: Curves, *, share: bool, interpolate: bool = False) -> list[Line]:
     """A line for each group that has curves."""
     lines = []
     for style, (label, group_curves) in enumerate(curves.items()):
@@ -166,7 +170,7 @@ def mean_lines(curves: Mapping[str, list[pd.Series[float]]], *, share: bool, int
     return lines
 
 
-def on_axis(run: Run, curve: pd.Series[float], axis: str) -> pd.Series[float]:
+def on_axis(run: Run, curve: Curve, axis: str) -> Curve:
     """A curve at the positions of another axis, where the run logged it; the base is at 0."""
     if not axis:
         return curve
@@ -181,15 +185,15 @@ def on_axis(run: Run, curve: pd.Series[float], axis: str) -> pd.Series[float]:
 
 def age_plot(groups: Groups) -> Plot:
     """Mean effective sample size of the updates' completions by their age."""
-    curves: dict[str, list[pd.Series[float]]] = {}
+    curves: Curves = {}
     for label, runs in groups.items():
-        curves[label] = [curve for curve in map(size_by_age, runs) if len(curve)]
+        curves[label] = list(filter(len, map(size_by_age, runs)))
     caption = "effective sample size by age (1, 2 to 3, 4 to 7, ...), mean of the updates"
     lines = mean_lines(curves, share=True)
     return Plot("ess_by_age", "curves", caption, "age (updates)", "ess", lines, share=False)
 
 
-def size_by_age(run: Run) -> pd.Series[float]:
+def size_by_age(run: Run) -> Curve:
     """A run's mean effective sample size by age in updates; empty without updates."""
     means = run.curves["training"].filter(regex=r"^ess_age\d+$").mean()
     if means.empty:
@@ -198,7 +202,7 @@ def size_by_age(run: Run) -> pd.Series[float]:
     return means.set_axis(ages).sort_index()
 
 
-def thin(curve: pd.Series[float], points: int = MOST_POINTS) -> pd.Series[float]:
+def thin(curve: Curve, points: int = MOST_POINTS) -> Curve:
     """Average bins of 2^i consecutive updates, at the end of each, so that runs of other lengths share positions."""
     width = 1
     while width * points < len(curve):
@@ -208,7 +212,7 @@ def thin(curve: pd.Series[float], points: int = MOST_POINTS) -> pd.Series[float]
     return curve.groupby(bins).mean().set_axis(bin_ends)
 
 
-def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate: bool = False) -> pd.DataFrame:
+def band(curves: Sequence[Curve], *, share: bool = False, interpolate: bool = False) -> pd.DataFrame:
     """Average the curves of repetitions where all have a value.
 
     Returns columns mean, low and high by position: the 95 % t interval, of two curves their range; empty without
@@ -219,10 +223,8 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
     if not known_curves:
         return pd.DataFrame()
     if interpolate:
-        x = known_curves[0].index
-        for index, curve in enumerate(known_curves):
-            values = np.interp(x, curve.index, curve, left=np.nan, right=np.nan)
-            known_curves[index] = pd.Series(values, x).dropna()
+        positions = known_curves[0].index
+        known_curves = [interpolated(curve, positions) for curve in known_curves]
     table = pd.concat(known_curves, axis=1, join="inner")  # [positions, curves]
     mean = table.mean(axis=1)
     if len(known_curves) == 2:
@@ -238,14 +240,18 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, interpolate
     return points
 
 
+def interpolated(curve: Curve, positions: pd.Index) -> Curve:
+    """A curve at other positions, as far as it reaches."""
+    values = np.interp(positions, curve.index, curve, left=np.nan, right=np.nan)
+    return pd.Series(values, positions).dropna()
+
+
 # ---- finished runs
 
 
 def final_plot(groups: Groups) -> Plot:
     """Final pass@1, maj@K and invalid share of every group, and pass@1 of its base."""
-    runs = list(chain.from_iterable(groups.values()))
-    names = [name for name in headlines(runs) if is_share(name)]
-    names.append("invalid")
+    names = [*filter(is_share, headlines(runs_of(groups))), "invalid"]
     lines = [estimate_line(groups, name, style=style) for style, name in enumerate(names)]
     lines.append(estimate_line(groups, "pass@1", "base", style=BASE_STYLE))
     ticks = []
@@ -266,21 +272,22 @@ def final_plot(groups: Groups) -> Plot:
 def estimate_line(groups: Groups, name: str, stage: str = "final", *, style: int) -> Line:
     """The estimates of a figure, one a group."""
     title = f"base {name}" if stage == "base" else name
-    intervals = {float(i): estimate(runs, name, stage) for i, runs in enumerate(groups.values())}
+    intervals = {}
+    for index, runs in enumerate(groups.values()):
+        interval = estimate(runs, name, stage)
+        if interval is not None:
+            intervals[float(index)] = interval
     return Line(title, style, interval_points(intervals))
 
 
-def interval_points(intervals: Mapping[float, Interval | None]) -> pd.DataFrame:
+def interval_points(intervals: Mapping[float, Interval]) -> pd.DataFrame:
     """Estimates by position as the points of a line."""
-    points = {}
-    for position, interval in intervals.items():
-        if interval is not None:
-            points[position] = {"mean": interval.value, "low": interval.low, "high": interval.high}
-    return pd.DataFrame(points).T
+    rows = [[interval.value, interval.low, interval.high] for interval in intervals.values()]
+    return pd.DataFrame(rows, index=list(intervals), columns=POINT_COLUMNS)
 
 
 def problem_plot(groups: Groups, kind: str) -> Plot:
-    """A statistic of PROBLEM_STATISTICS, of every base and of every group after training; kind: its key."""
+    """A plot of PROBLEM_PLOTS, of every base and of every group after training; kind: its key."""
     bases: dict[Any, Line] = {}  # by their values: as a rule all groups began with one
     lines = []
     for style, (label, runs) in enumerate(groups.items()):
@@ -288,20 +295,19 @@ def problem_plot(groups: Groups, kind: str) -> Plot:
         bases.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE_STYLE, base))
         tables = [problem_statistic(run.summary.get("final"), kind) for run in runs]
         points = tables[0]
-        if not all(table.equals(points) for table in tables):  # of several runs that share no completions
+        if not all(map(points.equals, tables)):  # of several runs that share no completions
             points = band([table["mean"] for table in tables], share=True)
         lines.append(Line(label, style, points))
     base_lines = list(bases.values())
     if len(base_lines) == 1:
         base_lines = [replace(base_lines[0], name="base")]
     shown_lines = [line for line in base_lines + lines if len(line.points)]
-    statistic = PROBLEM_STATISTICS[kind]
-    return Plot(statistic.file, "samples", statistic.title, statistic.x_title, statistic.y_title, shown_lines)
+    return replace(PROBLEM_PLOTS[kind], lines=shown_lines)
 
 
 def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
-    """Points of a key of PROBLEM_STATISTICS in an evaluation: mean, and low and high where known; may be empty."""
-    rows: dict[int, Any] = {}
+    """Points of a key of PROBLEM_PLOTS in an evaluation: mean, and low and high where known; may be empty."""
+    rows: dict[int, list[float | None]] = {}
     with contextlib.suppress(*DAMAGE):
         if kind == "correct_histogram":
             rows = histogram_rows(evaluation[kind])
@@ -309,23 +315,21 @@ def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
             rows = interval_rows(evaluation[kind], "pass@1")
         else:
             rows = interval_rows(evaluation[kind], "value")
-    table = pd.DataFrame.from_dict(rows, orient="index", dtype=float).sort_index()
-    return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=POINT_COLUMNS, dtype=float)
+    return table.sort_index().dropna(subset="mean")
 
 
-def histogram_rows(counts: Sequence[float]) -> dict[int, Any]:
+def histogram_rows(counts: Sequence[float]) -> dict[int, list[float | None]]:
     """The share of problems with 0, 1, ... correct completions; counts: the number of these problems."""
     total = sum(counts)
-    return {correct_count: {"mean": float(count) / total} for correct_count, count in enumerate(counts)}
+    return {correct: [float(count) / total, None, None] for correct, count in enumerate(counts)}
 
 
-def interval_rows(points: Mapping[str, Any], value_key: str) -> dict[int, Any]:
+def interval_rows(points: Mapping[str, Any], value_key: str) -> dict[int, list[float | None]]:
     """The value of each point and the ends of its interval."""
     rows = {}
     for position, point in points.items():
-        low = as_number(point.get("low"))
-        high = as_number(point.get("high"))
-        rows[int(position)] = {"mean": as_number(point.get(value_key)), "low": low, "high": high}
+        rows[int(position)] = [as_number(point.get(key)) for key in (value_key, "low", "high")]
     return rows
 
 
@@ -339,14 +343,11 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
     """
     for axis in dict.fromkeys([*SUMMARY_AXES, *comparison.differing]):  # p̃ and p first: what the paper sweeps
         rows = sweep_rows(comparison, axis)
-        positions = set[float]()
-        for intervals in rows.values():
-            positions |= intervals.keys()
-        if len(positions) < 3:
-            continue
         lines = []
         for style, (label, intervals) in enumerate(rows.items()):
             lines.append(Line(label, style, interval_points(intervals).sort_index()))
+        if len(set(all_positions(lines))) < 3:
+            continue
         longest_lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]
         yield Plot(
             f"sweep_{file_part(axis)}",
@@ -366,16 +367,24 @@ def sweep_rows(comparison: Comparison, axis: str) -> dict[str, dict[float, Inter
     label_keys = [key for key in comparison.keys if key not in axis_keys]
     rows: dict[str, dict[float, Interval]] = {}
     for runs in comparison.groups.values():
-        positions = []
-        for run in runs:
-            position = run.figure(axis) if axis in SUMMARY_AXES else as_number(run.settings.get(axis))
-            if position is not None:
-                positions.append(position)
+        position = mean_position(runs, axis)
         interval = estimate(runs, "pass@1")
-        if positions and interval is not None:
+        if position is not None and interval is not None:
             label = ", ".join(setting_text(key, runs[0]) for key in label_keys) or "all runs"
-            rows.setdefault(label, {})[float(np.mean(positions))] = interval
+            rows.setdefault(label, {})[position] = interval
     return rows
+
+
+def mean_position(runs: Sequence[Run], axis: str) -> float | None:
+    """The mean of a setting or result of runs; None where no run has it."""
+    positions = []
+    for run in runs:
+        position = run.figure(axis) if axis in SUMMARY_AXES else as_number(run.settings.get(axis))
+        if position is not None:
+            positions.append(position)
+    if not positions:
+        return None
+    return float(np.mean(positions))
 
 
 def spans_decade(lines: Sequence[Line]) -> bool:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from topr_exp.evaluation.intervals import FEWEST_SEEDS, below_another
 from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate_text, finished_only, mean_values
@@ -29,7 +30,8 @@ def rank_groups(groups: Groups) -> tuple[str, list[dict[str, str]]]:
     if len(finished_groups) == 1:
         base = estimate_text(runs, "pass@1", "base")
         final = estimate_text(runs, "pass@1", "final")
-        return f"{best} went from {base} to {final} % pass@1 ({plural(len(runs), 'run')}){gain_text(runs)}.", []
+        size = plural(len(runs), "run")
+        return f"{best} went from {base} to {final} % pass@1 ({size}){gain_text(runs)}.", []
     to_best = differences(finished_groups, dict.fromkeys(finished_groups, best), "pass@1")
     rows = comparison_rows(finished_groups, to_best, reference=best, name="pass@1")
     return standing(finished_groups, "pass@1"), rows
@@ -47,22 +49,16 @@ def gain_text(runs: Sequence[Run]) -> str:
 def standing(groups: Groups, name: str) -> str:
     """Say which of several groups of finished runs has the highest mean, and `against_best` of it."""
     best, *tied = leaders(mean_values(groups, name))
-    comparable: dict[str, Repetitions] = {}
-    tests: dict[str, str] = {}
+    comparable: dict[str, Repetitions] = {}  # groups with the test problems of the best
     for label, runs in groups.items():
-        if any(run.figure("final", name) is None for run in runs):
-            continue
         with contextlib.suppress(TOPRError):  # the verdicts are gone
-            golds = {gold_answers(run) for run in runs}
-            if len(golds) == 1:
-                tests[label] = golds.pop()
+            tests = {gold_answers(run) for run in (*groups[best], *runs)}
+            has_figures = all(run.figure("final", name) is not None for run in runs)
+            if len(tests) == 1 and has_figures:
                 comparable[label] = read_repetitions(runs, "final")
-    same_test = {label: group for label, group in comparable.items() if tests[label] == tests.get(best)}
-    collapsed: dict[str, list[bool]] = {}
-    for label, runs in groups.items():
-        collapsed[label] = list(map(has_collapsed, runs))
+    collapsed = {label: list(map(has_collapsed, runs)) for label, runs in groups.items()}
     score = f"{estimate_text(groups[best], name)} % {name} ({plural(len(groups[best]), 'run')})"
-    verdict = against_best(same_test, best, collapsed, name, tied=tied)
+    verdict = against_best(comparable, best, collapsed, name, tied=tied)
     return f"{highest_mean([best, *tied], len(groups))}, {score}. {verdict}".rstrip()
 
 
@@ -106,10 +102,10 @@ def against_best(
         has_seeds = len(set(group.seeds)) == len(group) >= FEWEST_SEEDS
         if has_seeds and label not in collapsed_counts:
             compared[label] = group
-    seeds = shared_seeds(compared.values()) if best in compared else []
+    seeds = shared_seeds(compared.values())
     if best in collapsed_counts:
         sentences = ["No winner: some of its seeds collapsed."]
-    elif len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
+    elif best not in compared or len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
         sentences = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
     else:
         values = {label: group.with_seeds(seeds).values(name) for label, group in compared.items()}
@@ -126,22 +122,20 @@ def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequenc
     values: [seeds, problems] by group.
     """
     labels = list(values)
-    is_below = below_another(np.stack(list(values.values())))  # [group, other group]
-    below = [label for label, row in zip(labels, is_below, strict=True) if row.any()]
+    table = below_another(np.stack(list(values.values())))
+    is_below = pd.DataFrame(table, index=labels, columns=labels)  # a group in the row, another in the column
+    below = list(is_below.index[is_below.any(axis=1)])
     winners = [label for label in (best, *tied) if label in labels and label not in below]
     rivals = [label for label in labels if label not in winners]
-    is_below_winners = is_below[np.ix_(np.isin(labels, rivals), np.isin(labels, winners))]
-    if winners and rivals and is_below_winners.all():
+    if winners and rivals and is_below.loc[rivals, winners].all(axis=None):
         subject = "They are" if tied else "It is"
         return [f"{subject} above all others, {CONFIDENCE}."]
-    not_apart: list[str] = []
+    sentences = list_groups(f"Below another, {CONFIDENCE}", below)
     if best not in below:  # else its mean is the highest by seeds that the others lack
+        pronoun = "them" if tied else "it"
         not_apart = [label for label in rivals if label not in below]
-    pronoun = "them" if tied else "it"
-    return [
-        *list_groups(f"Below another, {CONFIDENCE}", below),
-        *list_groups(f"Not told apart from {pronoun}", not_apart),
-    ]
+        sentences += list_groups(f"Not told apart from {pronoun}", not_apart)
+    return sentences
 
 
 def list_groups(head: str, labels: Sequence[str]) -> list[str]:

@@ -21,6 +21,11 @@ SKIPPED_FOLDERS = ("model", "store", "wandb", "tensorboard", "checkpoints", "rep
 SEARCH_DEPTH = 4  # levels below a given folder
 # What reading a damaged file, and computing with what it holds, can raise.
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)
+TRUNCATED_SHARES = {  # title in a table -> path in the summary
+    "final cut off": ("final", "truncated_share"),
+    "base cut off": ("base", "truncated_share"),
+    "training cut off": ("truncated_share",),
+}
 POSITION_KEYS = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
 
 
@@ -45,6 +50,10 @@ class Run:
     draw: int = 0  # a number for its seeds; equal for runs whose seeds are all equal
     problem_results: dict[str, Record] = field(default_factory=dict)  # cache by part: "base", "final"
 
+    @property
+    def is_done(self) -> bool:
+        return self.status == "done"
+
     @cached_property
     def curves(self) -> dict[str, pd.DataFrame]:
         """Numbers by step: "training" of the updates, "test" of the evaluations on the same problems."""
@@ -52,37 +61,29 @@ class Run:
 
     def figure(self, *keys: str) -> float | None:
         """A number of the summary by its path; None where it is missing."""
-        return number_at(self.summary, *keys)
-
-
-def number_at(values: Any, *keys: str) -> float | None:
-    """The number at a path into nested dictionaries; None where it is missing."""
-    for key in keys:
-        values = values.get(key) if isinstance(values, dict) else None
-    return as_number(values)
+        value: Any = self.summary
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return as_number(value)
 
 
 def was_truncated(run: Run) -> bool:
     """Return True where the token limit cut off a completion that the run was trained or tested on."""
-    shares = [
-        run.figure("truncated_share"),
-        run.figure("base", "truncated_share"),
-        run.figure("final", "truncated_share"),
-    ]
-    return any(shares)
+    return any(run.figure(*path) for path in TRUNCATED_SHARES.values())
 
 
 def to_frame(records: list[Record]) -> pd.DataFrame:
     """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
-    steps = pd.Index([record["optimizer_step"] for record in records], name="step")
-    frame = pd.DataFrame(records, index=steps)
-    columns = {}
-    for name in sorted(frame):
-        if name not in POSITION_KEYS and not name.endswith("_se"):
-            columns[name] = frame[name].map(as_number)
-    numbers = pd.DataFrame(columns, index=steps, dtype=float)
-    is_last_of_step = ~steps.duplicated(keep="last")
-    return numbers.loc[is_last_of_step].dropna(axis="columns", how="all")
+    numbers_by_step: dict[int, dict[str, float | None]] = {}  # the last record of a step counts
+    for record in records:
+        numbers_by_step[record["optimizer_step"]] = {
+            name: as_number(value)
+            for name, value in record.items()
+            if name not in POSITION_KEYS and not name.endswith("_se")
+        }
+    steps = pd.Index(list(numbers_by_step), name="step")
+    frame = pd.DataFrame(list(numbers_by_step.values()), index=steps, dtype=float)
+    return frame.sort_index(axis="columns").dropna(axis="columns", how="all")
 
 
 # ---- finding
@@ -94,17 +95,17 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     TOPRError for a folder that is missing and where there are no runs.
     """
     searched_folders = list(folders)
-    runs_by_path: dict[Path, Run] = {}
+    paths: dict[Path, Path] = {}  # by what they resolve to
     for folder in searched_folders:
         if not folder.is_dir():
             raise TOPRError(f"{folder}: no such folder")
         for path in run_folders(folder, SEARCH_DEPTH):
-            if path.resolve() not in runs_by_path:
-                runs_by_path[path.resolve()] = read_run(path)
-    if not runs_by_path:
+            paths.setdefault(path.resolve(), path)
+    if not paths:
         names = ", ".join(map(str, searched_folders))
         raise TOPRError(f"no runs below {names} (folders with {' or '.join(RUN_FILES)})")
-    return with_distinct_names(sorted(runs_by_path.values(), key=lambda run: str(run.path)))
+    runs = map(read_run, sorted(paths.values(), key=str))
+    return with_distinct_names(list(runs))
 
 
 def run_folders(folder: Path, depth: int) -> Iterator[Path]:
@@ -142,46 +143,32 @@ def with_distinct_names(runs: list[Run]) -> list[Run]:
 
 def read_run(path: Path) -> Run:
     """Read a run folder in any state; `notes` says what is missing, damaged or unfinished."""
-    notes: list[str] = []
-    is_done = (path / MARK).exists()
-    config = read_settings(path, notes)
-    environment = read_json(path / "environment.json", notes, is_expected=False)
-    summary = read_json(path / "summary.json", notes, is_expected=is_done)
-    for part in {"base", "final"} & summary.keys():
-        if not isinstance(summary[part], dict):
-            summary[part] = {}
-    logged = read_logs(path, notes, summary, is_done=is_done)
-    if not summary and logged.evaluations:
-        summary["base"] = logged.evaluations[0]
-        if len(logged.evaluations) > 1:
-            summary["final"] = logged.evaluations[-1]
-    expected_parts = ("base", "final") if is_done else ("base",)
-    if summary and any(number_at(summary, part, "pass@1") is None for part in expected_parts):
-        notes.append("no pass@1 in its results (another version's?)")
-    if summary.get("note"):  # a warning of the run itself
-        notes.append(str(summary["note"]))
-    changed_files: list[str] = []
-    if is_done:
-        status = "done"
-        changed_files = find_changes(path)
-        notes += [f"changed since it finished: {fault}" for fault in changed_files]
+    run = Run(path, name=printable(path.resolve().name, keep=""))
+    if (path / MARK).exists():
+        run.status = "done"
+    run.config = read_settings(path, run.notes)
+    run.environment = read_json(path / "environment.json", run.notes, is_expected=False)
+    run.summary = read_json(path / "summary.json", run.notes, is_expected=run.is_done)
+    for part in {"base", "final"} & run.summary.keys():
+        if not isinstance(run.summary[part], dict):
+            run.summary[part] = {}
+    read_logs(run)
+    if not run.summary and run.evaluations:
+        run.summary["base"] = run.evaluations[0]
+        if len(run.evaluations) > 1:
+            run.summary["final"] = run.evaluations[-1]
+    expected_parts = ("base", "final") if run.is_done else ("base",)
+    if run.summary and any(run.figure(part, "pass@1") is None for part in expected_parts):
+        run.notes.append("no pass@1 in its results (another version's?)")
+    if run.summary.get("note"):  # a warning of the run itself
+        run.notes.append(str(run.summary["note"]))
+    if run.is_done:
+        run.changed = find_changes(path)
+        run.notes += [f"changed since it finished: {fault}" for fault in run.changed]
     else:
-        status = read_status(path, notes)
-        notes.append(f"not finished ({len(logged.updates)} updates logged)")
-    return Run(
-        path,
-        name=printable(path.resolve().name, keep=""),
-        config=config,
-        summary=summary,
-        updates=logged.updates,
-        curve=logged.curve,
-        evaluations=logged.evaluations,
-        completions=logged.completions,
-        status=status,
-        notes=notes,
-        changed=changed_files,
-        environment=environment,
-    )
+        run.status = read_status(path, run.notes)
+        run.notes.append(f"not finished ({len(run.updates)} updates logged)")
+    return run
 
 
 def read_settings(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -215,34 +202,22 @@ def read_status(path: Path, notes: list[str]) -> str:
     return "unfinished"
 
 
-@dataclass(frozen=True)
-class LoggedRecords:
-    """Records of a run's logs, as `Run` describes them."""
-
-    updates: list[Record]
-    curve: list[Record]
-    evaluations: list[Record]
-    completions: list[Record]
-
-
-def read_logs(path: Path, notes: list[str], summary: dict[str, Any], *, is_done: bool) -> LoggedRecords:
+def read_logs(run: Run) -> None:
     """Read a run's logs; in those of a finished run a missing file or line gets a note."""
-    metrics = read_records(path / "metrics.jsonl", notes, is_update, is_complete=is_done)
-    tests = read_records(path / "eval.jsonl", notes, is_evaluation, is_complete=is_done)
-    updates, tests = on_one_axis(metrics, tests)
-    evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
-    curve = [record for record in tests if record.get("subset")] or evaluations
+    metrics = read_records(run, "metrics.jsonl", is_update)
+    tests = read_records(run, "eval.jsonl", is_evaluation)
+    run.updates, tests = on_one_axis(metrics, tests)
+    run.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
+    curve = [record for record in tests if record.get("subset")] or run.evaluations
     last_of_each_step = {record["optimizer_step"]: record for record in curve}
-    completions_file = path / "completions.jsonl"
-    has_completions = is_done and completions_file.exists()  # no note where a run has none
-    completions = read_records(completions_file, notes, is_completion, is_complete=has_completions)
-    final = summary.get("final") or {}
-    if is_done and evaluations:
-        is_other_final = bool(final) and final.get("verdicts") != evaluations[-1].get("verdicts")
-        if len(evaluations) < 2 or is_other_final:
-            notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
-            evaluations = []
-    return LoggedRecords(updates, list(last_of_each_step.values()), evaluations, completions)
+    run.curve = list(last_of_each_step.values())
+    run.completions = read_records(run, "completions.jsonl", is_completion, is_optional=True)
+    if run.is_done and run.evaluations:
+        final = run.summary.get("final") or {}
+        is_other_final = bool(final) and final.get("verdicts") != run.evaluations[-1].get("verdicts")
+        if len(run.evaluations) < 2 or is_other_final:
+            run.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
+            run.evaluations = []
 
 
 def read_json(path: Path, notes: list[str], *, is_expected: bool = True) -> dict[str, Any]:
@@ -253,20 +228,20 @@ def read_json(path: Path, notes: list[str], *, is_expected: bool = True) -> dict
     return values
 
 
-def read_records(
-    path: Path, notes: list[str], is_valid: Callable[[Record], bool], *, is_complete: bool
-) -> list[Record]:
+def read_records(run: Run, name: str, is_valid: Callable[[Record], bool], *, is_optional: bool = False) -> list[Record]:
     """Read the valid lines of a JSON-lines file; a note counts the others.
 
-    is_complete: the file must be there, and its last line be whole; else a note says so.
+    A note also says where a finished run lacks the file, unless it is optional, or the end of its last line.
     """
+    path = run.path / name
+    is_complete = run.is_done and (path.exists() or not is_optional)
     records, damaged_count = read_lines(path, growing=not is_complete)
-    valid_records = [record for record in records if is_valid(record)]
+    valid_records = list(filter(is_valid, records))
     invalid_count = damaged_count + len(records) - len(valid_records)
     if invalid_count:
-        notes.append(f"{path.name}: {plural(invalid_count, 'line')} left out, damaged or another version's")
+        run.notes.append(f"{name}: {plural(invalid_count, 'line')} left out, damaged or another version's")
     elif is_complete and not records:
-        notes.append(f"{path.name} is missing or holds nothing")
+        run.notes.append(f"{name} is missing or holds nothing")
     return valid_records
 
 

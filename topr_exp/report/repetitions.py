@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topr_exp.evaluation.intervals import Interval, crossed_interval
+from topr_exp.evaluation.intervals import Interval, Values, crossed_interval
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.reader import DAMAGE, Run
 from topr_exp.runs.records import Record
-from topr_exp.store import Store
+from topr_exp.store import Store, Table
 from topr_exp.types import CORRECT, INVALID, VERDICTS, TOPRError
 
-Scores = NDArray[np.float64]  # [seeds, problems]
+Scores = Values  # [seeds, problems]
 MAJ_UNITS = 1000  # maj@K of a problem is stored as a whole number of these parts
 
 
@@ -46,20 +45,20 @@ class Repetitions(list[Record]):
         return crossed_interval(self.values(name, stage), share=True)
 
 
-def problem_shares(results: Record, name: str) -> NDArray[np.float64]:
+def problem_shares(results: Record, name: str) -> Values:
     """[problems] a share of each problem's completions; of a verifier, the mean over the problem's solutions.
 
     A verifier reads the first solutions to all problems, then the second ones, and so on.
     """
-    counts = results["of_problems"]
+    n = results["n"]
+    texts = results["of_problems"]
     if name.startswith("maj"):
-        shares = counts_of(counts["maj"]) / MAJ_UNITS
+        shares = counts_of(texts["maj"]) / MAJ_UNITS
     elif name == "incorrect":
-        incorrect_counts = results["n"] - counts_of(counts["correct"]) - counts_of(counts["invalid"])
-        shares = incorrect_counts / results["n"]
+        shares = (n - counts_of(texts["correct"]) - counts_of(texts["invalid"])) / n
     else:
         key = "correct" if name == "pass@1" else name
-        shares = counts_of(counts[key]) / results["n"]
+        shares = counts_of(texts[key]) / n
     shares_by_solution = shares.reshape(results.get("solutions", 1), -1)
     return np.asarray(shares_by_solution.mean(axis=0))
 
@@ -82,7 +81,9 @@ def contrast(combine: Callable[..., Scores], *groups: Repetitions, name: str = "
 def shared_seeds(groups: Iterable[Repetitions]) -> list[int]:
     """The seeds that all groups have, in order; none where there are no groups."""
     seed_sets = [set(group.seeds) for group in groups]
-    return sorted(set.intersection(*seed_sets)) if seed_sets else []
+    if not seed_sets:
+        return []
+    return sorted(set.intersection(*seed_sets))
 
 
 def difference(reference: Repetitions, group: Repetitions, name: str = "pass@1") -> Interval | None:
@@ -107,16 +108,21 @@ def read_repetitions(runs: Iterable[Run], *stages: str) -> Repetitions:
     """
     records = []
     for run in runs:
+        record: Record = {"settings": {"seed": run.draw}}
         for stage in stages:
             if stage not in run.problem_results:
-                position = 0 if stage == "base" else -1
-                with damage_as_error(run):
-                    evaluation = run.evaluations[position]
-                    located = {**evaluation, "verdicts": verdicts_path(run, evaluation)}
-                    run.problem_results[stage] = problem_results(run, located)
-        results_by_part = {stage: run.problem_results[stage] for stage in stages}
-        records.append({"settings": {"seed": run.draw}, **results_by_part})
+                run.problem_results[stage] = read_stage(run, stage)
+            record[stage] = run.problem_results[stage]
+        records.append(record)
     return Repetitions(records)
+
+
+def read_stage(run: Run, stage: str) -> Record:
+    """Read the `problem_results` of a run's first or last evaluation, wherever its verdicts are now."""
+    position = 0 if stage == "base" else -1
+    with damage_as_error(run):
+        evaluation = run.evaluations[position]
+        return problem_results(run, {**evaluation, "verdicts": verdicts_path(run, evaluation)})
 
 
 def problem_results(run: Run, evaluation: Record) -> Record:
@@ -129,24 +135,26 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
     solutions = int(test_solutions) if test_solutions is not None else 1
     path = Path(evaluation["verdicts"])
-    table = Store(path.parent.parent).open(path)
+    table = open_verdicts(path)
     columns = table.read(["verdict", "class"])
     problems = len(table.key["golds"])
     has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
     is_uneven = not len(columns) or len(columns) % problems or solutions < 1 or problems % solutions
     if has_dropped_solutions or is_uneven:
         raise TOPRError(f"{run.name}: {path} does not hold the same number of verdicts on each of its problems")
-    verdict_codes = [VERDICTS.index(name) for name in columns["verdict"].to_pylist()]
-    codes = np.array(verdict_codes, np.int8).reshape(problems, -1)  # [problems, completions]
-    n = codes.shape[1]
+    codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()])
+    verdicts = codes.reshape(problems, -1)  # [problems, completions]
+    classes = columns["class"].to_numpy().reshape(problems, -1)
+    n = verdicts.shape[1]
     k = headline_k(n)
-    _, majority_scores = measure(codes, columns["class"].to_numpy().reshape(-1, n))
+    majority_scores = measure(verdicts, classes).voted[k]
     counts = {
-        "correct": counts_as_text(np.sum(codes == CORRECT, axis=1)),
-        "invalid": counts_as_text(np.sum(codes == INVALID, axis=1)),
-        "maj": counts_as_text(np.rint(MAJ_UNITS * majority_scores[k]).astype(int)),
+        "correct": np.sum(verdicts == CORRECT, axis=1),
+        "invalid": np.sum(verdicts == INVALID, axis=1),
+        "maj": np.rint(MAJ_UNITS * majority_scores),
     }
-    results = {"n": n, "k": k, "of_problems": counts}
+    results: Record = {"n": n, "k": k}
+    results["of_problems"] = {name: counts_as_text(numbers) for name, numbers in counts.items()}
     if test_solutions is not None:
         results["solutions"] = solutions
     return results
@@ -162,11 +170,15 @@ def verdicts_path(run: Run, evaluation: Record) -> Path:
     raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
 
 
+def open_verdicts(path: Path) -> Table:
+    return Store(path.parent.parent).open(path)
+
+
 def gold_answers(run: Run) -> str:
     """The answers to the problems of a run's last evaluation, as one text. TOPRError as `read_repetitions`."""
     with damage_as_error(run):
-        path = verdicts_path(run, run.evaluations[-1])
-        return str(Store(path.parent.parent).open(path).key["golds"])
+        table = open_verdicts(verdicts_path(run, run.evaluations[-1]))
+        return str(table.key["golds"])
 
 
 @contextmanager
@@ -179,11 +191,11 @@ def damage_as_error(run: Run) -> Iterator[None]:
         raise TOPRError(f"{run.name}: its verdicts can't be read ({reason})") from error
 
 
-def counts_as_text(counts: Iterable[int]) -> str:
+def counts_as_text(counts: Iterable[float]) -> str:
     """Whole numbers in one text, which JSON keeps on one line."""
     return " ".join(str(int(count)) for count in counts)
 
 
-def counts_of(text: str) -> NDArray[np.float64]:
+def counts_of(text: str) -> Values:
     """The numbers of `counts_as_text`."""
     return np.array(text.split(), dtype=np.float64)

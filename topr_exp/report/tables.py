@@ -8,17 +8,14 @@ import pandas as pd
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, estimate_text, headlines
 from topr_exp.report.grouping import Comparison, value_text
-from topr_exp.report.reader import Run, was_truncated
+from topr_exp.report.reader import TRUNCATED_SHARES, Run, was_truncated
 from topr_exp.runtime.json_files import as_number
 from topr_exp.types import VERDICTS
 
+Row = dict[str, Any]  # by title of a column
+
 SUMMARY_COLUMNS = ("baseline", "effective_positive", "positive_share", "n_train", "truncated_share")
 RUN_COLUMNS = ("run", "folder", "status", "notes", "group", "updates", "seconds")
-TRUNCATED_SHARES = {  # title of a column -> path in the summary
-    "final cut off": ("final", "truncated_share"),
-    "base cut off": ("base", "truncated_share"),
-    "training cut off": ("truncated_share",),
-}
 FORMULA_STARTS = ("=", "+", "@", "\t", "\r")  # of text that a spreadsheet would compute
 LATEX = {"<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "p̃": r"$\tilde{p}$"}
 
@@ -31,14 +28,21 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
     names = [*headlines(runs), *VERDICTS]
     rows = []
     for run in runs:
-        row: dict[str, Any] = {"run": run.name, "folder": str(run.path), "status": run.status}
-        row |= {"notes": run.notes, "group": run.group}
+        row: Row = {
+            "run": run.name,
+            "folder": str(run.path),
+            "status": run.status,
+            "notes": run.notes,
+            "group": run.group,
+        }
         for key, value in run.settings.items():
             is_taken = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
             column = f"{key} (setting)" if is_taken else key
             row[column] = value
-        row |= {name: run.figure(name) for name in SUMMARY_COLUMNS}
-        row |= {"updates": len(run.updates), "seconds": total_seconds(run)}
+        for name in SUMMARY_COLUMNS:
+            row[name] = run.figure(name)
+        row["updates"] = len(run.updates)
+        row["seconds"] = total_seconds(run)
         for stage in ("base", "final"):
             row[f"{stage}_truncated_share"] = run.figure(stage, "truncated_share")
         rows.append(row | estimate_columns([run], names))
@@ -58,7 +62,7 @@ def groups_frame(comparison: Comparison) -> pd.DataFrame:
     names = [*headlines(comparison.runs), *VERDICTS]
     rows = []
     for label, runs in comparison.groups.items():
-        row: dict[str, Any] = {"group": label}
+        row: Row = {"group": label}
         for key in comparison.keys:
             row[key] = value_text(runs[0].settings.get(key))
         row["runs"] = len(runs)
@@ -66,23 +70,21 @@ def groups_frame(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("group")
 
 
-def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
+def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> Row:
+    columns: Row = {}
     for stage in ("base", "final"):
         for name in names:
             columns |= interval_columns(f"{stage}_{name}", estimate(runs, name, stage))
     return columns
 
 
-def interval_columns(name: str, interval: Interval | None) -> dict[str, Any]:
+def interval_columns(name: str, interval: Interval | None) -> Row:
     """Columns NAME, NAME_low, NAME_high and NAME_interval_over; None where there is no number."""
-    numbers = interval.as_dict() if interval is not None else dict.fromkeys(("value", "low", "high"))
-    return {
-        name: numbers["value"],
-        f"{name}_low": numbers["low"],
-        f"{name}_high": numbers["high"],
-        f"{name}_interval_over": interval.over if interval is not None else None,
-    }
+    columns: Row = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_interval_over"))
+    if interval is not None:
+        numbers = interval.as_dict().values()
+        columns = dict(zip(columns, [*numbers, interval.over], strict=True))
+    return columns
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -108,26 +110,27 @@ def groups_tex(comparison: Comparison) -> str:
 # ---- rows for people: shares in percent
 
 
-def group_rows(comparison: Comparison, groups: Groups) -> list[dict[str, Any]]:
+def group_rows(comparison: Comparison, groups: Groups) -> list[Row]:
     rows = []
     for label, runs in groups.items():
-        rows.append({"group": label, "runs": len(runs)} | score_columns(comparison, runs))
+        rows.append({"group": label, "runs": len(runs), **score_columns(comparison, runs)})
     return rows
 
 
-def run_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def run_rows(comparison: Comparison) -> list[Row]:
     rows = []
     for run in comparison.runs:
-        row: dict[str, Any] = {"run": run.name, "status": run.status, "updates": len(run.updates)}
-        row |= {key: value_text(run.settings.get(key)) for key in (*comparison.keys, "seed")}
+        row: Row = {"run": run.name, "status": run.status, "updates": len(run.updates)}
+        for key in (*comparison.keys, "seed"):
+            row[key] = value_text(run.settings.get(key))
         rows.append(row | score_columns(comparison, [run]))
     return rows
 
 
-def score_columns(comparison: Comparison, runs: Sequence[Run]) -> dict[str, str]:
+def score_columns(comparison: Comparison, runs: Sequence[Run]) -> Row:
     """Estimates of runs after and before training by their titles."""
     names = [*headlines(comparison.runs), "invalid"]
-    columns = {}
+    columns: Row = {}
     for stage in ("final", "base"):
         for name in names:
             columns[f"{stage} {name}"] = estimate_text(runs, name, stage)
@@ -139,8 +142,11 @@ def score_columns(comparison: Comparison, runs: Sequence[Run]) -> dict[str, str]
 
 def mean_share_text(runs: Sequence[Run], *path: str) -> str:
     """The mean of a share of the summaries, in percent."""
-    shares = [run.figure(*path) for run in runs]
-    numbers = [share for share in shares if share is not None]
-    if numbers:
-        return f"{100 * sum(numbers) / len(numbers):.1f}"
-    return "–"
+    shares = []
+    for run in runs:
+        share = run.figure(*path)
+        if share is not None:
+            shares.append(share)
+    if not shares:
+        return "–"
+    return f"{100 * sum(shares) / len(shares):.1f}"
