@@ -100,8 +100,9 @@ def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
 
 def are_equal(first_curves: Points, second_curves: Points) -> bool:
     """Check that weights agree wherever a panel shows them."""
-    visible_curves = [np.clip(curves, *WEIGHT_RANGE) for curves in (first_curves, second_curves)]
-    return np.allclose(*visible_curves, atol=0.001)
+    first_visible = np.clip(first_curves, *WEIGHT_RANGE)
+    second_visible = np.clip(second_curves, *WEIGHT_RANGE)
+    return np.allclose(first_visible, second_visible, atol=0.001)
 
 
 def draw(losses: Mapping[str, Any], path: Path) -> None:

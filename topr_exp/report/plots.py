@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -29,10 +29,8 @@ LINEAR_AXES = ("effective_positive", "baseline", "positive_share")  # of sweep p
 TIED_AXES = ("effective_positive", "baseline")  # one follows from the other
 AXIS_TITLES = {"effective_positive": "effective proportion of positives p̃"}
 
-
-if TYPE_CHECKING:
-    Curve = pd.Series[float]
-    Curves = dict[str, list[Curve]]  # of the runs of each group, by label
+Curve: TypeAlias = pd.Series  # numbers by position
+Curves = dict[str, list[Curve]]  # of the runs of each group, by label
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,117 @@ class Run:
             value = value.get(key) if isinstance(value, dict) else None
         return as_number(value)
 
+    # ---- reading
+
+    def read(self) -> None:
+        """Fill the fields from the files of the folder."""
+        if (self.path / MARK).exists():
+            self.status = "done"
+        self._read_settings()
+        self.environment = self._read_json("environment.json", is_expected=False)
+        self._read_summary()
+        self._read_logs()
+        if not self.summary and self.evaluations:
+            self.summary["base"] = self.evaluations[0]
+            if len(self.evaluations) > 1:
+                self.summary["final"] = self.evaluations[-1]
+        expected_parts = ("base", "final") if self.is_done else ("base",)
+        if self.summary and any(self.figure(part, "pass@1") is None for part in expected_parts):
+            self.notes.append("no pass@1 in its results (another version's?)")
+        if self.summary.get("note"):  # a warning of the run itself
+            self.notes.append(str(self.summary["note"]))
+        if self.is_done:
+            self.changed = find_changes(self.path)
+            self.notes += [f"changed since it finished: {fault}" for fault in self.changed]
+        else:
+            self._read_state()
+            self.notes.append(f"not finished ({len(self.updates)} updates logged)")
+
+    def _read_settings(self) -> None:
+        stored_config = self._read_json("config.json")
+        resolved = stored_config.get("resolved")
+        if isinstance(resolved, dict):
+            self.config = resolved
+        elif stored_config:
+            self.notes.append("config.json has no resolved settings (another version's?)")
+
+    def _read_summary(self) -> None:
+        self.summary = self._read_json("summary.json", is_expected=self.is_done)
+        for part in {"base", "final"} & self.summary.keys():
+            if not isinstance(self.summary[part], dict):
+                self.summary[part] = {}
+
+    def _read_state(self) -> None:
+        """Read the status of an unfinished run, and its error."""
+        error_file = self.path / "error.txt"
+        if error_file.is_file():
+            first_line = error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+            self.notes.append(f"failed: {first_line[:300]}")
+        status = self._read_json("state.json", is_expected=False).get("status")
+        if isinstance(status, str):
+            self.status = status
+
+    def _read_logs(self) -> None:
+        metrics = self._read_records("metrics.jsonl", is_update)
+        tests = self._read_records("eval.jsonl", is_evaluation)
+        self.updates, tests = on_one_axis(metrics, tests)
+        self.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
+        curve = [record for record in tests if record.get("subset")] or self.evaluations
+        last_of_each_step = {record["optimizer_step"]: record for record in curve}
+        self.curve = list(last_of_each_step.values())
+        self.completions = self._read_records("completions.jsonl", is_completion, is_optional=True)
+        if self.is_done and self.evaluations:
+            final = self.summary.get("final") or {}
+            is_other_final = bool(final) and final.get("verdicts") != self.evaluations[-1].get("verdicts")
+            if len(self.evaluations) < 2 or is_other_final:
+                self.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
+                self.evaluations = []
+
+    def _read_json(self, name: str, *, is_expected: bool = True) -> Record:
+        """Read a JSON file; {} and a note where it can't be read."""
+        values, fault = read_run_file(self.path / name, unreadable_is_damage=True)
+        if fault and (is_expected or fault != MISSING):
+            self.notes.append(f"{name} {fault}")
+        return values
+
+    def _read_records(
+        self, name: str, is_valid: Callable[[Record], bool], *, is_optional: bool = False
+    ) -> list[Record]:
+        """Read the valid lines of a JSON-lines file; a note counts the others.
+
+        A note also says where a finished run lacks the file, unless it is optional, or the end of its last line.
+        """
+        path = self.path / name
+        is_complete = self.is_done and (path.exists() or not is_optional)
+        records, damaged_count = read_lines(path, growing=not is_complete)
+        valid_records = list(filter(is_valid, records))
+        invalid_count = damaged_count + len(records) - len(valid_records)
+        if invalid_count:
+            self.notes.append(f"{name}: {plural(invalid_count, 'line')} left out, damaged or another version's")
+        elif is_complete and not records:
+            self.notes.append(f"{name} is missing or holds nothing")
+        return valid_records
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder in any state; `notes` says what is missing, damaged or unfinished."""
+    run = Run(path, name=printable(path.resolve().name, keep=""))
+    run.read()
+    return run
+
+
+def find_changes(path: Path) -> list[str]:
+    """List the results of a finished run that changed, or can't be read."""
+    try:
+        return changed_results(path) or []
+    except TOPRError as error:
+        return [str(error)]
+
+
+def is_completion(entry: Record) -> bool:
+    has_texts = all(isinstance(entry.get(key), str) for key in ("set", "verdict", "question", "completion"))
+    return has_texts and type(entry.get("iteration")) is int
+
 
 def was_truncated(run: Run) -> bool:
     """Return True where the token limit cut off a completion that the run was trained or tested on."""
@@ -136,115 +247,3 @@ def with_distinct_names(runs: list[Run]) -> list[Run]:
             renamed_runs.append(run)
         runs = renamed_runs
     return runs
-
-
-# ---- reading
-
-
-def read_run(path: Path) -> Run:
-    """Read a run folder in any state; `notes` says what is missing, damaged or unfinished."""
-    run = Run(path, name=printable(path.resolve().name, keep=""))
-    if (path / MARK).exists():
-        run.status = "done"
-    run.config = read_settings(path, run.notes)
-    run.environment = read_json(path / "environment.json", run.notes, is_expected=False)
-    run.summary = read_json(path / "summary.json", run.notes, is_expected=run.is_done)
-    for part in {"base", "final"} & run.summary.keys():
-        if not isinstance(run.summary[part], dict):
-            run.summary[part] = {}
-    read_logs(run)
-    if not run.summary and run.evaluations:
-        run.summary["base"] = run.evaluations[0]
-        if len(run.evaluations) > 1:
-            run.summary["final"] = run.evaluations[-1]
-    expected_parts = ("base", "final") if run.is_done else ("base",)
-    if run.summary and any(run.figure(part, "pass@1") is None for part in expected_parts):
-        run.notes.append("no pass@1 in its results (another version's?)")
-    if run.summary.get("note"):  # a warning of the run itself
-        run.notes.append(str(run.summary["note"]))
-    if run.is_done:
-        run.changed = find_changes(path)
-        run.notes += [f"changed since it finished: {fault}" for fault in run.changed]
-    else:
-        run.status = read_status(path, run.notes)
-        run.notes.append(f"not finished ({len(run.updates)} updates logged)")
-    return run
-
-
-def read_settings(path: Path, notes: list[str]) -> dict[str, Any]:
-    """Read a run's resolved settings; {} and a note where there are none."""
-    stored_config = read_json(path / "config.json", notes)
-    resolved = stored_config.get("resolved")
-    if isinstance(resolved, dict):
-        return resolved
-    if stored_config:
-        notes.append("config.json has no resolved settings (another version's?)")
-    return {}
-
-
-def find_changes(path: Path) -> list[str]:
-    """List the results of a finished run that changed, or can't be read."""
-    try:
-        return changed_results(path) or []
-    except TOPRError as error:
-        return [str(error)]
-
-
-def read_status(path: Path, notes: list[str]) -> str:
-    """Read an unfinished run's status; notes get its error."""
-    error_file = path / "error.txt"
-    if error_file.is_file():
-        first_line = error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-        notes.append(f"failed: {first_line[:300]}")
-    status = read_json(path / "state.json", notes, is_expected=False).get("status")
-    if isinstance(status, str):
-        return status
-    return "unfinished"
-
-
-def read_logs(run: Run) -> None:
-    """Read a run's logs; in those of a finished run a missing file or line gets a note."""
-    metrics = read_records(run, "metrics.jsonl", is_update)
-    tests = read_records(run, "eval.jsonl", is_evaluation)
-    run.updates, tests = on_one_axis(metrics, tests)
-    run.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
-    curve = [record for record in tests if record.get("subset")] or run.evaluations
-    last_of_each_step = {record["optimizer_step"]: record for record in curve}
-    run.curve = list(last_of_each_step.values())
-    run.completions = read_records(run, "completions.jsonl", is_completion, is_optional=True)
-    if run.is_done and run.evaluations:
-        final = run.summary.get("final") or {}
-        is_other_final = bool(final) and final.get("verdicts") != run.evaluations[-1].get("verdicts")
-        if len(run.evaluations) < 2 or is_other_final:
-            run.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
-            run.evaluations = []
-
-
-def read_json(path: Path, notes: list[str], *, is_expected: bool = True) -> dict[str, Any]:
-    """Read a JSON file; {} and a note where it can't be read."""
-    values, fault = read_run_file(path, unreadable_is_damage=True)
-    if fault and (is_expected or fault != MISSING):
-        notes.append(f"{path.name} {fault}")
-    return values
-
-
-def read_records(run: Run, name: str, is_valid: Callable[[Record], bool], *, is_optional: bool = False) -> list[Record]:
-    """Read the valid lines of a JSON-lines file; a note counts the others.
-
-    A note also says where a finished run lacks the file, unless it is optional, or the end of its last line.
-    """
-    path = run.path / name
-    is_complete = run.is_done and (path.exists() or not is_optional)
-    records, damaged_count = read_lines(path, growing=not is_complete)
-    valid_records = list(filter(is_valid, records))
-    invalid_count = damaged_count + len(records) - len(valid_records)
-    if invalid_count:
-        run.notes.append(f"{name}: {plural(invalid_count, 'line')} left out, damaged or another version's")
-    elif is_complete and not records:
-        run.notes.append(f"{name} is missing or holds nothing")
-    return valid_records
-
-
-def is_completion(entry: Record) -> bool:
-    has_texts = all(isinstance(entry.get(key), str) for key in ("set", "verdict", "question", "completion"))
-    return has_texts and type(entry.get("iteration")) is int
