@@ -77,7 +77,7 @@ class Reference:
         if self.algo.get("anchor") == "ref" or (self.name in REGULARIZED and self.algo["beta"] > 0):
             self.reference = load(model["reference"] or model["path"])
         compares_groups = self.reference is not None and self.name not in ("kl_pg", "oapl")
-        self.takes_groups = compares_groups or self.algo.get("drop", False)
+        self.takes_groups = compares_groups or self.name == "red_drop"
 
         self.prompts, self.golds = [], []
         for text in (Path(self.data["source"]) / "train.jsonl").read_text().splitlines():
