@@ -23,8 +23,7 @@ from topr_exp.report.ranking import standing
 from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import interval_columns
 from topr_exp.runtime.exit_status import command_parser, exit_status
-from topr_exp.runtime.terminal import plural, warn
-from topr_exp.sweeps.status_table import align_columns
+from topr_exp.runtime.terminal import align_columns, plural, warn
 from topr_exp.types import ConfigError, TOPRError
 
 FIGURES = ("pass@1", "maj", "invalid")

@@ -87,7 +87,7 @@ def settings(args: Namespace) -> Config:
         data = run_settings.get("data", {}).get("name")
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
-    jobs = list(composer.jobs(composer.base()))
+    jobs = list(composer.jobs())
     if len(jobs) > 1:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
     _, composed = jobs[0]

@@ -349,7 +349,7 @@ def open_rounds(
             reference,
             n=config.data.n,
             iteration=iteration,
-            stage_timer=folder.nested_stage,
+            stage_timer=folder.timer.nested,
         )
         rounds_class = AsyncRounds if config.schedule.asynchronous else Rounds
         mu_is_samplers = config.mu == "sampler"
@@ -420,7 +420,7 @@ def evaluate_update(
     trainer.zero_grad()  # the sampler needs the memory of the gradients
     indices = range(len(data.test.problems))[: session.config.evaluation.problems]
     questions = data.test.select(indices)
-    with folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
+    with folder.timer.nested("evaluation"), trainer.layout.gathered_weights():
         name = f"{folder.path.name}, iteration {iteration}, update {step}"
         policy = replace(trainer.policy, fingerprint=name)
         answers = answer_tests(session, task, policy, questions, session.run_store)

@@ -79,7 +79,7 @@ def open_session(config: Config) -> Iterator[Session | RunFolder]:
             keeps_drawable="kept" in config.algo.needs,
         )
         with opening as sampler:
-            sampler.time_stages_with(folder.nested_stage)
+            sampler.time_stages_with(folder.timer.nested)
             shared_store = Store(config.store, stop)
             run_store = Store(folder.path / "store", stop)
             yield Session(config, folder, sampler, stop, shared_store, run_store)

@@ -148,7 +148,7 @@ def composed(*words: str) -> tuple[Composer, list[tuple[list[str], Any]]]:
     """A composer with nothing of other tests, and the words and settings of its runs."""
     composer = Composer(parse_arguments(words))
     composer.compositions = {}
-    return composer, list(composer.jobs(composer.base()))
+    return composer, list(composer.jobs())
 
 
 # A setting of a sweep | its values

@@ -45,7 +45,7 @@ def run_folder(folder: Path, weights: str, shape: Shape, model_name: str) -> Pat
 def composed(*words: str) -> list[Any]:
     """The checked settings of each run; no file is looked at."""
     composer = Composer(parse_arguments([*words, "sampler=hf"]))
-    return [load(run) for _, run in composer.jobs(composer.base())]
+    return [load(run) for _, run in composer.jobs()]
 
 
 # ---- which YAML
@@ -167,7 +167,7 @@ def test_a_yaml_of_the_users_own_takes_part(tmp_path):
     (tmp_path / "model" / "mine.yaml").write_text(text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
 
     composer = Composer(parse_arguments(["--config-dir", str(tmp_path), f"model={folder}"]))
-    composer.base()
+    list(composer.jobs())
 
     (choice,) = composer.model_choices.values()
     assert choice.described == f"model=mine, {HAS_SHAPE}"

@@ -5,7 +5,8 @@ import difflib
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
+from itertools import filterfalse
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -63,17 +64,20 @@ def refuse_dashes(unknown: Sequence[str], words: Sequence[str]) -> None:
     if not unknown or not unknown[0].startswith("-"):
         return
     option = unknown[0]
-    setting = option.lstrip("-").replace("-", "_")
-    following = ""
-    if option in words[:-1]:
-        following = words[list(words).index(option) + 1]
-    takes_value = bool(following) and "=" not in following and not following.startswith("-")
-    if "=" in option:
-        raise ConfigError(f"{option}: a setting has no dashes; write {option.lstrip('-')}")
-    if takes_value:
-        raise ConfigError(f"{option} {following}: a setting has no dashes; write {setting}={following}")
-    if setting.split(".", 1)[0] in SETTINGS:
-        raise ConfigError(f"{option}: a setting has no dashes; write {setting}=VALUE")
+    setting = option.lstrip("-")
+    if "=" not in option:
+        key = setting.replace("-", "_")
+        following = ""
+        if option in words[:-1]:
+            following = words[list(words).index(option) + 1]
+        if following and "=" not in following and not following.startswith("-"):
+            option += f" {following}"
+            setting = f"{key}={following}"
+        elif key.split(".", 1)[0] in SETTINGS:
+            setting = f"{key}=VALUE"
+        else:
+            return
+    raise ConfigError(f"{option}: a setting has no dashes; write {setting}")
 
 
 class OwnYAMLs(SearchPathPlugin):
@@ -98,10 +102,10 @@ def config_loader(config_dir: str | None) -> ConfigLoader:
 
 
 class Composition(NamedTuple):
-    """What Hydra composes of choices of groups, without and with its own `hydra` node."""
+    """What Hydra composes of choices of groups."""
 
     settings: DictConfig
-    with_hydra: DictConfig
+    hydra: DictConfig  # its own settings
 
 
 class Composer:
@@ -177,41 +181,42 @@ class Composer:
                 raise ConfigError(f"{pair}: {key} is given twice; give it once{hint}")
             override_by_key[key] = override
 
-    def base(self) -> DictConfig:
-        """The config of the overrides that are not swept, with the `hydra` node."""
-        return self.compose(self.fixed(), with_hydra=True)
+    @cached_property
+    def hydra(self) -> DictConfig:
+        """Hydra's own settings, which choices of groups may change."""
+        return self.compose_choices(self.with_named_model(self.fixed())).hydra
 
     def help(self) -> str:
         """The text of --help; Hydra's own command copies its whole registry a hundred times to make it."""
         groups = [
             f"{name}: {', '.join(self.loader.get_group_options(name))}" for name in sorted(self.groups - {"hydra"})
         ]
-        template = Template(self.base().hydra.help.template)
-        return template.substitute(APP_CONFIG_GROUPS="\n".join(groups) + "\n")
+        return Template(self.hydra.help.template).substitute(APP_CONFIG_GROUPS="\n".join(groups) + "\n")
 
     def fixed(self) -> list[Override]:
         """The overrides that are not swept."""
         return [override for override in self.overrides if not override.is_sweep_override()]
 
-    def is_sweep(self, base: DictConfig) -> bool:
+    @property
+    def is_sweep(self) -> bool:
         """True if the command line is a sweep, if only of one run."""
-        return self.multirun or base.hydra.mode is RunMode.MULTIRUN
+        return self.multirun or self.hydra.mode is RunMode.MULTIRUN
 
-    def jobs(self, base: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
-        """The overrides and the composed config of each run."""
-        for overrides in self.expand(base):
+    def jobs(self) -> Iterator[tuple[list[str], DictConfig]]:
+        """The overrides and the composed settings of each run."""
+        for overrides in self.expand():
             yield words_of(overrides), self.compose(overrides)
 
-    def expand(self, base: DictConfig) -> list[list[Override]]:
+    def expand(self) -> list[list[Override]]:
         """The overrides of each run: every combination of the values that are swept; the last key changes fastest."""
-        if not self.is_sweep(base):
+        if not self.is_sweep:
             for override in self.overrides:
                 if override.is_sweep_override():
                     raise ConfigError(f"{override.input_line}: several values are a sweep; add -m")
             return [self.fixed()]
         user_keys = keys_of(self.overrides)
         overrides = []
-        for key, value in (base.hydra.sweeper.params or {}).items():
+        for key, value in (self.hydra.sweeper.params or {}).items():
             if key not in user_keys:
                 overrides.append(self.parse(f"{key}={value}"))
         overrides += self.overrides
@@ -230,47 +235,41 @@ class Composer:
             overrides_of_runs.append([parse(text) for text in job])
         return overrides_of_runs
 
-    def compose(self, overrides: list[Override], with_hydra: bool = False) -> DictConfig:
-        """One config: Hydra composes the choices of groups, then values take their places.
-
-        A model that is no choice of its group takes the settings of one.
-        """
-        model = self.other_model(overrides)
-        if model is not None:
-            overrides = [self.parse(f"model={model.choice}"), *without_model(overrides)]
-        values = []
-        choices = []
+    def compose(self, overrides: Sequence[Override]) -> DictConfig:
+        """The settings of a run: Hydra composes the choices of groups, then values take their places."""
+        overrides = self.with_named_model(overrides)
+        settings = copy.deepcopy(self.compose_choices(overrides).settings)
         for override in overrides:
-            if self.is_value(str(override.key_or_group)):
-                values.append(override)
-            elif not is_no_experiment(override):
-                choices.append(str(override.input_line).lstrip("+"))
-        composition = self.compose_choices(tuple(choices))
-        cached_settings = composition.with_hydra if with_hydra else composition.settings
-        composed = copy.deepcopy(cached_settings)
-        for override in values:
             key = str(override.key_or_group)
+            if not self.is_value(override):
+                continue
             is_variable = key.partition(".")[0] in VARIABLES
-            if is_variable and OmegaConf.select(composed, key) is None:
+            if is_variable and OmegaConf.select(settings, key) is None:
                 raise unknown_key(key)
-            self.call(partial(OmegaConf.update, composed, key, override.value(), force_add=True))
-        if model is not None:
-            self.model_choices[model.path] = model
-            settings = {"path": model.path}
-            if "model.name" not in keys_of(overrides):
-                settings["name"] = model.name
-            for key, value in settings.items():
-                self.call(partial(OmegaConf.update, composed, f"model.{key}", literal(value), force_add=True))
-        return composed
+            self.call(partial(OmegaConf.update, settings, key, override.value(), force_add=True))
+        return settings
 
-    def compose_choices(self, choices: tuple[str, ...]) -> Composition:
-        """Compose choices of groups, or return what was composed of them before."""
+    def compose_choices(self, overrides: Iterable[Override]) -> Composition:
+        """Compose the choices of groups among overrides, or return what was composed of them before."""
+        choices = tuple(word.lstrip("+") for word in words_of(filterfalse(self.is_value, overrides)))
         if choices not in self.compositions:  # reading the YAMLs takes 0.1 s
             load = partial(self.loader.load_configuration, "config", overrides=[*choices], run_mode=RunMode.RUN)
-            with_hydra = self.call(load)
-            settings = OmegaConf.masked_copy(with_hydra, [key for key in with_hydra if key != "hydra"])
-            self.compositions[choices] = Composition(settings, with_hydra)
+            composed = self.call(load)
+            settings = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+            self.compositions[choices] = Composition(settings, composed.hydra)
         return self.compositions[choices]
+
+    def with_named_model(self, overrides: Sequence[Override]) -> list[Override]:
+        """Overrides as Hydra takes them: a model that is no choice of its group as the choice and values."""
+        overrides = [override for override in overrides if not is_no_experiment(override)]
+        model = self.other_model(overrides)
+        if model is None:
+            return overrides
+        self.model_choices[model.path] = model
+        words = [f"model={model.choice}", f"model.path={quoted(model.path)}"]
+        if "model.name" not in keys_of(overrides):
+            words.append(f"model.name={quoted(model.name)}")
+        return [*map(self.parse, words), *without_model(overrides)]
 
     def other_model(self, overrides: list[Override]) -> ModelChoice | None:
         """The model that is named by a folder or on the hub, with its settings; None for a choice of the group.
@@ -302,17 +301,11 @@ class Composer:
         return self.call(lambda: OmegaConf.create({"value": value})["value"])
 
     def words(self) -> list[str]:
-        """The command line as Hydra takes it: a model that is no choice of its group as the choice and values."""
-        model = self.other_model(self.fixed())
-        overrides = [override for override in self.overrides if not is_no_experiment(override)]
-        if model is None:
-            return words_of(overrides)
-        words = [f"model={model.choice}", f"model.path={quoted(model.path)}"]
-        if "model.name" not in keys_of(overrides):
-            words.append(f"model.name={quoted(model.name)}")
-        return words + words_of(without_model(overrides))
+        """The command line as Hydra takes it."""
+        return words_of(self.with_named_model(self.overrides))
 
-    def is_value(self, key: str) -> bool:
+    def is_value(self, override: Override) -> bool:
+        key = str(override.key_or_group)
         return key not in self.groups and not key.startswith(("hydra.", "hydra/"))
 
     def call(self, step: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -81,11 +82,11 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
 def build_section(group: str, values: Any) -> Any:
     """The settings of a group, checked."""
     schema = schema_of(group, values)
-    if group in TARGETS or (group == "sampler" and "_target_" in values):
-        target = values["_target_"]
-        values = drop_keys(values, "_target_")
-    names = [field.name for field in dataclasses.fields(schema) if field.init]
     if isinstance(values, dict):  # `build` refuses anything else
+        target = values.get("_target_")
+        if names_class(group, values):
+            values = drop_keys(values, "_target_")
+        names = [field.name for field in dataclasses.fields(schema) if field.init]
         for key in values:
             if key not in names:
                 raise unknown_key(f"{group}.{key}", [f"{group}.{name}" for name in names])
@@ -100,15 +101,7 @@ def build_section(group: str, values: Any) -> Any:
 def build_policy(settings: Mapping[str, Any]) -> StalenessPolicy:
     """The staleness policy that settings name; ConfigError where they name none."""
     key = "schedule.when_stale"
-    target = settings.get("_target_")
-    schema = class_of(f"{key}._target_", target)
-    is_policy = isinstance(schema, type) and issubclass(schema, StalenessPolicy) and not inspect.isabstract(schema)
-    if not is_policy:
-        raise ConfigError(
-            f"{key}._target_={target}: not a staleness policy (a dataclass below "
-            "topr_exp.config.staleness.StalenessPolicy with `rank`)"
-        )
-    policy: StalenessPolicy = build(schema, drop_keys(settings, "_target_"), f"{key}.")
+    policy: StalenessPolicy = build(named_class(key, settings), drop_keys(settings, "_target_"), f"{key}.")
     return policy
 
 
@@ -119,49 +112,61 @@ def loss_of_yaml(path: Path) -> Any:
     return build_section("algo", drop_keys(values, "defaults"))
 
 
+def names_class(group: str, settings: Any) -> bool:
+    """True for the settings of a group that name their own class, by its `_target_`."""
+    return group in TARGETS or (group == "sampler" and isinstance(settings, Mapping) and "_target_" in settings)
+
+
 def schema_of(group: str, values: Any) -> Any:
     """The dataclass of a group's settings; ConfigError where they name none that there is."""
     settings = values if isinstance(values, Mapping) else {}
-    if group in CHOICES:
-        name = str(settings.get("name", values))
-        if group == "sampler" and ":" in name:
-            raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
-        schemas = choices(group)
-        if group == "sampler" and "_target_" in settings:
-            return user_sampler(settings["_target_"], name)
-        if name not in schemas:
-            raise ConfigError(f"{group}.name={name}: expected one of {', '.join(schemas)}")
-        return schemas[name]
-    if group not in TARGETS:
+    name = str(settings.get("name", values))
+    if names_class(group, settings):
+        schema = named_class(group, settings)
+        if group == "sampler" and name in SAMPLERS:
+            package_names = ", ".join(SAMPLERS)
+            raise ConfigError(f"sampler.name={name}: expected another name than {package_names} with sampler._target_")
+        if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
+            return PolicyGradient  # which has the other settings too: masks, corrections, PPO's rule
+        return schema
+    if group not in CHOICES:
         return hints_of(Config).get(group)
+    if group == "sampler" and ":" in name:
+        raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
+    schemas = choices(group)
+    if name not in schemas:
+        raise ConfigError(f"{group}.name={name}: expected one of {', '.join(schemas)}")
+    return schemas[name]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Base and method of the classes that a setting may name by its `_target_`."""
+
+    base: type
+    method: str
+    kind: str  # in words
+
+
+CONTRACTS = {
+    "algo": Contract(Loss, "__call__", "a loss"),
+    "data": Contract(DataConfig, "problems", "a source of problems"),
+    "sampler": Contract(SamplerConfig, "build_sampler", "the settings of a sampler"),
+    "schedule.when_stale": Contract(StalenessPolicy, "rank", "a staleness policy"),
+}
+
+
+def named_class(key: str, settings: Mapping[str, Any]) -> Any:
+    """The class that settings name by their `_target_`; ConfigError unless it keeps the contract of `key`."""
+    contract = CONTRACTS[key]
     target = settings.get("_target_")
-    schema = class_of(f"{group}._target_", target)
-    if group == "algo":
-        base: type = Loss
-        description = "a loss (a dataclass below topr_exp.algorithms.base.Loss with `__call__`)"
-    else:
-        base = DataConfig
-        description = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
-    is_concrete = isinstance(schema, type) and issubclass(schema, base) and not inspect.isabstract(schema)
-    if not is_concrete:
-        raise ConfigError(f"{group}._target_={target}: not {description}")
-    if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
-        return PolicyGradient  # which has the other settings too: masks, corrections, PPO's rule
-    return schema
-
-
-def user_sampler(target: Any, name: str) -> type[SamplerConfig]:
-    """The settings of a user's sampler; ConfigError where the class is none, or has the name of the package's."""
-    schema = class_of("sampler._target_", target)
-    is_sampler = isinstance(schema, type) and issubclass(schema, SamplerConfig) and hasattr(schema, "build_sampler")
-    if not is_sampler:
+    schema = class_of(f"{key}._target_", target)
+    is_below = isinstance(schema, type) and issubclass(schema, contract.base)
+    if not is_below or not hasattr(schema, contract.method) or inspect.isabstract(schema):
+        base = f"{contract.base.__module__}.{contract.base.__qualname__}"
         raise ConfigError(
-            f"sampler._target_={target}: not the settings of a sampler (a dataclass below "
-            "topr_exp.config.model.SamplerConfig with `build_sampler`)"
+            f"{key}._target_={target}: not {contract.kind} (a dataclass below {base} with `{contract.method}`)"
         )
-    if name in SAMPLERS:
-        package_names = ", ".join(SAMPLERS)
-        raise ConfigError(f"sampler.name={name}: expected another name than {package_names} with sampler._target_")
     return schema
 
 

@@ -122,6 +122,10 @@ def is_shipped(word: str) -> bool:
     return "/" not in word and (SHIPPED / word / "config.json").is_file()
 
 
+def is_hub_name(word: str) -> bool:
+    return word.count("/") == 1 and not word.startswith((".", "/", "~"))
+
+
 def no_such_folder(key: str, word: str) -> ConfigError:
     names = sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
     return ConfigError(f"{key}={word}: no such folder; shipped models are {', '.join(names)}")
@@ -133,7 +137,7 @@ def find_weights(key: str, word: str) -> Path | None:
         return SHIPPED / word
     folder = Path(word).expanduser()
     if not folder.is_dir():
-        if word.count("/") == 1 and not word.startswith((".", "/", "~")):
+        if is_hub_name(word):
             return None
         raise no_such_folder(key, word)
     # A run's config.json holds its settings, the model's is in its model/.
@@ -210,10 +214,15 @@ def shape_of(folder: Path) -> Shape | None:
 
 def is_toy(shape: Shape | None, presets: Sequence[Preset]) -> bool:
     """True for a model that has no more layers than a shipped one, and none wider."""
-    shipped = [preset.shape for preset in presets if preset.toy and preset.shape is not None]
-    return shape is not None and any(
-        shape.hidden_size <= toy.hidden_size and shape.num_hidden_layers <= toy.num_hidden_layers for toy in shipped
-    )
+    if shape is None:
+        return False
+    for preset in presets:
+        toy = preset.shape
+        if not preset.toy or toy is None:
+            continue
+        if shape.hidden_size <= toy.hidden_size and shape.num_hidden_layers <= toy.num_hidden_layers:
+            return True
+    return False
 
 
 def preset_of_run(weights: Path) -> str | None:

@@ -1,5 +1,6 @@
 """Settings of earlier releases, each with the setting or the value in its place."""
 
+import copy
 from typing import Any
 
 from topr_exp.types import ConfigError
@@ -69,7 +70,7 @@ def renew(stored: dict[str, Any]) -> dict[str, Any]:
 
     stored: the groups by name, as in a run's config.json. A source of the user's own keeps all its settings.
     """
-    settings = {group: dict(values) if isinstance(values, dict) else values for group, values in stored.items()}
+    settings = copy.deepcopy(stored)
     data = settings["data"]
     is_ours = str(data.get("_target_")).startswith("topr_exp.")
     if is_ours and "question" in data:

@@ -98,7 +98,11 @@ class Config(Section):
     def solver(self) -> ModelConfig:
         """The model that writes the solutions which a verifier reads."""
         assert self.task.solver is not None
-        return replace(self.model, path=self.task.solver, revision=None, lora=None)
+        return self.untrained_model(self.task.solver)
+
+    def untrained_model(self, path: str) -> ModelConfig:
+        """Another model with the settings of the trained one."""
+        return replace(self.model, path=path, revision=None, lora=None)
 
     @property
     def grading(self) -> Grading:

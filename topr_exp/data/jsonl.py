@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -10,7 +10,7 @@ from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.data.problems import as_text, full_question, level_of, refuse_no_number, text_of
 from topr_exp.data.user_lines import read_json_lines
 from topr_exp.runtime.terminal import plural
-from topr_exp.schema import Rule, Section, within
+from topr_exp.schema import Rule, Section, drop_keys, within
 from topr_exp.types import Problem, TOPRError
 
 
@@ -123,12 +123,14 @@ class JsonLines(DataConfig):
         answer = read_text("answer")
         refuse_no_number(where, answer)
         problem_id = read_text("id") if names.id is not None else line_id
-        subject = row.get(names.subject) if names.subject is not None else None
-        level = row.get(names.level) if names.level is not None else None
-        subject_text = as_text(subject) if subject is not None else None
-        named_fields = {names.question, names.answer, names.id, names.level, names.subject}
-        fields = {field: as_text(value) for field, value in row.items() if field not in named_fields}
-        return Problem(problem_id, question, answer, level_of(level), subject=subject_text, fields=fields)
+        level = None
+        if names.level is not None:
+            level = level_of(row.get(names.level))
+        subject = None
+        if names.subject is not None and row.get(names.subject) is not None:
+            subject = as_text(row[names.subject])
+        fields = {name: as_text(value) for name, value in drop_keys(row, *astuple(names)).items()}
+        return Problem(problem_id, question, answer, level, subject=subject, fields=fields)
 
     def choose_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:
         """The problems of one split, in the file's order.

@@ -109,24 +109,25 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
         kind = kind_of_prompt(where, row, problem_ids=known_problems, is_graded=is_graded)
         problem_id = row.get("problem_id") or ""
         known_problem = known_problems.get(problem_id)
+        gold = row.get("gold")
+        if gold is None and kind != "question" and known_problem is not None:
+            gold = known_problem.answer
         key: tuple[Any, ...] = (problem_id,)
         if kind is not None:
-            gold = row.get("gold")
-            if gold is None and kind != "question" and known_problem is not None:
-                gold = known_problem.answer
             value = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
             key = (problem_id, value, gold)
-        if key not in index_by_key:
-            index = len(matched.problems)
-            index_by_key[key] = index
-            if kind is None:
-                assert known_problem is not None
-                matched.problems.append(known_problem)
-            else:
-                matched.problems.append(logged_problem(row, index, gold=gold or "", known_problem=known_problem))
-                if kind != "question":
-                    matched.prompts[index] = LoggedPrompt(kind, row[kind])
-        matched.problem_index[row_index] = index_by_key[key]
+        new_index = len(matched.problems)
+        index = index_by_key.setdefault(key, new_index)
+        matched.problem_index[row_index] = index
+        if index < new_index:
+            continue
+        if kind is None:
+            assert known_problem is not None
+            matched.problems.append(known_problem)
+        else:
+            matched.problems.append(logged_problem(row, index, gold=gold or "", known_problem=known_problem))
+            if kind != "question":
+                matched.prompts[index] = LoggedPrompt(kind, row[kind])
     return matched
 
 

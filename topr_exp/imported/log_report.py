@@ -64,7 +64,7 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     """Describe a log without training on it, by the settings of a run; without `model=NAME` what needs no model."""
     quoted_source = source.replace("'", r"\'")
     composer = Composer(parse_arguments([*settings, f"data.completions='{quoted_source}'"]))
-    _, composed = next(iter(composer.jobs(composer.base())))
+    _, composed = next(iter(composer.jobs()))
     config = load(composed)
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(config.data, Store(folder))

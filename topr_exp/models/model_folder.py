@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.config.model_choice import SHIPPED, no_such_folder
+from topr_exp.config.model_choice import SHIPPED, is_hub_name, is_shipped, no_such_folder
 from topr_exp.runtime.checksums import CHECKSUMS, cached_digest, find_damage
 from topr_exp.runtime.files import disk_errors, list_files, open_regular
 from topr_exp.runtime.json_files import parse_object, read_object
@@ -75,15 +75,13 @@ def hub_refusal(name: str, revision: str | None, error: Exception) -> str:
 
 def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
     """The folder of a model on this machine, None for a name on the hub; ConfigError names the setting `key`."""
-    shipped = SHIPPED / path_or_name
-    if "/" not in path_or_name and (shipped / "config.json").is_file():
-        return shipped
+    if is_shipped(path_or_name):
+        return SHIPPED / path_or_name
     folder = Path(path_or_name).expanduser()
     if folder.is_dir():
         check_folder(folder, f"{key}={path_or_name}")
         return folder
-    is_hub_name = path_or_name.count("/") == 1 and not path_or_name.startswith((".", "/", "~"))
-    if not is_hub_name:  # so it was meant as a folder
+    if not is_hub_name(path_or_name):  # so it was meant as a folder
         raise no_such_folder(key, path_or_name)
     return None
 

@@ -17,7 +17,7 @@ from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
 from topr_exp.models.loading import load_model
 from topr_exp.models.model_folder import ADAPTER, check_targets, fetch_model_folder, linear_layers, weights_fingerprint
-from topr_exp.models.tokenization import encode_chat, encode_text, prefix_of
+from topr_exp.models.tokenization import encode_prompt, prefix_of
 from topr_exp.runtime import distributed, machine
 from topr_exp.runtime.checksums import write_checksums
 from topr_exp.runtime.files import atomic_folder
@@ -140,8 +140,7 @@ class Policy:
 
     def encode(self, text: str, *, chat: bool = False) -> NDArray[np.int32]:
         """Token ids of a prompt; chat: the model's chat template made it, else the tokenizer may put a token before."""
-        ids = encode_chat(self.tokenizer, text) if chat else encode_text(self.tokenizer, text)
-        return np.array(ids, dtype=np.int32)
+        return np.array(encode_prompt(self.tokenizer, text, chat=chat), dtype=np.int32)
 
     def text_of(self, prompt: NDArray[np.integer]) -> str:
         """The text that `encode` turns into a prompt: with its special tokens, but without the tokenizer's prefix."""

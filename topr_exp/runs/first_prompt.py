@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
-from topr_exp.models.tokenization import encode_chat, encode_text
+from topr_exp.data.prompts import TokenizedProblems, build_prompter
+from topr_exp.models.tokenization import encode_prompt
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.preflight import problems_at_hand
 from topr_exp.runtime.distributed import main_process_only
@@ -44,13 +44,8 @@ def preview_prompt(config: Config) -> str:
     tokenizer = load_tokenizer(config)
     if tokenizer is None:
         return f"prompt: made with the tokenizer of {config.model.path}, which is not on this machine yet"
-    return format_prompt(encode(prompter, question, problem.fields, tokenizer), tokenizer, prompter.stop)
-
-
-def encode(prompter: Prompter, question: str, fields: Mapping[str, str], tokenizer: Any) -> list[int]:
-    """Return the token ids of a rendered prompt."""
-    encode_prompt = encode_chat if prompter.chat else encode_text
-    return encode_prompt(tokenizer, prompter.render(question, tokenizer, fields))
+    prompt = prompter.render(question, tokenizer, problem.fields)
+    return format_prompt(encode_prompt(tokenizer, prompt, chat=prompter.chat), tokenizer, prompter.stop)
 
 
 def load_tokenizer(config: Config) -> Any:

@@ -268,12 +268,6 @@ class RunFolder:
             self.timer.add_elapsed()
         self.save_state()
 
-    @contextlib.contextmanager
-    def nested_stage(self, name: str) -> Iterator[None]:
-        """Time the block, within a stage, as another one."""
-        with self.timer.nested(name):
-            yield
-
     def add_across_ranks(self, name: str, amount: int) -> None:
         """Add the amounts of all processes to a counter, such as tokens_sampled."""
         self.counts[name] = self.counts.get(name, 0) + sum(distributed.all_gather(amount))

@@ -130,11 +130,19 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
         for path in source_files(data.completions):
             yield "data.completions", path
     yield from code_of_data(data)
-    classes = {"sampler": config.sampler, "algo": config.algo, "schedule.when_stale": config.schedule.policy}
-    for key, settings in classes.items():
+    for key, settings in settings_with_class(config).items():
         code_file = file_of_user_class(settings)
         if code_file is not None:
-            yield f"{key}._target_", code_file
+            yield key, code_file
+
+
+def settings_with_class(config: Config) -> dict[str, object]:
+    """Return the settings beside `data` whose class may be a user's, by the key that names it."""
+    return {
+        "sampler._target_": config.sampler,
+        "algo._target_": config.algo,
+        "schedule.when_stale._target_": config.schedule.policy,
+    }
 
 
 def code_of_data(data: DataConfig) -> Iterator[tuple[str, Path]]:
@@ -157,12 +165,8 @@ def file_of_user_class(settings: object) -> Path | None:
 
 def user_packages(config: Config) -> Hashes:
     """Return name and version of the installed packages whose code settings name, by setting."""
-    modules = {
-        "algo._target_": type(config.algo).__module__,
-        "data._target_": type(config.data).__module__,
-        "sampler._target_": type(config.sampler).__module__,
-        "schedule.when_stale._target_": type(config.schedule.policy).__module__,
-    }
+    settings_by_key = settings_with_class(config) | {"data._target_": config.data}
+    modules = {key: type(settings).__module__ for key, settings in settings_by_key.items()}
     if isinstance(config.data.grader, dict):
         modules["data.grader._target_"] = config.data.grader_name.rpartition(".")[0]
     user_modules = {key: module for key, module in modules.items() if not module.startswith("topr_exp.")}

@@ -40,20 +40,18 @@ class Plan:
 def plan(args: Namespace) -> Plan:
     """Return the checked runs of a parsed command line; ConfigError with one line."""
     composer = Composer(args)
-    base = composer.base()
-    is_sweep = composer.is_sweep(base)
-    refuse_plugins(base)
+    refuse_plugins(composer.hydra)
     jobs = []
-    for overrides, composed in composer.jobs(base):
+    for overrides, composed in composer.jobs():
         config = load(composed)
         check_files(config)
         jobs.append(Job(overrides, config, composed))
     for model in composer.model_choices.values():
         say(f"model {model.path}: settings of {model.described}")
     warn_of_settings([job.config for job in jobs])
-    if is_sweep:
+    if composer.is_sweep:
         check_sweep(jobs)
-    return Plan(jobs, is_sweep=is_sweep or jobs[0].config.cluster.submits_jobs)
+    return Plan(jobs, is_sweep=composer.is_sweep or jobs[0].config.cluster.submits_jobs)
 
 
 def warn_of_settings(configs: Sequence[Config]) -> None:
@@ -90,10 +88,10 @@ def check_sweep(jobs: list[Job]) -> None:
         overrides_by_folder[config.folder] = job.overrides
 
 
-def refuse_plugins(base: DictConfig) -> None:
+def refuse_plugins(hydra: DictConfig) -> None:
     """Raise ConfigError for a launcher or sweeper of Hydra's."""
     for kind in ("Launcher", "Sweeper"):
-        plugin = base.hydra[kind.lower()]
+        plugin = hydra[kind.lower()]
         target = str(plugin._target_ if OmegaConf.is_dict(plugin) else plugin)
         if not target.endswith(f".Basic{kind}"):
             raise ConfigError(f"hydra/{kind.lower()} is {target}: leave it out; cluster says where runs start")
@@ -120,8 +118,9 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     for override in settings:
         overrides_by_key[key_of(override)] = override
     args.overrides = [*overrides_by_key.values()]
-    base = Composer(args).base()
-    cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
+    composer = Composer(args)
+    composed = composer.compose(composer.fixed())
+    cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(composed.cluster, resolve=True))
     return cluster
 
 

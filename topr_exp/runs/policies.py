@@ -1,7 +1,6 @@
 """The models of a run: the policy in training, and models that score completions for the loss."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,9 @@ class Policies:
         self.needs = config.algo.needs
         self.trained = self.load(config.model)
 
-    def load(self, model: ModelConfig, *folder: Path | None) -> Policy:
+    def load(self, model: ModelConfig, folder: Path | None = None) -> Policy:
         """Load a model of the settings, with the weights of `folder` in place of its own if one is given."""
-        return load_policy(model, self.config.cluster.device, *folder)
+        return load_policy(model, self.config.cluster.device, folder)
 
     def reload(self, folder: Path | None = None) -> None:
         """Load the policy with the weights of a folder of this run, or (None) with the base's."""
@@ -106,8 +105,8 @@ class Policies:
         if config.mu == "sampler":
             return completions.table["sampler_logp"]
         if config.mu_model is not None and is_last:
-            mu_config = replace(config.model, path=config.mu_model, revision=None, lora=None)
-            return self.logp_under(self.load(mu_config), completions, store, "scoring μ")
+            mu_policy = self.load(config.untrained_model(config.mu_model))
+            return self.logp_under(mu_policy, completions, store, "scoring μ")
         if config.mu == "scored" and completions.has("mu_logp"):
             return completions.table["mu_logp"]
         return self.logp_under(self.trained, completions, store, "scoring μ")

@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from topr_exp.config.data import Columns, DataConfig
 from topr_exp.config.groups import PAIRS_PER_PROBLEM, unit_of
 from topr_exp.config.model import VLLMConfig
+from topr_exp.config.model_choice import is_shipped
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.grading.grader import check_grader
@@ -31,6 +32,7 @@ from topr_exp.runtime.machine import c_compiler, check_device, cxx_compiler, dri
 from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.vllm_requirements import check_gpu_machine
 from topr_exp.schema import plain
+from topr_exp.store.source import FileState, file_state
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:
@@ -40,19 +42,6 @@ MAX_REFUSED_SHARE = 0.05  # of gold answers
 SCORING_MODELS = ("model.reference", "mu_model")  # they sample nothing
 
 _problem_sets: dict[str, ProblemSets] = {}  # by settings and versions of files
-
-
-class FileVersion(NamedTuple):
-    """A file as it is now; another version of it has other numbers."""
-
-    path: str
-    size: int
-    modified_ns: int
-
-
-def file_version(path: Path) -> FileVersion:
-    status = path.stat()
-    return FileVersion(str(path), status.st_size, status.st_mtime_ns)
 
 
 def check_files(config: Config, trains: bool = True) -> None:
@@ -137,10 +126,8 @@ def check_model(key: str, folder: Path, config: Config) -> None:
 
 def describe_unsolvable_problems(config: Config) -> str | None:
     """Return the warning for real problems to a shipped model; None for others."""
-    path = config.model.path
     source = getattr(config.data, "source", "embedded")
-    is_shipped = "/" not in path and (model_folder.SHIPPED / path).is_dir()
-    if source == "embedded" or not is_shipped:
+    if source == "embedded" or not is_shipped(config.model.path):
         return None
     return f"model={config.model.name} knows generated problems alone (data.source=embedded), not data.source={source}"
 
@@ -166,7 +153,7 @@ def check_problems(config: Config) -> None:
         problem_ids = None
         if sets is not None:
             problem_ids = frozenset(problem.id for problem in sets.train)
-        versions = tuple(map(file_version, source_files(source)))
+        versions = tuple(map(file_state, source_files(source)))
         check_completions(
             source,
             versions,
@@ -180,7 +167,7 @@ def check_problems(config: Config) -> None:
 @functools.lru_cache(maxsize=4)
 def check_completions(
     source: str,
-    versions: tuple[FileVersion, ...],
+    versions: tuple[FileState, ...],
     columns: Columns | None,
     problem_ids: frozenset[str] | None,
     *,
@@ -237,7 +224,7 @@ def problems_at_hand(data: DataConfig) -> ProblemSets | None:
     if not data.at_hand:
         return None
     named_files = [*data.files(), *code_of_data(data)]
-    key = json.dumps([plain(data), *(file_version(path) for _, path in named_files)])
+    key = json.dumps([plain(data), *(file_state(path) for _, path in named_files)])
     if key not in _problem_sets:
         _problem_sets[key] = load_gradable_problems(data)
     return _problem_sets[key]

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync, write_text
@@ -42,16 +42,29 @@ class Position(NamedTuple):
     samples: int
 
 
-class Metrics:
-    """metrics.jsonl, which grows during training."""
+class RecordFile:
+    """A file of records in a run's folder, with a listener to new ones."""
+
+    name: ClassVar[str]
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / self.name
         self._listener: Listener | None = None
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each new record."""
         self._listener = listener
+
+    def notify(self, record: Record) -> None:
+        """Pass a new record to the listener, if there is one."""
+        if self._listener is not None:
+            self._listener(record)
+
+
+class Metrics(RecordFile):
+    """metrics.jsonl, which grows during training."""
+
+    name = "metrics.jsonl"
 
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
@@ -75,8 +88,7 @@ class Metrics:
             open(self.path, "a", encoding="utf-8", opener=open_own_file) as file,
         ):
             file.write(json.dumps(line) + "\n")
-        if self._listener is not None:
-            self._listener(line)
+        self.notify(line)
 
     @main_process_only
     def make_durable(self) -> None:
@@ -101,16 +113,10 @@ class Metrics:
         return updates
 
 
-class Evaluations:
+class Evaluations(RecordFile):
     """eval.jsonl: the base model, evaluations during training, and the model of each iteration."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "eval.jsonl"
-        self._listener: Listener | None = None
-
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` with each new record."""
-        self._listener = listener
+    name = "eval.jsonl"
 
     @main_process_only
     def drop_damaged(self) -> None:
@@ -129,8 +135,7 @@ class Evaluations:
         records = {evaluation_key(earlier_record): earlier_record for earlier_record in earlier_records}
         records[evaluation_key(record)] = record  # a dict keeps the place: a resumed run must not change the order
         write_lines(self.path, records.values())
-        if self._listener is not None:
-            self._listener(record)
+        self.notify(record)
 
     def count_missing(self, updates: Iterable[UpdateKey], every: int | None, iterations: int) -> int:
         """Count the evaluations that a run of these updates made and whose lines are lost."""

@@ -26,18 +26,15 @@ _write_guards: dict[Path, Callable[[], None]] = {}  # by the folder below which 
 
 
 @contextmanager
-def disk_errors(action: str, note: Callable[[], str] = str) -> Iterator[None]:
-    """Turn an OSError of the block, or of a Rust library, into a TOPRError "cannot <action>: <reason><note>".
-
-    note: returns what follows the reason, by default "".
-    """
+def disk_errors(action: str, note: str = "") -> Iterator[None]:
+    """Turn an OSError of the block, or of a Rust library, into a TOPRError "cannot <action>: <reason><note>"."""
     try:
         yield
     except Exception as error:
         reason = disk_reason(error)
         if reason is None:
             raise
-        raise TOPRError(f"cannot {action}: {reason}{note()}") from error
+        raise TOPRError(f"cannot {action}: {reason}{note}") from error
 
 
 def disk_reason(error: Exception) -> str | None:

@@ -207,10 +207,6 @@ class Progress:
     def _format(self, parts: list[str]) -> str:
         return f"{self.label:<12} " + ", ".join(filter(None, parts))
 
-    def message(self, text: str) -> None:
-        """Print a line beside the progress, such as what this process waits for."""
-        note_line(text)
-
     def _write_lines(self) -> None:
         """Write lines until the work ends or nobody can read them."""
         pause = SECONDS_BETWEEN_LINES

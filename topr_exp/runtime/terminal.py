@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from topr_exp.runtime import distributed
@@ -64,6 +65,24 @@ def readable_size(byte_count: int) -> str:
     if byte_count >= 1e9:
         return f"{byte_count / 1e9:,.1f} GB"
     return f"{byte_count / 1e6:,.1f} MB"
+
+
+COMBINING_TILDE = "\u0303"  # of p̃, which takes no column
+
+
+def align_columns(rows: Sequence[Sequence[str]], *, numeric: Collection[int] = ()) -> list[str]:
+    """Format rows of cells as lines, each column as wide as its widest cell. numeric: columns to align to the right."""
+    widths = []
+    for column in zip(*rows, strict=True):
+        widths.append(max(len(cell) - cell.count(COMBINING_TILDE) for cell in column))
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            align = cell.rjust if index in numeric else cell.ljust
+            cells.append(align(width + cell.count(COMBINING_TILDE)))
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 # ---- streams

@@ -207,8 +207,7 @@ def verdicts_on(table: Table) -> pa.Table | None:
     folder = store.root / "verdicts"
     with disk_errors(f"read {folder}"):
         key_files = [path / KEY_FILE for path in folder.iterdir()] if folder.exists() else []
-    newest = None
-    newest_seconds = float("-inf")
+    verdicts_by_time = {}
     for key_file in key_files:
         verdicts = open_if_intact(store, key_file.parent)
         if verdicts is None:
@@ -216,10 +215,7 @@ def verdicts_on(table: Table) -> pa.Table | None:
         source_name = str(verdicts.key.get("rollouts")).split(" ")[0]
         if source_name != table.name or verdicts.missing() or verdicts.row_count() != table.row_count():
             continue
-        seconds = key_file.stat().st_mtime
-        if seconds > newest_seconds:
-            newest = verdicts
-            newest_seconds = seconds
-    if newest is None:
+        verdicts_by_time[key_file.stat().st_mtime] = verdicts
+    if not verdicts_by_time:
         return None
-    return newest.read()
+    return verdicts_by_time[max(verdicts_by_time)].read()

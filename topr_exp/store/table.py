@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, open_own_file, read_file, sync, write_bytes
-from topr_exp.runtime.progress import Progress
+from topr_exp.runtime.progress import Progress, note_line
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.store.layout import (
@@ -252,7 +252,7 @@ class Table:
                 message = self._describe_wait(owners)
                 if message and len(owners) == len(pending):  # this process made none
                     if message != last_message:
-                        show_message = say if progress is None else progress.message
+                        show_message = say if progress is None else note_line
                         show_message(message)
                         last_message = message
                     time.sleep(PAUSE_SECONDS)
@@ -312,7 +312,7 @@ class Table:
         if self.fault(index) is None:
             return None  # made meanwhile by a process whose file system has no locks: intact shards stay
         remedy = "; finished shards are kept, and the same command goes on from there"
-        with disk_errors(f"write {path}", lambda: remedy), suppress(FileNotFoundError):  # tidied by such a process
+        with disk_errors(f"write {path}", remedy), suppress(FileNotFoundError):  # tidied by such a process
             write_shard(path, table)
         return table
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from topr_exp.runtime.files import folder_size
-from topr_exp.runtime.terminal import plural, warn
+from topr_exp.runtime.terminal import align_columns, plural, warn
 from topr_exp.store.catalog import days_unused
 from topr_exp.store.table import Table
 from topr_exp.types import TOPRError
@@ -16,15 +16,9 @@ MAX_KEY_LENGTH = 100
 
 def print_tables(tables: Sequence[Table]) -> None:
     """Print a line for each table, numbers to the right."""
-    if not tables:
-        return
-    lines = [HEADER, *map(table_cells, tables)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for name, *numbers, key in lines:
-        cells = [name.ljust(widths[0])]
-        for number, width in zip(numbers, widths[1:-1], strict=True):
-            cells.append(number.rjust(width))
-        print("  ".join([*cells, key]).rstrip())
+    if tables:
+        rows = [HEADER, *map(table_cells, tables)]
+        print("\n".join(align_columns(rows, numeric=range(1, len(HEADER) - 1))))
 
 
 def table_cells(table: Table) -> tuple[str, ...]:

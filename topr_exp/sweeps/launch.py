@@ -11,10 +11,10 @@ from topr_exp.runs.inputs import INPUTS, compare_inputs, inputs_of
 from topr_exp.runs.plan import Job, Plan
 from topr_exp.runs.run_files import LAUNCH
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.runtime.terminal import plural, printable, say, warn
+from topr_exp.runtime.terminal import align_columns, plural, printable, say, warn
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
 from topr_exp.sweeps.run_status import RunState, RunStatus
-from topr_exp.sweeps.status_table import align_columns, count_states, status_table
+from topr_exp.sweeps.status_table import count_states, status_table
 from topr_exp.sweeps.sweep import CLAIM, Run, make_runs, newest_run, read_runs, record_runs
 from topr_exp.types import TOPRError
 

@@ -16,23 +16,17 @@ from topr_exp.runtime import distributed, locks
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import plural, say
 from topr_exp.sweeps.clusters import LocalCluster
-from topr_exp.sweeps.jobs import NO_JOBS, JobStates
 from topr_exp.sweeps.processes import Child, run_processes, share_threads, supervise
 from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
+from topr_exp.sweeps.scheduler import Scheduler
 from topr_exp.sweeps.sweep import Run
 
 FIRST_REPORT_SECONDS = 10
 REPORT_SECONDS = 60
 
 
-class LocalScheduler:
-    """Processes of this machine: they begin at once and live while `submit` runs."""
-
-    def check_available(self) -> None:
-        """Do nothing: processes can always be started."""
-
-    def preview(self, run_count: int, cluster: ClusterConfig) -> str:
-        return ""
+class LocalScheduler(Scheduler):
+    """Processes of this machine: they begin at once, live while `submit` runs, and show by their folders' claims."""
 
     def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
         """Run all, `cluster.jobs` at once, and print how each ended; a stop signal ends them, and no other starts."""
@@ -42,21 +36,11 @@ class LocalScheduler:
             run_all(runs, cluster.jobs, stop)
         stop.check()
 
-    def states(self, runs: Sequence[Run]) -> JobStates:
-        """Return none: the claims in the runs' folders show the processes."""
-        return NO_JOBS
-
     def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
         claims = [status.run.folder / run_lock.CLAIM for status in statuses if not status.job_id]
         if launcher_claim is not None:
             claims.insert(0, launcher_claim)
         return list(filter(None, map(terminate, claims)))
-
-    def logs(self, run: Run) -> Path | None:
-        return None
-
-    def requeue(self, run: Run) -> str:
-        return "processes are not queued"
 
 
 def terminate(claim: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.runtime.terminal import printable
-from topr_exp.schema import plain
+from topr_exp.schema import flatten, plain, show
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 
@@ -30,15 +30,8 @@ CONFIRMATIONS = tuple(f"{key}=" for key in CODE_KEYS)  # how settings of a comma
 
 def code_settings(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings of a run, as KEY=VALUE, that name code outside this package."""
-    overrides = []
-    for key in CODE_KEYS:
-        value: Any = settings
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if names_code(key, value):
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            overrides.append(f"{key}={text}")
-    return overrides
+    leaves = dict(flatten(settings))
+    return [f"{key}={show(leaves[key])}" for key in CODE_KEYS if names_code(key, leaves.get(key))]
 
 
 def names_code(key: str, value: Any) -> bool:

@@ -35,8 +35,6 @@ ANSWER_SECONDS = 10.0  # after which Slurm counts as silent
 ARRAY_LIMITS = re.compile(r"\b(?:MaxArraySize\s*=\s*|max_array_tasks=)(\d+)")  # in the output of scontrol
 DEFAULT_MAX_ARRAY_SIZE = 1001  # Slurm's
 JOB_STATES: dict[str, JobPhase] = {"RUNNING": "running", "COMPLETING": "ending"}  # in its other states a job waits
-SAME_NAMES = ("timeout_min", "nodes", "gpus_per_node")  # in Submitit
-SLURM_NAMES = ("partition", "signal_delay_s")  # in Submitit with `slurm_`
 
 
 @dataclass(frozen=True)
@@ -141,9 +139,9 @@ class SlurmScheduler:
 
 def max_array_size() -> int:
     """Return the largest number of jobs in an array, by Slurm's settings; Slurm's default if they don't tell."""
-    rows = run_slurm("scontrol", "show", "config").rows
-    text = "\n".join("|".join(row) for row in rows)
-    limits = [int(digits) for digits in ARRAY_LIMITS.findall(text)]
+    limits: list[int] = []
+    for row in run_slurm("scontrol", "show", "config").rows:
+        limits += map(int, ARRAY_LIMITS.findall("|".join(row)))
     return max(1, min(limits, default=DEFAULT_MAX_ARRAY_SIZE))
 
 
@@ -178,9 +176,14 @@ def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, 
     if cluster.threads:
         setup.append(f"export OMP_NUM_THREADS={cluster.threads}")
         setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
-    settings = {name: getattr(cluster, name) for name in SAME_NAMES} | {"cpus_per_task": cluster.threads}
-    for name in SLURM_NAMES:
-        settings[f"slurm_{name}"] = getattr(cluster, name)
+    settings = {
+        "timeout_min": cluster.timeout_min,
+        "nodes": cluster.nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+        "cpus_per_task": cluster.threads,
+        "slurm_partition": cluster.partition,
+        "slurm_signal_delay_s": cluster.signal_delay_s,
+    }
     executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
     executor.update_parameters(
         **{name: value for name, value in settings.items() if value is not None},

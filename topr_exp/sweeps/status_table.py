@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from topr_exp.runs.finished import bytes_of_models
-from topr_exp.runtime.terminal import plural, printable, readable_size
+from topr_exp.runtime.terminal import align_columns, plural, printable, readable_size
 from topr_exp.sweeps.run_status import RunState, RunStatus
 
 HEADER = ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder", ""]
 MAX_TEXT_LENGTH = 60  # characters of settings and of an error
-COMBINING_TILDE = "\u0303"  # of p̃, which takes no column
 
 
 def status_table(statuses: Sequence[RunStatus]) -> str:
@@ -37,26 +36,11 @@ def shorten(text: str) -> str:
 
 def describe_model_sizes(statuses: Sequence[RunStatus]) -> list[str]:
     """Return a line on the disk space of the runs' models; none where there are no models."""
-    sizes = []
-    for status in statuses:
-        size = 0 if status.state == RunState.UNREADABLE else bytes_of_models(status.run.folder)
-        if size:
-            sizes.append(size)
+    folders = [status.run.folder for status in statuses if status.state != RunState.UNREADABLE]
+    sizes = [*filter(None, map(bytes_of_models, folders))]
     if not sizes:
         return []
     return [f"models of {plural(len(sizes), 'run')}: {readable_size(sum(sizes))}; checkpoint.weights=none keeps none"]
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows of cells as lines, each column as wide as its widest cell."""
-    widths = []
-    for column in zip(*rows, strict=True):
-        widths.append(max(len(cell) - cell.count(COMBINING_TILDE) for cell in column))
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width + cell.count(COMBINING_TILDE)) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def count_states(statuses: Sequence[RunStatus]) -> str:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -50,10 +50,12 @@ class Run:
     folder: Path
     number: int  # from 1, in the order of the first launch
     overrides: list[str]
-    settings: dict[str, Any]  # resolved: editing a YAML while jobs are queued changes nothing
-    cwd: str  # folder of the launch, to which paths in the settings are relative
-    arguments: list[str]  # of the command that launched it; a resumed sweep takes its cluster settings from them
-    launched: float  # seconds since 1970
+    # The others are lost where a run's launch.json is.
+    settings: dict[str, Any] = field(default_factory=dict)  # resolved: editing a YAML changes nothing in queued jobs
+    cwd: str = ""  # folder of the launch, to which paths in the settings are relative
+    # Of the command that launched it; a resumed sweep takes its cluster settings from them.
+    arguments: list[str] = field(default_factory=list)
+    launched: float = 0.0  # seconds since 1970
     job: str | None = None  # name under which a scheduler knows its job
 
     @property
@@ -142,23 +144,20 @@ def make_runs(jobs: Iterable[Job], arguments: list[str], earlier_runs: Iterable[
     last_number = max((run.number for run in earlier_by_name.values()), default=0)
     runs = []
     for job in jobs:
-        folder = job.config.folder
-        settings = plain(job.config)
-        earlier_run = earlier_by_name.get(folder.name)
-        number = earlier_run.number if earlier_run is not None else last_number + 1
-        job_name = earlier_run.job if earlier_run is not None else None
         run = Run(
-            folder,
-            number,
+            job.config.folder,
+            last_number + 1,
             overrides=job.overrides,
-            settings=settings,
+            settings=plain(job.config),
             cwd=os.getcwd(),
             arguments=arguments,
             launched=time.time(),
-            job=job_name,
         )
+        earlier_run = earlier_by_name.get(run.folder.name)
+        if earlier_run is not None:
+            run = replace(run, number=earlier_run.number, job=earlier_run.job)
         runs.append(run)
-        last_number = max(last_number, number)
+        last_number = max(last_number, run.number)
     return runs
 
 
@@ -188,16 +187,7 @@ def missing_runs(sweep: Path, runs: Iterable[Run]) -> list[Run]:
     missing = []
     for name, launched_run in record.get("runs", {}).items():
         if name not in names:
-            run = Run(
-                sweep / name,
-                launched_run["number"],
-                launched_run["overrides"],
-                settings={},
-                cwd="",
-                arguments=[],
-                launched=0.0,
-            )
-            missing.append(run)
+            missing.append(Run(sweep / name, launched_run["number"], launched_run["overrides"]))
     return sorted(missing, key=lambda run: run.number)
 
 
