@@ -18,7 +18,7 @@ from typing import Any
 
 from topr_exp.algorithms.base import Loss
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.load import CHOICES, NAMED_BY_CHOICE, SECTIONS, choices, hints_of
+from topr_exp.config.load import NAMED_BY_CHOICE, SECTIONS, VARIED_GROUPS, hints_of, schemas_by_choice
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import CONF
 from topr_exp.losses import load_losses
@@ -132,8 +132,8 @@ def sections() -> Iterator[Section]:
             yield from loss_sections()
         elif group in SECTIONS:
             schemas = [schema]
-            if group in ("data", *CHOICES):
-                schemas = list(dict.fromkeys(choices(group).values()))
+            if group in VARIED_GROUPS:
+                schemas = list(dict.fromkeys(schemas_by_choice(group).values()))
             values = {model: getattr(config, group) for model, config in configs.items()}
             yamls = sorted((CONF / group).glob("*.yaml"))
             yield Section(f"{group}.", group, schemas, values, [*common_files, *yamls])

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from topr_exp.types import ConfigError, has_half_pair
 
-LONGEST = 80  # characters of a run's name before the hash
-LONGEST_CHOICE = 20  # characters of an algorithm, a data set or a model in it
-LONGEST_VALUE = 16  # characters of a setting's value in it
+MAX_NAME_LENGTH = 80  # characters of a run's name before the hash
+MAX_CHOICE_LENGTH = 20  # characters of an algorithm, a data set or a model in it
+MAX_VALUE_LENGTH = 16  # characters of a setting's value in it
 # Settings of where and how fast a run computes and what it reports.
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "overwrite", "output_dir", "cluster", "tracking", "checkpoint",
@@ -30,7 +30,7 @@ NOT_IDENTITY = frozenset({
     "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.compile",
 })  # fmt: skip
 # Shorter words for a name.
-SHORT = {"baseline": "c", "effective_positive": "pe", "model.lora.rank": "lora"}
+ABBREVIATIONS = {"baseline": "c", "effective_positive": "pe", "model.lora.rank": "lora"}
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ def run_name(settings: Any, own_loss: Any = None) -> str:
 
     own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too.
     """
-    parts = [safe_name(group.name)[:LONGEST_CHOICE] for group in (settings.algo, settings.data, settings.model)]
+    parts = [safe_name(group.name)[:MAX_CHOICE_LENGTH] for group in (settings.algo, settings.data, settings.model)]
     learning_rate = f"lr{text_in_name(settings.optim.lr)}"
     seed = f"s{settings.seed}"
     hyper_keys = set[str]()
@@ -324,7 +324,7 @@ def run_name(settings: Any, own_loss: Any = None) -> str:
             hyper_keys.add(setting.key)
     for part in (learning_rate, *non_default_parts(settings, hyper_keys)):
         name = "_".join([*parts, part, seed])
-        if len(name) <= LONGEST:
+        if len(name) <= MAX_NAME_LENGTH:
             parts.append(part)
     return name_with_hash("_".join([*parts, seed]), identity(settings))
 
@@ -342,8 +342,8 @@ def non_default_parts(settings: Any, hyper_keys: Collection[str] = (), prefix: s
     for field, key, value in identity_settings(settings, prefix):
         if dataclasses.is_dataclass(value):
             yield from non_default_parts(value, hyper_keys, f"{key}.")
-        elif key in SHORT or key in hyper_keys or field.default is not dataclasses.MISSING:
-            part = name_part(SHORT.get(key, field.name), value)
+        elif key in ABBREVIATIONS or key in hyper_keys or field.default is not dataclasses.MISSING:
+            part = name_part(ABBREVIATIONS.get(key, field.name), value)
             if part is not None:
                 yield part
 
@@ -353,7 +353,7 @@ def name_part(word: str, value: Any) -> str | None:
     text = text_in_name(value)
     if isinstance(value, bool):
         return word if value else f"no-{word}"
-    if len(text) > LONGEST_VALUE:
+    if len(text) > MAX_VALUE_LENGTH:
         return None
     if word == "name":
         return text

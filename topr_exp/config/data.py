@@ -114,9 +114,7 @@ class DataConfig(Section, ABC):
     eval_n: Count  # samples per test problem
     grader: str | dict[str, Any] | None
     reward: Reward | None = None  # None: as in the algorithm's paper
-    threshold: Annotated[float, FINITE] = (
-        Grading.threshold
-    )  # numbers of a user's grader or log are correct from here on
+    threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of your grader or log are correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None = None
     # With {question}, and the names of further fields; None takes that of the grader.

@@ -29,9 +29,7 @@ from topr_exp.config.user_code import UserCodeError, import_user_module
 from topr_exp.schema import build, convert, drop_keys, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
 
-# Groups whose choices have different settings: by `name`, and losses and sources by `_target_`, their class.
-CHOICES = ("cluster", "sampler")
-TARGETS = ("algo", "data")
+VARIED_GROUPS = ("data", "cluster", "sampler")  # whose choices have different settings; losses have theirs by class
 NAMED_BY_CHOICE = ("cluster.name", "compose.name", "task.name", "tracking.name")  # given as GROUP=CHOICE alone
 VARIABLES = ("learning_rates", "preset")  # nodes of YAMLs that settings are interpolated from
 SETTINGS = tuple(hints_of(Config))  # the keys of a run, groups among them
@@ -114,7 +112,9 @@ def loss_of_yaml(path: Path) -> Any:
 
 def names_class(group: str, settings: Any) -> bool:
     """True for the settings of a group that name their own class, by its `_target_`."""
-    return group in TARGETS or (group == "sampler" and isinstance(settings, Mapping) and "_target_" in settings)
+    if group == "sampler":
+        return isinstance(settings, Mapping) and "_target_" in settings
+    return group in ("algo", "data")
 
 
 def schema_of(group: str, values: Any) -> Any:
@@ -129,11 +129,11 @@ def schema_of(group: str, values: Any) -> Any:
         if schema is Tapered and not settings.keys() <= {"_target_", *hints_of(Tapered)}:
             return PolicyGradient  # which has the other settings too: masks, corrections, PPO's rule
         return schema
-    if group not in CHOICES:
+    if group not in VARIED_GROUPS:
         return hints_of(Config).get(group)
     if group == "sampler" and ":" in name:
         raise ConfigError(f"sampler.name={name}: name the class as in sampler._target_={name.replace(':', '.')}")
-    schemas = choices(group)
+    schemas = schemas_by_choice(group)
     if name not in schemas:
         raise ConfigError(f"{group}.name={name}: expected one of {', '.join(schemas)}")
     return schemas[name]
@@ -205,17 +205,17 @@ def is_text(key: str) -> bool:
     if not name:
         key_hints = [hints.get(group)]
     else:
-        if group in ("data", *CHOICES) and name in hints_of(DataConfig):
+        if group == "data" and name in hints_of(DataConfig):
             schemas = [DataConfig]  # without the import of a class for each choice
-        elif group in ("data", *CHOICES):
-            schemas = [*choices(group).values()]
+        elif group in VARIED_GROUPS:
+            schemas = [*schemas_by_choice(group).values()]
         elif group in SECTIONS - {"algo"}:
             schemas = [hints[group]]
         key_hints = [hints_of(schema).get(name) for schema in schemas]
     return any({str, list[str]} & {*options_of(hint)} for hint in key_hints)
 
 
-def choices(group: str) -> dict[str, Any]:
+def schemas_by_choice(group: str) -> dict[str, Any]:
     """The classes of a group whose choices have different settings, by the choice's name."""
     if group == "data":  # imported only where they are asked for
         return {choice: class_of("data._target_", target) for choice, target in SOURCES.items()}
@@ -229,14 +229,14 @@ def unknown_key(key: str, siblings: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the key that is most like it; siblings: the keys of its group."""
     refuse_retired(key)
     readers = dict[str, str]()
-    for group in ("data", *CHOICES):
-        for choice, schema in choices(group).items():
+    for group in VARIED_GROUPS:
+        for choice, schema in schemas_by_choice(group).items():
             readers |= dict.fromkeys((f"{group}.{name}" for name in hints_of(schema)), f"{group}={choice}")
     if key in readers:
         return ConfigError(f"nothing reads {key} here; {readers[key]} does")
     hints = hints_of(Config)
     keys = {*siblings, *hints, *readers}
-    for group in SECTIONS - {"algo", "data", *CHOICES}:
+    for group in SECTIONS - {"algo", *VARIED_GROUPS}:
         keys |= {f"{group}.{name}" for name in hints_of(hints[group])}
     if near := nearest_key(key, sorted(keys)):
         return ConfigError(f"nothing reads {key}; did you mean {near}?")

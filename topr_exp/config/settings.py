@@ -25,14 +25,15 @@ from topr_exp.types import TOPRError
 def is_name(name: str) -> bool:
     """True for a name that a sweep's folder can have."""
     is_safe = name[:1].isalnum() and all(character.isalnum() or character in "._-" for character in name)
-    return is_safe and len(name.encode()) <= 100 and name not in TAKEN
+    return is_safe and len(name.encode()) <= 100 and name not in RESERVED_NAMES
 
 
-SOLVE = groups.TaskConfig()
+SOLVE_TASK = groups.TaskConfig()
 # Folders of output_dir, or of a run, that are no sweep's.
-TAKEN = ("store", "check", "model", "wandb", "tensorboard", "checkpoints", "report", "replaced")
+RESERVED_NAMES = ("store", "check", "model", "wandb", "tensorboard", "checkpoints", "report", "replaced")
 NAME = Range(
-    f"1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and none of {', '.join(TAKEN)}", is_name
+    f"1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and none of {', '.join(RESERVED_NAMES)}",
+    is_name,
 )
 
 
@@ -50,7 +51,7 @@ class Config(Section):
     dry_run: bool
     overwrite: bool = False
     output_dir: str
-    task: groups.TaskConfig = SOLVE
+    task: groups.TaskConfig = SOLVE_TASK
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
     model: ModelConfig
@@ -159,17 +160,17 @@ def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
 
 
 # Values by key that some runs need.
-WHOLE = {"compose.drop_truncated": False}  # to train on a whole group or round
+WITH_TRUNCATED = {"compose.drop_truncated": False}  # to train on a whole group or round
 # To know more of what the sampler drew from than the probabilities of the sampled tokens.
-NOTED = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
-UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}  # to sample from the policy itself
-ON_POLICY = UNCHANGED | {
+VISIBLE_SAMPLER = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
+NO_MISMATCH = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
+ON_POLICY = NO_MISMATCH | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0,
     "compose.pass_rate": None,
 }  # fmt: skip
 
 
-NUMBERS = ("graded", "given")  # rewards that are any numbers
+NUMERIC_REWARDS = ("graded", "given")  # rewards that are any numbers
 
 
 def fixed_values(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:
@@ -182,7 +183,7 @@ def reward_rules(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
     reward = config.reward
     has_log_alone = config.data.completions is not None and config.compose.mix is None
-    yield "data.reward", reward not in NUMBERS or not config.task.verifies, "pm1 or zero_one for task=verifier"
+    yield "data.reward", reward not in NUMERIC_REWARDS or not config.task.verifies, "pm1 or zero_one for task=verifier"
     allowed = "pm1, zero_one or graded, unless data.completions alone is trained on"
     yield "data.reward", has_log_alone or reward != "given", allowed
     gives_numbers = config.data.grader_name not in ANSWER_GRADERS
@@ -195,7 +196,7 @@ def weighting_rules(config: Config) -> Iterator[Rule]:
     baseline = config.baseline
     effective = config.effective_positive
     algo = config.algo
-    in_range = baseline is None or config.reward in NUMBERS or -1 <= baseline <= 1
+    in_range = baseline is None or config.reward in NUMERIC_REWARDS or -1 <= baseline <= 1
     yield "baseline", in_range, "in [-1, 1]"
     allowed = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
     yield "effective_positive", None in (baseline, effective), allowed
@@ -225,7 +226,7 @@ def unit_rules(config: Config) -> Iterator[Rule]:
     if unit != "examples":
         yield from fixed_values(config, {"compose.name": "uniform", "compose.mix": None}, why_unit)
     if needs_groups:
-        yield from fixed_values(config, WHOLE, why_unit)
+        yield from fixed_values(config, WITH_TRUNCATED, why_unit)
     compares = bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
     whole_groups = config.optim.whole_groups
@@ -234,7 +235,7 @@ def unit_rules(config: Config) -> Iterator[Rule]:
     yield "optim.batch_size", divides or not (needs_groups or whole_groups), f"a multiple of data.n={n} {why_groups}"
     yield "optim.whole_groups", not whole_groups or unit != "pairs", f"false {why_unit}"
     if whole_groups and not needs_groups:
-        all_completions = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
+        all_completions = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WITH_TRUNCATED}
         yield from fixed_values(config, all_completions, why_groups)
     yield from groups.reduction_rules(algo, config.optim.reduction)
 
@@ -267,7 +268,7 @@ def round_rules(config: Config) -> Iterator[Rule]:
     allowed = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
     yield "schedule.prompts", groups.unit_of(config.algo.needs) != "pairs", allowed
     why = "where schedule.prompts is set: a round has few completions"
-    yield from fixed_values(config, {"compose.name": "uniform", **WHOLE}, why)
+    yield from fixed_values(config, {"compose.name": "uniform", **WITH_TRUNCATED}, why)
     sampled_count = schedule.prompts * data.n
     trained_count = min(sampled_count, compose.n_examples or sampled_count)
     smallest = -(-trained_count // schedule.updates)  # rounded up
@@ -284,10 +285,10 @@ def sampling_rules(config: Config) -> Iterator[Rule]:
     top_logprobs = config.sampler.top_logprobs
     if config.sampler.name != "hf":
         why = f"for sampler={config.sampler.name}: sampler=hf alone can be changed"
-        yield from fixed_values(config, UNCHANGED, why)
+        yield from fixed_values(config, NO_MISMATCH, why)
     if "head" in config.algo.needs:
         why = f"for algo={config.algo.name}, which reads the sampler's distribution (algo.center_scores)"
-        yield from fixed_values(config, {"mu": "sampler"} | NOTED, why)
+        yield from fixed_values(config, {"mu": "sampler"} | VISIBLE_SAMPLER, why)
         yield "sampler.top_logprobs", top_logprobs is not None, f"1 or more {why}: how many of the likeliest tokens"
     if top_logprobs is not None:
         why = f"null for sampler={config.sampler.name}: sampler=hf alone notes them"
@@ -295,7 +296,7 @@ def sampling_rules(config: Config) -> Iterator[Rule]:
         yield "sampler.top_logprobs", not config.schedule.in_flight, "null where schedule.in_flight is true"
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
-        yield from fixed_values(config, NOTED, why)
+        yield from fixed_values(config, VISIBLE_SAMPLER, why)
         yield "sampler.top_k", config.sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
@@ -333,11 +334,11 @@ def unread(config: Config) -> list[str]:
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": has_log,
         "evaluation.problems": config.evaluation.every is not None,
-        **dict.fromkeys((*UNCHANGED, "sampler.top_logprobs"), samples),
+        **dict.fromkeys((*NO_MISMATCH, "sampler.top_logprobs"), samples),
         "optim.epochs": not in_rounds,
         **dict.fromkeys(KEYS_OF_VERIFIERS, verifies),
         **dict.fromkeys(KEYS_OF_ROUNDS, in_rounds),
     }
-    defaults = UNCHANGED | {"data.threshold": Grading.threshold, "optim.epochs": 1}  # of the others null or false
+    defaults = NO_MISMATCH | {"data.threshold": Grading.threshold, "optim.epochs": 1}  # of the others null or false
     unread_values = {key: attrgetter(key)(config) for key, key_is_read in is_read.items() if not key_is_read}
     return [key for key, value in unread_values.items() if value not in (None, defaults.get(key, False))]
