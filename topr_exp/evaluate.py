@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from topr_exp.config.compose_overrides import Composer, refuse_dashes
 from topr_exp.config.data import GRADERS, SOURCES
-from topr_exp.config.load import choices, load
+from topr_exp.config.load import load, schemas_by_choice
 from topr_exp.config.retired import renew
 from topr_exp.config.settings import Config
 from topr_exp.runs.preflight import check_files, check_machine
@@ -150,7 +150,7 @@ def ask_as(run_settings: dict[str, Any], composed: DictConfig, command_line: dic
     where the question rests on code of the user's, which is taken from the command line alone.
     """
     question_keys = {"_target_"}
-    for source in choices("data").values():
+    for source in schemas_by_choice("data").values():
         question_keys |= {field.name for field in fields(source)}
     question_keys -= {*LOG_KEYS}
     for group, taken_keys in {**TAKEN_KEYS, "data": question_keys}.items():
