@@ -107,16 +107,16 @@ def figures_of_page(out: Path) -> list[Figure]:
     return [*FIGURES, *(figure for figure in PLANNED if (out / f"{figure.name}.json").exists())]
 
 
-def is_of_repository(out: Path) -> bool:
+def is_of_repository(out: Path, root: Path = ROOT) -> bool:
     """True for the folder of the records that the repository holds."""
-    return out.resolve() == ROOT / RESULTS
+    return out.resolve() == root / RESULTS
 
 
-def refuse_changed_code(out: Path) -> None:
+def refuse_changed_code(out: Path, root: Path = ROOT) -> None:
     """Raise ConfigError where records for the repository would come from code that no commit has."""
-    if not is_of_repository(out) or not (ROOT / ".git").exists():
+    if not is_of_repository(out, root) or not (root / ".git").exists():
         return
-    status = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *CODE]
+    status = ["git", "-C", str(root), "status", "--porcelain", "--", *CODE]
     lines = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
     if lines:
         raise ConfigError(

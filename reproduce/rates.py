@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from reproduce.files import write_file
 from reproduce.groups import RATE
 from reproduce.selection import Record
 from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, Tried, best_rate, half_steps, neighbourhood
-from topr_exp import ConfigError, TOPRError, exit_status
+from topr_exp import ConfigError, TOPRError, exit_status, run_sweep
 
 if TYPE_CHECKING:
     from reproduce.figure import Figure
@@ -168,8 +168,19 @@ def cells_of(figure: Figure, request: Request) -> list[Cell]:
 # ---- the command
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run the command; exit status 2 for a mistake in the settings."""
+Launcher = Callable[[list["Job"], Sequence[str]], int]  # as `topr_exp.run_sweep`
+
+
+@dataclass(frozen=True)
+class RateFiles:
+    """The files that choices are written into."""
+
+    chosen: Path = records.LEARNING_RATES
+    tried: Path = records.TRIED_RATES
+
+
+def main(words: list[str] | None = None, launch: Launcher = run_sweep, files: RateFiles = RateFiles()) -> int:
+    """Run the command; exit status 2 for a mistake in the settings. launch: runs jobs."""
     parser = command_parser("reproduce.rates", __doc__)
     parser.add_argument(
         "figures",
@@ -180,13 +191,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="both bases, where a figure has them")
     parser.add_argument("--list", action="store_true", help="say what each cell lacks, and start nothing")
     options = parser.parse_args(words)
-    return exit_status(partial(choose_rates, options), resumes=True)
+    return exit_status(partial(choose_rates, options, launch, files), resumes=True)
 
 
-def choose_rates(options: argparse.Namespace) -> int:
+def choose_rates(options: argparse.Namespace, launch: Launcher, files: RateFiles) -> int:
     """Run what cells lack, a chunk at a time, and write what is known; returns the exit code."""
     from reproduce.jobs import SEARCH
-    from topr_exp import run_sweep
 
     request = read_request(options)
     if not options.list:
@@ -195,7 +205,7 @@ def choose_rates(options: argparse.Namespace) -> int:
     for figure in request.figures:
         cells += cells_of(figure, request)
     results = Results(options.out / "rates.json")
-    chosen_rates = records.read_rates()
+    chosen_rates = records.read_rates(files.chosen)
     first_rates = {cell: nearest(chosen_rates.get(cell.place, {}).get(cell.loss)) for cell in cells}
     code = 0
     while True:
@@ -206,14 +216,14 @@ def choose_rates(options: argparse.Namespace) -> int:
             tried[cell] = cell.tried(results.by_identity)
             missing[cell] = missing_trials(tried[cell], first_rates[cell])
             trials_to_run += [(cell, trial) for trial in missing[cell]]
-        write_rates({cell: tried[cell] for cell in cells if not missing[cell]})
+        write_rates({cell: tried[cell] for cell in cells if not missing[cell]}, files)
         results.write()
         if options.list or not trials_to_run or code > 2:
             print_cells(tried, missing)
             return code
         chunk = trials_to_run[: CHUNK * options.jobs]
         jobs = {cell.identity(trial): cell.job(trial) for cell, trial in chunk}
-        code = run_sweep(list(jobs.values()), [*SEARCH, *cells[0].overrides])
+        code = launch(list(jobs.values()), [*SEARCH, *cells[0].overrides])
         for identity, job in jobs.items():
             results.add(identity, job.config.folder, stopped=code > 2)
 
@@ -303,16 +313,16 @@ def print_cells(tried: Mapping[Cell, Tried], missing: Mapping[Cell, Sequence[Tri
         print(f"{cell.place:30} {cell.loss:20} {state}", flush=True)
 
 
-def write_rates(tried_of_cell: Mapping[Cell, Tried]) -> None:
+def write_rates(tried_of_cell: Mapping[Cell, Tried], files: RateFiles) -> None:
     """Write choices into conf, and what was tried for them beside the records."""
     if not tried_of_cell:
         return
-    rates, tried_rates = records.read_rates(), records.read_rates(records.TRIED_RATES)
+    rates, tried_rates = records.read_rates(files.chosen), records.read_rates(files.tried)
     for cell, tried in tried_of_cell.items():
         rates.setdefault(cell.place, {})[cell.loss] = best_rate(tried)
         tried_rates.setdefault(cell.place, {})[cell.loss] = tried
-    write_yaml(records.LEARNING_RATES, HEAD, rates)
-    write_yaml(records.TRIED_RATES, HEAD_OF_TRIED, tried_rates)
+    write_yaml(files.chosen, HEAD, rates)
+    write_yaml(files.tried, HEAD_OF_TRIED, tried_rates)
 
 
 def write_yaml(path: Path, head: str, values: Mapping[str, Any]) -> None:

@@ -149,10 +149,9 @@ def usual_values(algo: str) -> dict[str, Any]:
     return values | settings_by_key({"algo": configured.function}) | {"optim.reduction": configured.reduction}
 
 
-def read_rates(path: Path | None = None) -> dict[str, Any]:
+def read_rates(path: Path = LEARNING_RATES) -> dict[str, Any]:
     """Read conf/learning_rates.yaml, or another file by place and loss."""
-    text = (path or LEARNING_RATES).read_text(encoding="utf-8")
-    rates: dict[str, Any] = yaml.safe_load(text)
+    rates: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return rates
 
 

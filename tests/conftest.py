@@ -41,7 +41,7 @@ evaluation/test_journal scripts/test_io_faults grading/test_own_grader report/te
 """.split()  # noqa: SIM905 - paths read better than a list of strings
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     rank = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.location[0], len(LONGEST)))
 
@@ -64,7 +64,7 @@ def haste():
     compositions: dict[Any, Any] = {}
     init = Composer.__init__
 
-    def init_with_shared_compositions(self: Any, args: Any) -> None:
+    def init_with_shared_compositions(self, args):
         init(self, args)
         if args.config_dir is None:
             self.compositions = compositions
@@ -89,7 +89,7 @@ def small_model():
     return make_model(vocabulary=11)
 
 
-def make_model(vocabulary: int, seed: int = 0, **changes: Any) -> Any:
+def make_model(vocabulary, seed=0, **changes):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -112,9 +112,7 @@ def make_model(vocabulary: int, seed: int = 0, **changes: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval()
 
 
-def make_completions(
-    problem: Any, prompts: Any = None, name: str | None = None, bounds: list[int] | None = None, **columns: Any
-) -> Any:
+def make_completions(problem, prompts=None, name=None, bounds=None, **columns):
     """Completions of these problems, by row, with these columns; `finish` is "stop" where it is not given.
 
     name: of the table of a store in which they are said to lie, in shards with these bounds.
@@ -139,7 +137,7 @@ def make_completions(
     return Completions(problems, [np.array(prompt, np.int32) for prompt in prompts], table, stored)
 
 
-def make_graded(problem: Any, is_correct: Any, **columns: Any) -> Any:
+def make_graded(problem, is_correct, **columns):
     """Completions that are correct or incorrect."""
     import numpy as np
 
@@ -155,7 +153,7 @@ def make_policy():
 
     from topr_exp.models.policy import Policy
 
-    def wrap(model: Any) -> Policy:
+    def wrap(model):
         return Policy(copy.deepcopy(model), None, "test", torch.float32)
 
     return wrap
@@ -175,7 +173,7 @@ def last_of_each(words: Iterable[str]) -> list[str]:
     return list(last.values())
 
 
-def config_of(*arguments: str) -> Any:
+def config_of(*arguments):
     """The checked settings of one run; of a key given twice, the last."""
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
@@ -193,21 +191,21 @@ def smoke(tmp_path_factory):
     return config, run(config)
 
 
-def lines_of(path: Path) -> list[Any]:
+def lines_of(path):
     """The objects of a JSON Lines file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def values_of(items: Iterable[Any], name: str) -> list[Any]:
+def values_of(items, name):
     """The attribute of each item, in their order."""
     return [getattr(item, name) for item in items]
 
 
-def read_json(path: Path) -> Any:
+def read_json(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def column(rows: Iterable[Any], key: str | int) -> list[Any]:
+def column(rows, key):
     """The value of a key in each row, in their order."""
     return [row[key] for row in rows]
 
@@ -217,7 +215,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def write_lines(path: Path, rows: Iterable[Any]) -> Path:
+def write_lines(path, rows):
     """Write a JSON Lines file; a row that is text is written as it is."""
     path.parent.mkdir(exist_ok=True)
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
@@ -233,7 +231,7 @@ def own_model(tmp_path):
     return Path(shutil.copytree(SHIPPED / "tiny", tmp_path / "own"))
 
 
-def refused(pattern: str, error: type[Exception] | None = None) -> Any:
+def refused(pattern, error=None):
     """As `pytest.raises`, of a single line; TOPRError where no other is named."""
     from topr_exp.types import TOPRError
 
@@ -251,7 +249,7 @@ def ordinary_user():
         folder.chmod(0o755)
 
 
-def become_ordinary(folder: Path, mode: int = 0o555) -> None:
+def become_ordinary(folder, mode=0o555):
     folder.chmod(mode)
     if os.getuid() == 0:
         os.seteuid(65534)

@@ -48,7 +48,7 @@ def project(folder: Path, *parts: str) -> Iterator[Path]:
         forget()
 
 
-def forget() -> None:
+def forget():
     """Have the project's files read anew."""
     preflight._problem_sets.clear()
     for name in MODULES:

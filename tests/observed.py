@@ -1,17 +1,15 @@
 """What a test sees of a run from outside: requests to a sampler of its own, and models as they are read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM
 
 from topr_exp.config.model import SamplerConfig
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.sampler import Sample
 
 OBSERVED = ["sampler._target_=tests.observed.Observed", "sampler.name=observed"]
 
@@ -19,16 +17,16 @@ OBSERVED = ["sampler._target_=tests.observed.Observed", "sampler.name=observed"]
 class Observer:
     """Lists what is asked of samplers, in order; a test's own does more."""
 
-    def __init__(self, calls: list[str] | None = None) -> None:
+    def __init__(self, calls=None):
         self.calls = [] if calls is None else calls
 
-    def before_sample(self, policy: Any, n: int) -> None:
+    def before_sample(self, policy, n):
         self.calls.append("sample")
 
-    def after_sample(self, prompts: Any, n: int, seed: Any, groups: list[list[Sample]]) -> None:
+    def after_sample(self, prompts, n, seed, groups):
         pass
 
-    def before_close(self) -> None:
+    def before_close(self):
         self.calls.append("close")
 
 
@@ -54,28 +52,28 @@ class Observed(SamplerConfig):
 
 
 class ObservedSampler(HFSampler):
-    def sample(self, policy: Any, prompts: Any, n: int, seed: Any, *arguments: Any) -> list[list[Sample]]:
+    def sample(self, policy, prompts, n, seed, *arguments):
         observers[-1].before_sample(policy, n)
         groups = super().sample(policy, prompts, n, seed, *arguments)
         observers[-1].after_sample(prompts, n, seed, groups)
         return groups
 
-    def close(self) -> None:
+    def close(self):
         observers[-1].before_close()
         super().close()
 
 
 @contextmanager
-def reading_models(read: Callable[[Path, Callable[[], Any]], Any]) -> Iterator[None]:
+def reading_models(read):
     """Have runs read each model's folder by `read(folder, read_model)`, which returns the model."""
     from_pretrained = AutoModelForCausalLM.from_pretrained
 
-    def read_weights(folder: Path, **options: Any) -> Any:
+    def read_weights(folder, **options):
         if "output_loading_info" not in options:  # a test's own
             return from_pretrained(folder, **options)
         reports = []
 
-        def read_model() -> Any:
+        def read_model():
             model, report = from_pretrained(folder, **options)
             reports.append(report)
             return model

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, values_of
 
 PACKAGE = ROOT / "topr_exp"
 # In the order in which data flows; a package may import those before it and itself.
@@ -37,7 +37,7 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: a relative import"
             names |= {f"{node.module}.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
         elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            names |= set(values_of(node.names, "name"))
     return {name for name in names if name.startswith(("topr_exp.", "reproduce.", "scripts."))}
 
 
@@ -118,7 +118,7 @@ def test_losses_import_torch_types_and_schema_alone():
 
 
 def test_no_stage_names_a_loss():
-    losses = {path.stem for path in ROOT.glob("conf/algo/*.yaml")}
+    losses = set(values_of(ROOT.glob("conf/algo/*.yaml"), "stem"))
 
     for path in files_of("training", "composition", "sampling", "evaluation"):
         constants = {str(node.value) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)}
@@ -225,7 +225,7 @@ def defined_attributes(definition: ast.ClassDef, classes: Classes) -> set[str]:
         elif isinstance(statement, ast.Assign):
             names |= set(map(ast.unparse, statement.targets))
         elif isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
-            names |= {attribute.attr for attribute in set_attributes(statement)}
+            names |= set(values_of(set_attributes(statement), "attr"))
     for base in definition.bases:
         base_class = classes.get(ast.unparse(base).rpartition(".")[2])
         if base_class not in (None, definition):

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +17,13 @@ from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import groups_frame
 from topr_exp.types import CORRECT, INCORRECT, ConfigError
 
-ENDS = ("", "_low", "_high")
+
+def bounds_of(figure):
+    """The columns of a figure and its interval."""
+    return [figure, f"{figure}_low", f"{figure}_high"]
 
 
-def write_run(folder: Path, algo: str, seed: int = 0, level: float = 0.5, **settings: Any) -> np.ndarray:
+def write_run(folder, algo, seed=0, level=0.5, **settings):
     """Write a run of these; returns the correct and invalid completions of each problem, [2, problems].
 
     Problems differ, and so do seeds.
@@ -53,11 +54,11 @@ FIGURES = {"pass@1": lambda correct, invalid: correct / N, "invalid": lambda cor
 @pytest.mark.parametrize("figure", FIGURES)
 def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, capsys):
     """The folders' names are in another order than the seeds, and in another one for each algorithm."""
-    table: dict[str, list[Any]] = {"topr": [], "is": []}
+    table = {"topr": [], "is": []}
     for algo, level, folders in (("topr", 0.6, "cab"), ("is", 0.4, "bca")):
         for seed, name in enumerate(folders):
             counts = write_run(tmp_path / f"{name}_{algo}", algo, seed, level)
-            table[algo].append([FIGURES[figure](*counts_of_problem) for counts_of_problem in counts.T.tolist()])
+            table[algo].append(list(map(FIGURES[figure], *counts.tolist())))
 
     frame = compare_runs(tmp_path, against="topr", figure=figure)
     assert main([str(tmp_path), "--figure", figure, "--against", "topr"]) == 0
@@ -65,15 +66,14 @@ def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, c
     mean = frame.columns[1]
     for algo, shares in table.items():
         expected = by_hand.crossed_interval_of_shares(shares)
-        assert frame.loc[algo, [mean + end for end in ENDS]].tolist() == pytest.approx(expected, abs=1e-3)
-    differences = np.subtract(table["is"], table["topr"]).tolist()
-    in_frame = frame.loc["is", ["difference" + end for end in ENDS]].tolist()
-    assert in_frame == pytest.approx(by_hand.crossed_interval(differences), abs=1e-3)
+        assert frame.loc[algo, bounds_of(mean)].tolist() == pytest.approx(expected, abs=1e-3)
+    expected_difference = by_hand.crossed_interval(np.subtract(table["is"], table["topr"]).tolist())
+    assert frame.loc["is", bounds_of("difference")].tolist() == pytest.approx(expected_difference, abs=1e-3)
     assert frame["against"].dropna().to_dict() == {"is": "topr"}
     assert frame["not_compared"].isna().all()
     assert ("topr has the highest mean" in "".join(frame.attrs["remarks"])) == (figure != "invalid")
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("is "))
-    in_percent = 100 * frame.loc["is", [name + end for name in (mean, "difference") for end in ENDS]]
+    (line,) = re.findall(r"^is .*", capsys.readouterr().out, re.MULTILINE)
+    in_percent = 100 * frame.loc["is", bounds_of(mean) + bounds_of("difference")]
     assert numbers(line) == pytest.approx(in_percent.tolist(), abs=0.051)
 
 
@@ -86,7 +86,7 @@ def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(
     frame, table = compare_runs(folder), groups_frame(group_runs(find_runs([folder])))
     single = compare_runs(folder / "topr0").loc["topr"]
 
-    columns = [f"final_pass@1{end}" for end in ENDS]
+    columns = bounds_of("final_pass@1")
     assert frame[columns].equals(table.loc[frame.index, columns])
     assert set(table["final_pass@1_interval_over"]) == {"2 seeds, problems"}
     point = read_json(folder / "topr0" / "summary.json")["final"]["pass@k"]["1"]

@@ -37,14 +37,14 @@ def copied(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def evaluate(output: Path, *words: str) -> dict[str, Any]:
+def evaluate(output, *words):
     """Evaluate into a folder; returns its only eval.json."""
     assert main([*words, f"output_dir={output}", "cluster.threads=1"]) == 0
     (path,) = output.glob("*/*/eval.json")
     return read_json(path)
 
 
-def change_settings(folder: Path, group: str, values: dict[str, Any]) -> None:
+def change_settings(folder, group, values):
     """Change what a run's folder says of its settings."""
     stored = read_json(folder / "config.json")
     stored["resolved"][group] |= values
@@ -129,11 +129,11 @@ def marker(tmp_path):
     return tmp_path / "was_run"
 
 
-def write_code(path: Path, marker: Path, end: str = "") -> None:
+def write_code(path, marker, end=""):
     path.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n{end}")
 
 
-def pack_tokenizer(folder: Path, marker: Path) -> None:
+def pack_tokenizer(folder, marker):
     code = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
     write_code(folder / "model" / "code.py", marker, code)
     (folder / "model" / "checksums.json").unlink()  # as whoever changes a model on purpose would
@@ -143,7 +143,7 @@ def pack_tokenizer(folder: Path, marker: Path) -> None:
     change_settings(folder, "model", {"trust_remote_code": True})
 
 
-def pack_interpreter(folder: Path, marker: Path) -> None:
+def pack_interpreter(folder, marker):
     program = folder / "brought"
     write_code(program, marker)
     program.write_text(f"#!{sys.executable}\n{program.read_text()}")
@@ -151,28 +151,28 @@ def pack_interpreter(folder: Path, marker: Path) -> None:
     change_settings(folder, "sampler", plain(config_of("sampler=vllm").sampler) | {"python": str(program)})
 
 
-def pack_grader(folder: Path, marker: Path) -> None:
+def pack_grader(folder, marker):
     write_code(folder / "brought.py", marker, "def grade(*_):\n    return 'correct'\n")
     change_settings(folder, "data", {"grader": {"_target_": "brought.grade"}})
 
 
-def pack_sampler(folder: Path, marker: Path) -> None:
+def pack_sampler(folder, marker):
     write_code(folder / "brought.py", marker)
     change_settings(folder, "sampler", {"_target_": "brought.Own", "name": "own"})
 
 
-def pack_source(folder: Path, marker: Path) -> None:
+def pack_source(folder, marker):
     write_code(folder / "brought.py", marker)
     change_settings(folder, "data", {"_target_": "brought.Source"})
 
 
-def pack_yaml(folder: Path, marker: Path) -> None:
+def pack_yaml(folder, marker):
     write_code(folder / "brought.py", marker)
     (folder / "brought.yaml").write_text("defaults: [gsm8k, _self_]\n_target_: brought.Source\n")
     change_settings(folder, "data", {"name": f"{len(CONF.parts) * '../'}{str(folder)[1:]}/brought"})
 
 
-def pack_key(folder: Path, marker: Path) -> None:
+def pack_key(folder, marker):
     change_settings(folder, "data", {"seed": {"a:1,b": 1}})
 
 
@@ -213,7 +213,7 @@ def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path):
     """A GPU may have no room for both."""
     models: dict[str, Callable[[], Any]] = {}
 
-    def read(folder: Path, read_model: Callable[[], Any]) -> Any:
+    def read(folder, read_model):
         assert all(model() is None for model in models.values())
         model = read_model()
         model.circle = [model]  # as the first model of a process is held by frames of its loading

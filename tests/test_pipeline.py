@@ -6,7 +6,6 @@ import shutil
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ def test_each_iteration_stands_for_itself(tmp_path):
         assert summary[name] == last[name]
 
 
-def rollout_keys(store: Path) -> list[dict[str, Any]]:
+def rollout_keys(store):
     """What drew each table of completions."""
     return [read_json(path)["key"] for path in store.glob("rollouts/*/key.json")]
 
@@ -134,7 +133,7 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings):
     """At 8B there is no memory for the trained weights, their gradients, and the same weights read from disk."""
     models: dict[Path, Any] = {}
 
-    def read(folder: Path, read_model: Callable[[], Any]) -> Any:
+    def read(folder, read_model):
         if folder in models:  # the reference, which stands beside the policy
             return read_model()
         assert all(model() is None for model in models.values())

@@ -132,7 +132,7 @@ def test_topr_from_there_breaks_off_and_goes_on_bit_for_bit_and_is_evaluated(imi
     undisturbed, broken = (short_run(folder, start, *words, f"name={name}") for name in ("undisturbed", "broken"))
 
     summary = run(undisturbed)
-    break_off(broken, lambda trainer: trainer.step == 1)
+    break_off(broken, updates=1)
     run(broken)
     status = main([f"model={undisturbed.folder}", f"output_dir={folder}", "cluster.threads=1"])
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -67,10 +67,10 @@ MOMENTS = {
 def change_at(tmp_path, monkeypatch):
     """Have all completions of the shared store change at a moment."""
 
-    def change(moment: Moment) -> None:
+    def change(moment):
         replace, count = os.replace, 0
 
-        def replace_and_change(source: Any, target: Any) -> None:
+        def replace_and_change(source, target):
             nonlocal count
             replace(source, target)
             if moment.is_file(Path(target)):

@@ -101,6 +101,21 @@ def with_signals(loss, batch):
     return dataclasses.replace(batch, signals=loss.signals(batch))
 
 
+def pairs_of(batch, *rows_of_sides):
+    """The chosen rows of a batch, and the rejected ones."""
+    sides = []
+    for rows in rows_of_sides:
+        logps = (batch.logp[rows], batch.mu_logp[rows], batch.mask[rows])
+        sides.append(Batch(*logps, batch.reward[rows], batch.positive[rows]))
+    return PairBatch(*sides)
+
+
+def group_of_four(count):
+    """What a batch of `count` responses knows of groups of mean 0 and deviation 1."""
+    size = torch.full((count,), 4)
+    return {"group_mean": torch.zeros(count), "group_std": torch.ones(count), "group_size": size}
+
+
 # ---- policies
 
 
@@ -230,11 +245,8 @@ class Case:
 
     def pairs(self):
         """The first half of the rows as chosen, the second as rejected."""
-        batch, half, sides = self.batch(), len(self.y) // 2, []
-        for rows in (slice(0, half), slice(half, None)):
-            logps = (batch.logp[rows], batch.mu_logp[rows], batch.mask[rows])
-            sides.append(Batch(*logps, batch.reward[rows], batch.positive[rows]))
-        return PairBatch(*sides)
+        half = len(self.y) // 2
+        return pairs_of(self.batch(), slice(0, half), slice(half, None))
 
     def gradient(self, loss, batch=None):
         """∇ of the mean loss over the batch by autograd, [9]."""

@@ -1,7 +1,6 @@
 """Score centering by enumeration: under a sampler that is not the policy a constant advantage has no drift."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from tests.algorithms.tabular_policies import (
     LOGITS,
     MASK,
     STATES,
-    Case,
     all_groups,
     load,
+    log_table,
     probability,
     rng,
     token_score,
@@ -27,9 +26,20 @@ IS = {"a_pos": 0, "b_pos": float("inf"), "a_neg": 0, "b_neg": float("inf")}
 TIS = {"a_pos": 0, "b_pos": 1, "a_neg": 0, "b_neg": 1}
 TOPR = {"a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1}
 GRPO = {"a_pos": 0, "b_pos": 1.2, "a_neg": 0.8, "b_neg": float("inf"), "rule": "ppo"}
+REWARD = np.array([1.0, -1, 1, -1, -1, 1, 1])  # of each response
 
 
-def centered(case: Case, k: int = 3) -> Batch:
+def random_logits(seed):
+    return rng(seed).normal(size=LOGITS)
+
+
+def all_single(policy_seed, sampler_seed, reward):
+    """Each response alone as a case, and its weight in the sampler's expectation."""
+    logits = random_logits(policy_seed)
+    return all_groups(logits, logits, 1, reward, mu=random_logits(sampler_seed))
+
+
+def centered(case, k=3):
     """The batch of a case with the head of its sampler's k likeliest tokens."""
     states = torch.tensor(STATES[case.y])
     logp = case.theta.reshape(3, 3).log_softmax(1)[states]
@@ -37,99 +47,82 @@ def centered(case: Case, k: int = 3) -> Batch:
     return case.batch(head_logp=logp.gather(-1, head), head_mu_logp=mu_logp)
 
 
-def drift(loss: Any, advantage: float, k: int = 3, seed: int = 0) -> np.ndarray:
-    """∇ of the expected loss over all responses of a sampler, of which each has the same reward, [9]."""
-    logits, mu = rng(seed).normal(size=(2, LOGITS))
-    case, weight = all_groups(logits, mu, 1, np.full(7, advantage), mu=mu)
+def policy_gradient(*, center_scores=True, **settings):
+    return load("policy_gradient", length_normalize=False, center_scores=center_scores, **settings)
+
+
+def expected_gradient(loss, case, weight, k=3):
+    """∇ of the expected loss, [9]."""
     total = (torch.tensor(weight) * loss(centered(case, k)).loss).sum()
     (gradient,) = torch.autograd.grad(total, case.theta)
     return gradient.numpy()
 
 
-def policy_gradient(**settings: Any) -> Any:
-    return load("policy_gradient", length_normalize=False, **settings)
+def drift(loss, advantage):
+    """The largest slope of the expected loss where every response has the same reward."""
+    case, weight = all_single(0, 1, np.full(7, advantage))
+    return np.abs(expected_gradient(loss, case, weight)).max()
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("ratio", ["token", "prefix"])
 @pytest.mark.parametrize("limits", [NAIVE, TIS, TOPR, GRPO], ids=["naive", "tis", "topr", "grpo"])
-def test_a_constant_advantage_has_no_drift(limits: dict[str, Any], ratio: str, advantage: float) -> None:
-    plain = drift(policy_gradient(ratio=ratio, **limits), advantage)
-    exact = drift(policy_gradient(ratio=ratio, center_scores=True, **limits), advantage)
-
-    assert np.abs(plain).max() > 1e-2
-    assert np.abs(exact).max() < 1e-12
+def test_a_constant_advantage_has_no_drift(limits, ratio, advantage):
+    assert drift(policy_gradient(ratio=ratio, center_scores=False, **limits), advantage) > 1e-2
+    assert drift(policy_gradient(ratio=ratio, **limits), advantage) < 1e-12
 
 
 @pytest.mark.parametrize("ratio", ["sequence", "geometric"])
-def test_equal_limits_have_no_drift_at_any_ratio(ratio: str) -> None:
-    exact = drift(policy_gradient(ratio=ratio, center_scores=True, **NAIVE), -1.0)
-
-    assert np.abs(exact).max() < 1e-12
+def test_equal_limits_have_no_drift_at_any_ratio(ratio):
+    assert drift(policy_gradient(ratio=ratio, **NAIVE), -1.0) < 1e-12
 
 
-def test_a_weight_of_the_whole_response_leaves_a_drift() -> None:
-    exact = drift(policy_gradient(ratio="sequence", center_scores=True, **TOPR), -1.0)
-
-    assert np.abs(exact).max() > 1e-3
+def test_a_weight_of_the_whole_response_leaves_a_drift():
+    assert drift(policy_gradient(ratio="sequence", **TOPR), -1.0) > 1e-3
 
 
 @pytest.mark.parametrize("ratio", ["token", "prefix"])
-def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio: str) -> None:
-    case, weight = all_groups(*rng(1).normal(size=(2, LOGITS)), 1, np.array([1.0, -1, 1, -1, -1, 1, 1]))
-    case = dataclasses.replace(case, mu=rng(2).normal(size=LOGITS))
-    gradients = []
-    for center_scores in (False, True):
-        loss = policy_gradient(ratio=ratio, center_scores=center_scores, **IS)
-        total = (torch.tensor(weight) * loss(centered(case)).loss).sum()
-        gradients.append(torch.autograd.grad(total, case.theta)[0].numpy())
+def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio):
+    case, weight = all_single(1, 2, REWARD)
 
-    assert gradients[0] == pytest.approx(gradients[1], abs=1e-12)
+    plain = expected_gradient(policy_gradient(ratio=ratio, center_scores=False, **IS), case, weight)
+    exact = expected_gradient(policy_gradient(ratio=ratio, **IS), case, weight)
+
+    assert plain == pytest.approx(exact, abs=1e-12)
 
 
-def test_the_gradient_of_one_response_by_hand() -> None:
+def test_the_gradient_of_one_response_by_hand():
     """−A Σ_t (s_t − Σ_v q_v s_v), with the scores of a softmax written out."""
-    logits, mu = rng(3).normal(size=(2, LOGITS))
-    case, weight = all_groups(logits, mu, 1, np.array([1.0, 2, 0, -1, 0.5, 3, 1]), mu=mu)
-    gradient = expected_gradient_of(case, weight, policy_gradient(ratio="sequence", center_scores=True, **NAIVE))
-    policy, sampler = (np.exp(table) / np.exp(table).sum(1, keepdims=True) for table in (
-        logits.reshape(3, 3), mu.reshape(3, 3)
-    ))  # fmt: skip
+    case, weight = all_single(3, 4, np.array([1.0, 2, 0, -1, 0.5, 3, 1]))
+
+    gradient = expected_gradient(policy_gradient(ratio="sequence", **NAIVE), case, weight)
+
+    policy, sampler = (np.exp(log_table(torch.tensor(logits)).numpy()) for logits in (case.logits, case.mu))
     expected = np.zeros((3, 3))
     for response, reward in enumerate(case.reward):
-        scores = token_score(logits)[response].sum(0).reshape(3, 3)
+        scores = token_score(case.logits)[response].sum(0).reshape(3, 3)
         for state in STATES[response][MASK[response]]:
             scores[state] -= sampler[state] - policy[state]  # Σ_v q_v (e_v − p)
-        expected -= probability(mu)[response] * reward * scores
-
+        expected -= probability(case.mu)[response] * reward * scores
     assert gradient == pytest.approx(expected.reshape(-1), abs=1e-12)
 
 
-def expected_gradient_of(case: Case, weight: np.ndarray, loss: Any) -> np.ndarray:
-    total = (torch.tensor(weight) * loss(centered(case)).loss).sum()
-    (gradient,) = torch.autograd.grad(total, case.theta)
-    return gradient.numpy()
-
-
 @pytest.mark.parametrize("settings", [{"ratio": "sequence", **NAIVE}, {"ratio": "token", **TIS}], ids=["naive", "tis"])
-def test_a_tail_in_proportion_to_the_policy_makes_a_head_exact(settings: dict[str, Any]) -> None:
+def test_a_tail_in_proportion_to_the_policy_makes_a_head_exact(settings):
     """Of three tokens the head has one; outside it the sampler is the policy times α at each state."""
-    logits = rng(4).normal(size=LOGITS)
-    sampler = np.exp(logits.reshape(3, 3))
-    sampler /= sampler.sum(1, keepdims=True)
+    logits = random_logits(4)
+    sampler = log_table(torch.tensor(logits)).exp().numpy()
     sampler[:, 0] += 2.0  # the likeliest token of every state
     case, weight = all_groups(logits, logits, 1, np.ones(7), mu=np.log(sampler).reshape(-1))
-    loss = policy_gradient(center_scores=True, **settings)
-    total = (torch.tensor(weight) * loss(centered(case, k=1)).loss).sum()
-    (gradient,) = torch.autograd.grad(total, case.theta)
 
-    assert gradient.abs().max() < 1e-12
+    gradient = expected_gradient(policy_gradient(**settings), case, weight, k=1)
+
+    assert np.abs(gradient).max() < 1e-12
 
 
-def test_padding_and_the_split_of_a_batch_change_nothing() -> None:
-    case, _ = all_groups(*rng(5).normal(size=(2, LOGITS)), 1, np.array([1.0, -1, 1, -1, -1, 1, 1]))
-    case = dataclasses.replace(case, mu=rng(6).normal(size=LOGITS))
-    loss, batch = policy_gradient(ratio="token", center_scores=True, **TOPR), centered(case)
+def test_padding_and_the_split_of_a_batch_change_nothing():
+    case, _ = all_single(5, 6, REWARD)
+    loss, batch = policy_gradient(ratio="token", **TOPR), centered(case)
     padding = ~batch.mask[..., None]
     filled = dataclasses.replace(
         batch, head_logp=batch.head_logp.masked_fill(padding, -3.0), head_mu_logp=batch.head_mu_logp + padding * -2.0
@@ -141,14 +134,13 @@ def test_padding_and_the_split_of_a_batch_change_nothing() -> None:
     assert torch.equal(loss(part).loss, loss(batch).loss[:3])
 
 
-def test_a_token_that_could_not_be_drawn_has_no_part() -> None:
-    case, _ = all_groups(*rng(7).normal(size=(2, LOGITS)), 1, np.ones(7))
-    batch = centered(case)
+def test_a_token_that_could_not_be_drawn_has_no_part():
+    batch = centered(all_single(7, 8, np.ones(7))[0])
     cut = batch.head_mu_logp[..., :2].log_softmax(-1)
     minus_infinity = torch.full_like(batch.head_mu_logp[..., :1], -torch.inf)
     with_undrawable = dataclasses.replace(batch, head_mu_logp=torch.cat([cut, minus_infinity], -1))
     without = dataclasses.replace(batch, head_logp=batch.head_logp[..., :2], head_mu_logp=cut)
-    loss = policy_gradient(ratio="token", center_scores=True, **IS)
+    loss = policy_gradient(ratio="token", **IS)
 
     assert loss(with_undrawable).loss.isfinite().all()
     assert torch.allclose(loss(with_undrawable).loss, loss(without).loss, atol=1e-14)
@@ -157,7 +149,7 @@ def test_a_token_that_could_not_be_drawn_has_no_part() -> None:
 # ---- where it can be used
 
 
-def test_a_loop_of_ones_own_has_the_head_of_the_sampler() -> None:
+def test_a_loop_of_ones_own_has_the_head_of_the_sampler():
     generator = torch.Generator().manual_seed(0)
     logits, sampler_logits = torch.randn(2, 2, 5, 7, generator=generator, dtype=torch.float64)
     ids = torch.randint(7, (2, 5), generator=generator)
@@ -191,7 +183,7 @@ IN_A_RUN = ["algo=topr", "algo.center_scores=true", "mu=sampler", "sampler.top_l
         ("data.completions=log.jsonl", r"data\.completions must be null for algo=topr, .*; got log\.jsonl"),
     ],
 )
-def test_a_run_has_what_its_sampler_noted(setting: str, line: str) -> None:
+def test_a_run_has_what_its_sampler_noted(setting, line):
     assert config_of(*IN_A_RUN).sampler.top_logprobs == 8
     with refused(f"^{line}$", ConfigError):
         config_of(*IN_A_RUN, setting)
@@ -208,13 +200,11 @@ def test_a_run_has_what_its_sampler_noted(setting: str, line: str) -> None:
         ),
     ],
 )
-def test_only_the_sampler_of_transformers_notes_its_distribution_and_for_whole_completions(
-    words: str, allowed: str
-) -> None:
+def test_only_the_sampler_of_transformers_notes_its_distribution_and_for_whole_completions(words, allowed):
     with refused(rf"^sampler\.top_logprobs must be {allowed}; got 8$", ConfigError):
         config_of(*words.split(), "sampler.top_logprobs=8")
 
 
-def test_it_is_refused_beside_what_its_head_has_no_numbers_for() -> None:
+def test_it_is_refused_beside_what_its_head_has_no_numbers_for():
     with pytest.raises(ConfigError, match=r"^algo\.center_scores must be false with a mask, a correction"):
-        policy_gradient(center_scores=True, correction=2.0)
+        policy_gradient(correction=2.0)

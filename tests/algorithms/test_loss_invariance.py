@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tests.algorithms.tabular_policies import NAMES, OWN, VARIANTS, load, random_case, with_signals
+from tests.algorithms.tabular_policies import NAMES, OWN, VARIANTS, group_of_four, load, random_case, with_signals
 from tests.conftest import refused, values_of
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.types import Batch, LossOutput, PairBatch
@@ -127,8 +127,7 @@ def shifted(delta, reward, tokens=4):
     """One response in float32 whose log-ratio is Δ."""
     logp = torch.full((1, tokens), -1.0, requires_grad=True)
     mu, mask = torch.full((1, tokens), -1.0 - delta / tokens), torch.ones(1, tokens, dtype=torch.bool)
-    group = {"group_mean": torch.zeros(1), "group_std": torch.ones(1), "group_size": torch.full((1,), 4)}
-    return Batch(logp, mu, mask, torch.tensor([reward]), torch.tensor([reward > 0]), **group)
+    return Batch(logp, mu, mask, torch.tensor([reward]), torch.tensor([reward > 0]), **group_of_four(1))
 
 
 BY_TOKEN = {"ratio": "token"}

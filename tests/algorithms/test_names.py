@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.algorithms.tabular_policies import with_signals
+from tests.algorithms.tabular_policies import pairs_of, with_signals
 from tests.conftest import ROOT, config_of, read_json, values_of
 from tests.extending import list_items
-from topr_exp.types import Batch, PairBatch
+from topr_exp.types import Batch
 
 PAGE = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
 RECORDED = ROOT / "tests" / "algorithms" / "recorded"
@@ -197,20 +197,14 @@ def recorded_batch():
     )
 
 
-def pairs_of(batch):
-    sides = []
-    for is_side in (batch.positive, ~batch.positive):
-        logps = (batch.logp[is_side], batch.mu_logp[is_side], batch.mask[is_side])
-        sides.append(Batch(*logps, batch.reward[is_side], batch.positive[is_side]))
-    return PairBatch(*sides)
-
-
 @functools.cache
 def computed(settings):
     """∇ of the loss that the settings give, and the share of tokens that it keeps."""
     config, batch = config_of(*settings.split(), "dry_run=true"), recorded_batch()
-    inputs = pairs_of(batch) if "pairs" in config.algo.needs else with_signals(config.algo, batch)
-    output = config.algo(inputs)
+    if "pairs" in config.algo.needs:
+        output = config.algo(pairs_of(batch, batch.positive, ~batch.positive))
+    else:
+        output = config.algo(with_signals(config.algo, batch))
     divisor = TOKENS if config.optim.reduction == "tokens" else len(output.loss)
     (gradient,) = torch.autograd.grad(output.loss.sum() / divisor, batch.logp)
     masked = output.metrics.get("masked", torch.zeros(ANSWERS)).numpy()

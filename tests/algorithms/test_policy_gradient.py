@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.algorithms.tabular_policies import LOGITS, all_responses, load, mask_of, probability, random_case, rng
+from tests.algorithms.tabular_policies import (
+    LOGITS,
+    all_responses,
+    group_of_four,
+    load,
+    mask_of,
+    probability,
+    random_case,
+    rng,
+)
 from tests.conftest import refused
 from topr_exp.algorithms.masks import Mask
 from topr_exp.algorithms.policy_gradient import PolicyGradient
@@ -112,10 +121,9 @@ def test_what_is_dropped_is_never_exponentiated(name, changes, delta, epsilon):
     old, reward = torch.full((2, 3), -0.7), torch.tensor([1.0, -1.0])
     logp = (old + torch.tensor([0.0, delta, 0.0])).requires_grad_()
     mu = old - torch.tensor([0.0, epsilon, 0.0])
-    group = {"group_mean": torch.zeros(2), "group_std": torch.ones(2), "group_size": torch.full((2,), 4)}
     mask = torch.ones(2, 3, dtype=torch.bool)
 
-    output = load(name, **changes)(Batch(logp, mu, mask, reward, reward > 0, old_logp=old, **group))
+    output = load(name, **changes)(Batch(logp, mu, mask, reward, reward > 0, old_logp=old, **group_of_four(2)))
 
     (gradient,) = torch.autograd.grad(output.loss.sum(), logp)
     metrics = [values for key, values in output.metrics.items() if key != "correction"]

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 import minutes
 import presets
@@ -24,7 +23,7 @@ GIB = 2**30
 
 
 def test_the_peak_counts_storages_alive_at_one_time_once():
-    def work() -> None:
+    def work():
         first = torch.empty(1000, dtype=torch.uint8)
         second = first.view(10, 100)[0] + 1  # 100 more; the view none
         del first  # held by nothing else
@@ -95,7 +94,7 @@ def updates():
     return {name: Update(*cost) for name, cost in zip(names, costs, strict=True)}
 
 
-def sent_in_ring(size: float, processes: int, rounds: int = 1) -> Any:
+def sent_in_ring(size, processes, rounds=1):
     """GiB that one process sends of a message, to rounding."""
     return pytest.approx(rounds * (processes - 1) / processes * size / GIB, rel=1e-6)
 

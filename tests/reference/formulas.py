@@ -347,40 +347,15 @@ def kl_pg(answer):
     return answer.algo["beta"] * kl - a * answer.logp.sum(), {"advantage": a, "vocab_kl": float(kl)}
 
 
-FORMULAS = {
-    "topr": policy_gradient,
-    "tis": policy_gradient,
-    "is": policy_gradient,
-    "naive": policy_gradient,
-    "sft": policy_gradient,
-    "policy_gradient": policy_gradient,
-    "decoupled_ppo": policy_gradient,
-    "icepop": policy_gradient,
-    "dppo_tv": policy_gradient,
-    "dppo_kl": policy_gradient,
-    "ipo": policy_gradient,
-    "mis": policy_gradient,
-    "trust_region_mask": policy_gradient,
-    "vaco": policy_gradient,
-    "luspo": policy_gradient,
-    "ppo": ppo,
-    "grpo": grpo,
-    "gspo": gspo,
-    "cispo": cispo,
-    "vespo": vespo,
-    "m2po": m2po,
-    "gmpo": gmpo,
-    "sapo": sapo,
-    "rec": rec,
-    "red_drop": red_drop,
-    "oapl": oapl,
-    "opmd": opmd,
-    "asymre": asymre,
-    "agro": agro,
-    "agro_on_policy": agro,
-    "rloo": rloo,
-    "kl_pg": kl_pg,
-}
+OF_THE_GRAMMAR = (
+    "topr", "tis", "is", "naive", "sft", "policy_gradient", "decoupled_ppo", "icepop", "dppo_tv", "dppo_kl", "ipo",
+    "mis", "trust_region_mask", "vaco", "luspo",
+)  # fmt: skip
+OF_THEIR_OWN = (
+    ppo, grpo, gspo, cispo, vespo, m2po, gmpo, sapo, rec, red_drop, oapl, opmd, asymre, agro, rloo, kl_pg,
+)  # fmt: skip
+FORMULAS = dict.fromkeys(OF_THE_GRAMMAR, policy_gradient) | {"agro_on_policy": agro}
+FORMULAS |= {formula.__name__: formula for formula in OF_THEIR_OWN}
 
 
 # ---- what a loss takes from the whole batch, or from all completions of a problem, with the current π

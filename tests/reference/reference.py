@@ -13,6 +13,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from transformers import AutoTokenizer
 from transformers.optimization import Adafactor
 
+from tests.conftest import column, values_of
 from tests.reference.formulas import Completion, losses_of, rate
 from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.draws import random_generator
@@ -156,7 +158,7 @@ class Reference:
         for row, verdict in zip(rollouts, verdicts, strict=True):
             line = int(row["problem_id"].rpartition("/")[2])
             problem = problems.setdefault(line, len(problems))
-            position = sum(completion.problem == problem for completion in candidates)
+            position = values_of(candidates, "problem").count(problem)
             completion = Completion(problem, position, self.prompts[line], row["tokens"], False)
             completion.is_correct = verdict["verdict"] == "correct"
             completion.is_truncated = row["finish"] == "length"
@@ -221,16 +223,16 @@ class Reference:
 
     def facts(self, new):
         """What is logged of a round's new completions; NaN where it has none."""
-        completions = [completion for group in new.groups for completion in group]
+        completions = list(chain.from_iterable(new.groups))
         gaps = [(completion.old - self.sampler_logp(completion)).abs() for completion in completions]
         columns = {
-            "sampled_correct": [completion.is_correct for completion in completions],
-            "sampled_length": [len(completion.tokens) for completion in completions],
-            "sampled_truncated": [completion.is_truncated for completion in completions],
-            "sampler_gap": torch.cat(gaps).tolist() if gaps else [],
+            "sampled_correct": values_of(completions, "is_correct"),
+            "sampled_length": list(map(len, values_of(completions, "tokens"))),
+            "sampled_truncated": values_of(completions, "is_truncated"),
+            "sampler_gap": torch.cat([torch.zeros(0), *gaps]).tolist(),
         }
         if self.is_graded:
-            columns["sampled_reward"] = [completion.reward for completion in completions]
+            columns["sampled_reward"] = values_of(completions, "reward")
         facts = {}
         for name, values in columns.items():
             facts[name] = float(np.mean(values)) if values else math.nan
@@ -240,7 +242,7 @@ class Reference:
 
     def is_kept(self, group):
         low, high = self.selection["pass_rate"] or (0, 1)
-        return low <= np.mean([completion.is_correct for completion in group]) <= high
+        return low <= np.mean(values_of(group, "is_correct")) <= high
 
     def sampled_group(self, line):
         """The completions that were drawn for a problem, graded by the last number after `The answer is`."""
@@ -279,7 +281,7 @@ class Reference:
                 completion.ref = token_logp(self.reference, completion).float()
         for completion in candidates:
             group = [member for member in candidates if member.problem == completion.problem]
-            completion.group_rewards = [member.reward for member in group]
+            completion.group_rewards = values_of(group, "reward")
 
     def distance_to_gold(self, completion):
         text = self.tokenizer.decode(completion.tokens, skip_special_tokens=True)
@@ -312,11 +314,10 @@ class Reference:
 
     def training_set(self, candidates, rows):
         """The candidates in these rows, and the c that the set's own p asks for."""
-        examples, verdicts = [], []
+        examples = []
         for example in rows:
             examples.append(tuple(candidates[row] for row in example))
-            verdicts += [candidates[row].is_correct for row in example]
-        share = float(np.mean(verdicts))
+        share = float(np.mean(values_of(chain.from_iterable(examples), "is_correct")))
         effective, baseline = self.settings["effective_positive"], self.settings["baseline"] or 0.0
         if effective is not None:  # Eq. 12 solved for c
             baseline = (share - effective) / (share + effective - 2 * share * effective)
@@ -326,10 +327,10 @@ class Reference:
 
     def update(self, batch, baseline, lr):
         """Loss and gradient, a step of the optimizer, and everything that is logged of it."""
-        completions = [side for sides in zip(*batch, strict=True) for side in sides]  # of pairs the correct ones first
-        scores = [self.score(completion) for completion in completions]
+        completions = list(chain.from_iterable(zip(*batch, strict=True)))  # of pairs the correct ones first
+        scores = list(map(self.score, completions))
         losses, reports = zip(*losses_of(self.algo, completions, scores, baseline), strict=True)
-        tokens = sum(len(completion.tokens) for completion in completions)
+        tokens = sum(map(len, values_of(completions, "tokens")))
         divisor = tokens if self.optim["reduction"] == "tokens" else len(losses)
         loss = torch.stack(losses).sum() / divisor
         self.optimizer.zero_grad()
@@ -342,42 +343,38 @@ class Reference:
 
     def statistics(self, completions, scores):
         """The metrics that every loss has, by the policy before the step."""
-        is_correct = np.array([completion.is_correct for completion in completions])
-        logps = [score["logp"].detach() for score in scores]
-        delta = log_ratios(logps, [completion.mu for completion in completions])
+        is_correct = np.array(values_of(completions, "is_correct"))
+        logps = column(scores, "logp")
+        delta = log_ratios(logps, values_of(completions, "mu"))
         record = {
             "positive_share": float(is_correct.mean()),
-            "prompt_tokens": sum(len(completion.prompt) for completion in completions),
-            "entropy": torch.cat([score["entropy"] for score in scores]).mean().item(),
+            "prompt_tokens": sum(map(len, values_of(completions, "prompt"))),
+            "entropy": torch.cat(column(scores, "entropy")).mean().item(),
             "ess": effective_share(delta),
             "kl_mu": float(np.mean(np.exp(delta) - 1 - delta)),
         }
         if self.is_graded:
-            record["mean_reward"] = float(np.mean([completion.reward for completion in completions]))
+            record["mean_reward"] = float(np.mean(values_of(completions, "reward")))
         if not is_correct.all():
             record["spent_share_neg"] = float(np.mean(np.exp(delta[~is_correct]) < 0.01))
         if self.reference is not None:
-            record["kl_ref"] = float(log_ratios(logps, [completion.ref for completion in completions]).mean())
-        for sign, is_of_sign in (("pos", is_correct), ("neg", ~is_correct)):
-            if is_of_sign.any():
-                values = delta[is_of_sign]
-                record |= {f"log_ratio_{sign}": float(values.mean()), f"ess_{sign}": effective_share(values)}
-                for percent in (5, 50, 95):
-                    record[f"log_ratio_q{percent:02d}_{sign}"] = float(np.percentile(values, percent))
+            record["kl_ref"] = float(log_ratios(logps, values_of(completions, "ref")).mean())
+        for sign, values in by_sign(completions, delta):
+            record |= {f"log_ratio_{sign}": float(values.mean()), f"ess_{sign}": effective_share(values)}
+            for percent in (5, 50, 95):
+                record[f"log_ratio_q{percent:02d}_{sign}"] = float(np.percentile(values, percent))
         return record
 
     def means_of_reports(self, completions, reports):
         """What the loss reports, as means by sign; of pairs over all."""
         means = {}
         for name in reports[0]:
-            values = np.array([report[name] for report in reports])
+            reported = np.array(column(reports, name))
             if self.name == "dpo":
-                means[name] = float(values.mean())
+                means[name] = float(reported.mean())
                 continue
-            is_correct = np.array([completion.is_correct for completion in completions])
-            for sign, is_of_sign in (("pos", is_correct), ("neg", ~is_correct)):
-                if is_of_sign.any():
-                    means[f"{name}_{sign}"] = float(values[is_of_sign].mean())
+            for sign, values in by_sign(completions, reported):
+                means[f"{name}_{sign}"] = float(values.mean())
         return means
 
     def score(self, completion):
@@ -391,8 +388,16 @@ class Reference:
         return score
 
 
+def by_sign(completions, values):
+    """The values of the correct completions and of the others, where there are any."""
+    is_correct = np.array(values_of(completions, "is_correct"))
+    for sign, is_of_sign in (("pos", is_correct), ("neg", ~is_correct)):
+        if is_of_sign.any():
+            yield sign, values[is_of_sign]
+
+
 def log_ratios(logps, denominators):
-    return np.array([float((p - q).sum()) for p, q in zip(logps, denominators, strict=True)])
+    return np.array([float((p.detach() - q).sum()) for p, q in zip(logps, denominators, strict=True)])
 
 
 def effective_share(delta):

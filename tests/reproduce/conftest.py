@@ -3,12 +3,11 @@
 import pytest
 
 from tests.conftest import config_of, overrides
-from topr_exp.config.settings import Config
 from topr_exp.pipeline import run
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def finished(tmp_path_factory):
     """Two iterations with a curve, at a learning rate that moves the policy."""
     folder = tmp_path_factory.mktemp("finished")
     sizes = ("data.train_problems=8", "data.test_problems=6", "evaluation.every=1", "evaluation.problems=3")

@@ -1,6 +1,5 @@
 """What is computed without training: AGRO's bandit, objectives, Table 2's rows, weights by difficulty."""
 
-import json
 import math
 
 import numpy as np
@@ -10,6 +9,7 @@ from reproduce.bandit import train_bandits
 from reproduce.difficulty import difficulty_of_run, difficulty_weights
 from reproduce.figures import fig2
 from reproduce.verification import balanced_accuracy
+from tests.conftest import read_json
 
 pytestmark = pytest.mark.extended
 
@@ -56,7 +56,7 @@ def test_difficulty_weights_by_hand():
 
 
 def test_weights_by_difficulty_of_a_run_are_of_what_its_first_iteration_trained_on(finished):
-    summary = json.loads((finished.folder / "iteration-1" / "training_set.json").read_text())
+    summary = read_json(finished.folder / "iteration-1" / "training_set.json")
 
     weights = difficulty_of_run(finished.folder, [0.1, 0.5])
 

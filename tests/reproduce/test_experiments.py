@@ -9,7 +9,7 @@ import reproduce.__main__ as command
 from reproduce import records
 from reproduce.figures import FIGURES, PLANNED
 from reproduce.jobs import command_words, plan_figure
-from tests.conftest import ROOT, config_of, refused
+from tests.conftest import ROOT, config_of, names_in, read_json, refused, values_of
 from tests.reproduce.worlds import figure_named, request_for
 
 pytestmark = pytest.mark.extended
@@ -24,7 +24,7 @@ def test_every_experiment_belongs_to_a_figure():
     used = {experiment.split()[0] for figure in (*FIGURES, *PLANNED) for experiment in figure.experiments}
 
     files = [*ROOT.glob("conf/experiment/*.yaml"), *ROOT.glob("reproduce/conf/experiment/*.yaml")]
-    assert {path.stem for path in files} - {"smoke", "paper", "real"} == used
+    assert set(values_of(files, "stem")) - {"smoke", "paper", "real"} == used
 
 
 def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed():
@@ -73,7 +73,7 @@ def test_an_experiments_settings_come_before_the_command_lines():
 def test_which_figures_a_command_line_names(words, included, left_out):
     options = command.parser().parse_intermixed_args(words.split())
 
-    names = {figure.name for figure in command.choose_figures(FIGURES, options)}
+    names = set(values_of(command.choose_figures(FIGURES, options), "name"))
 
     assert included <= names
     assert not names & left_out
@@ -90,7 +90,7 @@ def test_a_figure_goes_on_where_it_stopped_and_a_check_finds_a_difference(tmp_pa
     status, printed = reproduce()
     assert status == 0
     assert "1 different runs to do" in printed
-    assert {path.name for path in out.iterdir()} == {"README.md", "fig1.json", "fig1.png", "fig9.json", "fig9.png"}
+    assert names_in(out) == {"README.md", "fig1.json", "fig1.png", "fig9.json", "fig9.png"}
     assert "tiny: the numbers (1 run, seeds 0)" in (out / "README.md").read_text()
     assert records.read(out / "fig9.json")["extra"].keys() == {"tiny 0"}
 
@@ -107,7 +107,7 @@ def test_a_figure_goes_on_where_it_stopped_and_a_check_finds_a_difference(tmp_pa
     (first_check,) = checks.glob("topr_*/DONE")
     first_time = first_check.stat().st_mtime_ns
 
-    stored = json.loads((out / "fig1.json").read_text())
+    stored = read_json(out / "fig1.json")
     stored["runs"][0]["final"]["pass@1"] += 0.25
     (out / "fig1.json").write_text(json.dumps(stored))
     status, printed = reproduce("--check")
@@ -119,15 +119,14 @@ def test_a_figure_goes_on_where_it_stopped_and_a_check_finds_a_difference(tmp_pa
     assert "0 different runs to do" in printed
 
 
-def test_records_of_the_repository_are_made_from_committed_code(tmp_path, monkeypatch):
+def test_records_of_the_repository_are_made_from_committed_code(tmp_path):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    monkeypatch.setattr(command, "ROOT", tmp_path)
     results = tmp_path / "docs" / "results"
-    command.refuse_changed_code(results)
+    command.refuse_changed_code(results, tmp_path)
 
     (tmp_path / "reproduce").mkdir()
     (tmp_path / "reproduce" / "new.py").write_text("")
 
     with refused(r"^--out .*docs/results: records name the commit .* reproduce/ has uncommitted"):
-        command.refuse_changed_code(results)
-    command.refuse_changed_code(tmp_path / "elsewhere")
+        command.refuse_changed_code(results, tmp_path)
+    command.refuse_changed_code(tmp_path / "elsewhere", tmp_path)

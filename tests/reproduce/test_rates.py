@@ -1,30 +1,30 @@
 """The choice of learning rates: which runs it lacks, what it writes into conf, and that it goes on from records."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+import shutil
 
 import numpy as np
 import pytest
 
-import topr_exp
 from reproduce import rates, records
 from reproduce.jobs import plan_figure
-from reproduce.rates import missing_trials, nearest
+from reproduce.rates import RateFiles, missing_trials, nearest
 from reproduce.records import read_rates, runs_of
 from reproduce.selection import Runs, pick
-from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, Tried, best_rate, best_stands_beside_cliff
+from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, best_rate, best_stands_beside_cliff
+from tests.conftest import lines_of, values_of, write_lines
 from tests.reproduce.worlds import figure_named, request_for
+from tests.run_folders import write_json
+from topr_exp.schema import plain
 
 pytestmark = pytest.mark.extended
 
 
-def searched(scores: Mapping[float, tuple[float, float]]) -> Tried:
+def searched(scores):
     """What is tried where runs score so, by rate and seed, until nothing is missing; a half step scores the mean."""
     scores_of_rate = dict(scores)
     for low, half, high in zip(GRID, HALF_STEPS, GRID[1:], strict=False):
         scores_of_rate.setdefault(half, tuple(np.mean([scores[low], scores[high]], axis=0)))
-    tried: Tried = {}
+    tried = {}
     while trials := missing_trials(tried):
         for rate, seed in trials:
             tried.setdefault(rate, []).append(scores_of_rate[rate][SEEDS.index(seed)])
@@ -78,65 +78,54 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower():
 
 
 class TrainedRuns:
-    """Runs in the place of trained ones: pass@1 grows with the rate; the first run at 1e-3 with seed 101 fails."""
+    """A launcher that copies a finished run: pass@1 grows with the rate; the first run at 1e-3 with seed 101 fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, finished):
+        self.finished = finished
         self.error = "the loss or its gradient is not finite at step 7"
-        self.started: list[tuple[float, int]] = []
-        self.configs: dict[Path, Any] = {}
+        self.started = []
 
-    def run_sweep(self, jobs: list[Any], words: list[str]) -> int:
+    def __call__(self, jobs, words):
         assert len(jobs) <= rates.CHUNK
         for job in jobs:
             config = job.config
             trial = (config.optim.lr, config.seed)
             assert (config.data.test_split, config.sampler.seed) == ("validation", config.seed)
             self.started.append(trial)
-            self.configs[config.folder] = config
-            config.folder.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(self.finished.folder, config.folder, dirs_exist_ok=True)
+            write_json(config.folder / "config.json", {"identity": plain(config), "resolved": plain(config)})
+            *evaluations, final = lines_of(config.folder / "eval.jsonl")
+            final["pass@1"] = 0.5 + 30 * config.optim.lr
+            write_lines(config.folder / "eval.jsonl", [*evaluations, final])
             if trial == (1e-3, 101):
+                (config.folder / "DONE").unlink()
                 (config.folder / "error.txt").write_text(self.error)
-            else:
-                (config.folder / "DONE").touch()
         return 1
 
-    def extract(self, folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
-        config = self.configs[folder]
-        final = {"pass@1": 0.5 + 30 * config.optim.lr, "invalid": 0.1}
-        settings = records.identifying_settings(config)
-        return {"run": folder.name, "settings": settings, "environment": {}, "final": final, "metrics": {}}
 
-
-def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypatch, capsys):
-    conf, tried_rates = tmp_path / "learning_rates.yaml", tmp_path / "rates.yaml"
-    conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
-    tried_rates.write_text("tiny: {dpo: {7.0: [1.0, 2.0]}}\n")
-    runs = TrainedRuns()
-    for owner, name, value in (
-        (records, "LEARNING_RATES", conf),
-        (records, "TRIED_RATES", tried_rates),
-        (records, "extract", runs.extract),
-        (topr_exp, "run_sweep", runs.run_sweep),
-    ):
-        monkeypatch.setattr(owner, name, value)
+def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, finished, capsys):
+    files = RateFiles(tmp_path / "learning_rates.yaml", tmp_path / "tried.yaml")
+    files.chosen.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
+    files.tried.write_text("tiny: {dpo: {7.0: [1.0, 2.0]}}\n")
+    runs = TrainedRuns(finished)
     command = ["learning_rates", "algo=topr", f"output_dir={tmp_path}", "--out", str(tmp_path), "--jobs", "1"]
 
-    assert rates.main([*command, "--list"]) == 0
+    assert rates.main([*command, "--list"], runs, files) == 0
     assert "topr                 lacks 0.0003/100 0.001/100 0.003/100" in capsys.readouterr().out
     assert runs.started == []
 
-    assert rates.main(command) == 1
+    assert rates.main(command, runs, files) == 1
     assert sorted(runs.started) == [(rate, seed) for rate in (3e-4, 1e-3, 1.7e-3, 3e-3) for seed in (100, 101)]
-    assert read_rates() == {"place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0}}
+    assert read_rates(files.chosen) == {"place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0}}
     tried = {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 1.7e-3: [55.1, 55.1], 3e-3: [59.0, 59.0]}
-    assert read_rates(tried_rates) == {"tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": tried}}
+    assert read_rates(files.tried) == {"tiny": {"dpo": {7.0: [1.0, 2.0]}, "topr": tried}}
     recorded = runs_of(records.read(tmp_path / "rates.json"))
     assert len(recorded) == 7
     assert recorded[0].keys() == {"run", "settings", "environment", "final"}, "what a choice reads"
 
     runs.started.clear()
     runs.error = "no space left"
-    assert rates.main(command) == 1
+    assert rates.main(command, runs, files) == 1
     assert runs.started == [(1e-3, 101)], "what is recorded is not run again"
     assert "no space left; a rate is judged by loss" in capsys.readouterr().err
 
@@ -147,7 +136,7 @@ def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge():
     for place, losses in read_rates(records.TRIED_RATES).items():
         for loss, tried in losses.items():
             assert conf[place][loss] == best_rate(tried)
-            missing_rates = {trial.rate for trial in missing_trials(tried, best_rate(tried))}
+            missing_rates = set(values_of(missing_trials(tried, best_rate(tried)), "rate"))
             assert missing_rates <= set(HALF_STEPS), "they were chosen before steps were halved"
 
 

@@ -23,7 +23,7 @@ from reproduce.real.plan import (
 )
 from reproduce.real.solutions import write_solutions
 from reproduce.real.study import Study
-from tests.conftest import ROOT, config_of, lines_of, refused, write_lines
+from tests.conftest import ROOT, config_of, lines_of, read_json, refused, values_of, write_lines
 from tests.reproduce.worlds import group
 from topr_exp import run_sweep
 from topr_exp.models.model_folder import SHIPPED
@@ -88,7 +88,7 @@ def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_wha
 
     configs = [job.config for job in study.plan_step(step)[0]]
 
-    assert [config.effective_positive for config in configs] == [None, 0.2, 0.5]
+    assert values_of(configs, "effective_positive") == [None, 0.2, 0.5]
     for config in configs:
         assert (config.algo.name, config.seed, config.sampler.seed, config.baseline) == ("tis", 0, 0, None)
         assert config.model.path == str(tmp_path / "imitation" / "sft" / "model")
@@ -152,7 +152,7 @@ def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
 
     assert make_study(parser().parse_intermixed_args(["--small", "--out", str(folder)])) == 0
 
-    stored = json.loads((folder / "real.json").read_text())
+    stored = read_json(folder / "real.json")
     imitation = stored["extra"]["imitation"]
     assert len(stored["runs"]) == len(cells_of(study)) == 17
     assert [*folder.glob("imitation/*/DONE")] == [folder / "imitation" / imitation["run"] / "DONE"]
@@ -170,7 +170,7 @@ def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
 
 
 @pytest.fixture
-def folder_of_tiny(tmp_path: Path) -> Path:
+def folder_of_tiny(tmp_path):
     """The folder of a study of the tiny model whose imitation is recorded, and gone."""
     imitation = {"run": "sft", "settings": {"model.name": "tiny"}}
     stored = {"environments": [], "bases": [], "runs": [], "extra": {"imitation": imitation}}

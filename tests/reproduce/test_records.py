@@ -4,7 +4,6 @@ import copy
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from reproduce import records
 from reproduce.check import compare
 from reproduce.figure import key_of
 from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, binned_metrics, extract, identity_of
-from tests.conftest import config_of, lines_of
+from tests.conftest import column, config_of, lines_of
 from tests.reproduce.worlds import figure_named, group, planted_runs
 from topr_exp.report.reader import Run
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.extended
 METRICS = ("grad_norm", "log_ratio_q50_neg", "length")
 
 
-def stored_rows(table: Path) -> list[dict[str, Any]]:
+def stored_rows(table):
     """The rows of a table of the store, one shard after the other."""
     rows = []
     for shard in sorted(table.glob("shard-*.arrow")):
@@ -32,7 +31,7 @@ def stored_rows(table: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def vote_score(verdicts: Sequence[dict[str, Any]]) -> int:
+def vote_score(verdicts):
     """The thousandths of the most frequent answers that are right."""
     votes = Counter(row["class"] for row in verdicts if row["verdict"] != "invalid")
     right_answers = {row["class"] for row in verdicts if row["verdict"] == "correct"}
@@ -45,7 +44,7 @@ def test_a_record_is_what_the_runs_files_say(finished):
 
     lines = lines_of(finished.folder / "eval.jsonl")
     evaluations = [line for line in lines if not line.get("subset")]
-    assert [line["iteration"] for line in evaluations] == [0, 1, 2]
+    assert column(evaluations, "iteration") == [0, 1, 2]
     for line, results in zip(evaluations, record["iterations"], strict=True):
         verdicts = stored_rows(Path(line["verdicts"]))
         counts = {name: [] for name in ("correct", "invalid", "maj")}
@@ -147,14 +146,14 @@ FigureRecords = tuple[dict[str, Any], dict[str, Any]]  # the figure's file, and 
 
 
 @pytest.fixture
-def fig1(tmp_path: Path) -> FigureRecords:
+def fig1(tmp_path):
     """Figure 1 of two algorithms and three seeds as it is recorded, and the same numbers of now."""
     records.write(tmp_path / "fig1.json", planted_runs(group("topr", 75), group("ppo", 40)), {})
     stored = records.read(tmp_path / "fig1.json")
     return stored, copy.deepcopy(records.records_by_identity(stored))
 
 
-def topr_records(computed: dict[str, Any]) -> list[dict[str, Any]]:
+def topr_records(computed):
     return [record for record in computed.values() if record["settings"]["algo.name"] == "topr"]
 
 

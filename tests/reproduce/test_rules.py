@@ -1,7 +1,5 @@
 """Rules that decide claims: by whole intervals, among all claims of a figure, for the groups that a claim names."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -18,6 +16,7 @@ from reproduce.claims import (
     within,
 )
 from reproduce.selection import pick
+from tests.conftest import values_of
 from tests.reproduce.worlds import group, planted_runs
 from topr_exp.report import Interval, crossed_interval, t_interval
 
@@ -90,7 +89,7 @@ def test_holm_marks_what_is_decided_alone():
         Claim("", True, "", None),
     ]
 
-    words = [claim.word for claim in holm(claims)]
+    words = values_of(holm(claims), "word")
 
     assert words == ["shown alone", "reversed", "undecided", "shown alone", "reversed", "shown"]
     assert verdict(holm(claims)) == "partly"
@@ -140,7 +139,7 @@ RUNS = planted_runs(
 )
 
 
-def decided(decision: Any) -> Claim:
+def decided(decision):
     claim = decision(RUNS, {})
     assert isinstance(claim, Claim)
     return claim

@@ -1,10 +1,8 @@
 """The papers' Table 1, and distances: against log-probabilities and gradients by the model's own forward pass."""
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +15,9 @@ from reproduce.variance import (
     example_coefficients,
     gradient_moments,
 )
-from tests.conftest import config_of
+from tests.conftest import config_of, read_json
 from tests.reproduce.test_records import stored_rows
 from topr_exp import prompt_ids
-from topr_exp.config.settings import Config
 from topr_exp.models.policy import load_policy
 
 pytestmark = pytest.mark.extended
@@ -68,21 +65,21 @@ def test_the_moments_of_gradients_are_those_of_the_whole_matrix():
 # ---- of a run
 
 
-def log_likelihood(model: Any, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+def log_likelihood(model, prompt, response):
     """log π(y | x)."""
     logits = model(torch.tensor([[*prompt, *response]])).logits[0].double()
     logp = logits.log_softmax(dim=-1)[len(prompt) - 1 : -1]
     return logp.gather(-1, torch.tensor(response)[:, None]).sum()
 
 
-def trained_and_start(config: Config) -> tuple[Any, Any]:
+def trained_and_start(config):
     """The policies where the run ended and where it began."""
     return load_policy(config.model, "cpu", config.folder / "model"), load_policy(config.model, "cpu")
 
 
 def test_the_variance_of_a_runs_gradients(finished):
     """w · R · ∇ log π / T of every training completion, where w is π at the end over π at the start, within limits."""
-    sources = json.loads((finished.folder / "iteration-1" / "sources.json").read_text())
+    sources = read_json(finished.folder / "iteration-1" / "sources.json")
     rollouts, graded = (stored_rows(Path(sources["store"]) / sources[name]) for name in ("rollouts", "verdicts"))
     policy, start = trained_and_start(finished)
     prompts, parameters = prompt_ids(finished, policy), [*policy.model.parameters()]
@@ -114,7 +111,7 @@ def test_the_variance_of_a_runs_gradients(finished):
 
 def test_the_distance_of_a_run_is_its_kl_to_where_it_began(finished):
     """The mean of log π − log π_ref over completions of π, which is above 0 where π moved."""
-    final = json.loads((finished.folder / "summary.json").read_text())["final"]
+    final = read_json(finished.folder / "summary.json")["final"]
     policy, start = trained_and_start(finished)
     prompts = prompt_ids(finished, policy, split="test")
 

@@ -49,7 +49,7 @@ def ranks(shape: tuple[int, int], seed: int) -> NDArray[np.int64]:
     return np.argsort(np.argsort(scores, axis=None)).reshape(shape)
 
 
-def evaluation(correct: float, invalid: float, maj: float, *, seed: int = 0) -> dict[str, Any]:
+def evaluation(correct, invalid, maj, *, seed=0):
     """An evaluation with these shares, in percent, as a record holds it."""
     rank = ranks((PROBLEMS, COMPLETIONS), seed)
     is_correct = rank < round(correct / 100 * rank.size)
@@ -80,10 +80,10 @@ class Group:
     base: Mapping[str, float] = field(default_factory=dict)  # in place of BASE
     seeds: Sequence[int] = (0, 1, 2)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self):
         return [self.record(index, seed) for index, seed in enumerate(self.seeds)]
 
-    def record(self, index: int, seed: int) -> dict[str, Any]:
+    def record(self, index, seed):
         correct, invalid = level_of(self.correct, index), level_of(self.invalid, index, spread=0.1)
         seeds = {"seed": seed, "sampler.seed": seed}
         return {
@@ -104,7 +104,7 @@ def level_of(level: Level, index: int, spread: float = 1.0) -> float:
     return level + spread * SEED_OFFSETS[index]
 
 
-def group(algo: str, correct: Level, **options: Any) -> Group:
+def group(algo, correct, **options):
     """Runs that end at `correct` percent; an option that is no field of `Group` is a setting: algo__beta=0.1."""
     fields, settings = {}, {}
     for name, value in options.items():

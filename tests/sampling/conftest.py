@@ -4,7 +4,6 @@ import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -90,7 +89,7 @@ class StandIn:
 
     folder: Path
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         package = self.folder / "vllm"
         (package / "v1" / "engine").mkdir(parents=True)
         (package / "__init__.py").write_text(VLLM_MODULE)
@@ -106,12 +105,12 @@ class StandIn:
     def setting(self) -> str:
         return f"sampler.python={self.python}"
 
-    def notes(self, key: str) -> list[Any]:
+    def notes(self, key):
         """Values that the stand-in noted under a key."""
         path = self.folder / "notes"
         return [line[key] for line in lines_of(path) if key in line] if path.exists() else []
 
-    def refuse(self, *words: str) -> None:
+    def refuse(self, *words):
         """From now on refuse `empty` (the cache) or `weights`, or nothing."""
         (self.folder / "refusals").write_text(" ".join(words))
 
@@ -121,7 +120,7 @@ def stand_in(tmp_path):
     return StandIn(tmp_path / "stand_in")
 
 
-def uniform_policy(name: str = "first", folder: Path | None = None, **changes: Any) -> Policy:
+def uniform_policy(name="first", folder=None, **changes):
     """A policy that gives each of 11 tokens the same probability, as the stand-in says; weights differ by name."""
     model = make_model(11, seed=len(name))
     embedding = model.get_input_embeddings().weight

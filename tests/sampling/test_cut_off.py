@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.conftest import column, config_of, lines_of, overrides
+from tests.conftest import column, config_of, lines_of, overrides, values_of
 from tests.report.made_up import evaluation, made_run
 from topr_exp.pipeline import run
 from topr_exp.report.grouping import group_runs
@@ -61,4 +61,4 @@ def test_the_report_has_columns_and_a_curve_where_something_was_cut_off():
 
     (row,) = group_rows(comparison, comparison.groups)
     assert (row["final cut off"], row["training cut off"]) == ("20.0", "10.0")
-    assert "curve_truncated_share" in {plot.name for plot in plot_runs(comparison)}
+    assert "curve_truncated_share" in values_of(plot_runs(comparison), "name")

@@ -1,9 +1,7 @@
 """Completions in the store: found again, drawn anew where they are missing, checked where a user drew them."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +29,14 @@ class Plain:
 
     eos_token_id = 1
 
-    def decode(self, tokens: Sequence[int], **options: Any) -> str:
+    def decode(self, tokens, **options):
         return " ".join(map(str, tokens))
 
-    def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+    def __call__(self, text, **options):
         return {"input_ids": [ord(character) % 11 for character in text]}
 
 
-def policy(**changes: Any) -> Policy:
+def policy(**changes):
     return dataclasses.replace(Policy(make_model(11), Plain(), "test", torch.float32), **changes)
 
 
@@ -128,7 +126,7 @@ def test_a_wrong_number_of_completions_of_a_users_sampler_is_refused(sizes):
 class Short(HFSampler):
     """A user's sampler that loses a log-probability."""
 
-    def sample(self, *arguments: Any) -> Any:
+    def sample(self, *arguments):
         groups = super().sample(*arguments)
         groups[0][0].logprobs.pop()
         return groups

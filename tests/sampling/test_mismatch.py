@@ -3,7 +3,6 @@
 import copy
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ PROMPTS = [[0, 3], [0, 4, 2]]
 MISMATCH = Mismatch("int4", 0.5)
 
 
-def draw(model: Any, n: int, *, keeps_drawable: bool = False, **changes: Any) -> Any:
+def draw(model, n, *, keeps_drawable=False, **changes):
     """n completions of each prompt that the sampler drew from a model, as changed."""
     policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
     return HFSampler(settings(**changes), keeps_drawable=keeps_drawable).sample(policy, PROMPTS, n, (1,), ())
@@ -79,10 +78,10 @@ def test_frequencies_log_probabilities_and_divergence_are_what_enumeration_says(
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, weights[name]), "the policy that is trained has its weights back"
 
-    pairs = [(np.array(prompt), np.array(sample.tokens)) for sample in group]
+    inputs = Inputs([(np.array(prompt), np.array(sample.tokens)) for sample in group], CPU)
     with torch.no_grad():
-        logp = score_tokens(model, Inputs(pairs, CPU)).logp.numpy()
-    scored = [row[: len(sample.tokens)] for row, sample in zip(logp, group, strict=True)]
+        logp = score_tokens(model, inputs).logp[inputs.mask]
+    scored = np.split(logp.numpy(), np.cumsum(inputs.lengths)[:-1])
     measured = measure_mismatch(scored, [np.array(sample.logprobs, np.float32) for sample in group], config)
     divergence = sum(q[tokens] * math.log(q[tokens] / p[tokens]) for tokens in q)
     length = sum(q[tokens] * len(tokens) for tokens in q)
@@ -99,26 +98,28 @@ def test_frequencies_log_probabilities_and_divergence_are_what_enumeration_says(
 def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradient(changes):
     """Of the sets of the policy that sampled, which stay as they are while it is trained."""
     group = draw(make_model(11), 8, keeps_drawable=True, **changes)[0]
-    model = make_model(11, seed=1)
-    inputs, drawable = [], []
+    model, prompt = make_model(11, seed=1), PROMPTS[0]
+    sequences, drawable = [], []
     for sample in group:
-        set_sizes = list(map(len, sample.drawable_ids))
-        inputs.append((np.array(PROMPTS[0]), np.array(sample.tokens)))
-        drawable.append([np.concatenate(sample.drawable_ids).astype(np.int32), np.array(set_sizes, np.int32)])
+        set_sizes = np.array(list(map(len, sample.drawable_ids)), np.int32)
+        sequences.append((np.array(prompt), np.array(sample.tokens)))
+        drawable.append([np.concatenate(sample.drawable_ids).astype(np.int32), set_sizes])
+    inputs = Inputs(sequences, CPU, drawable)
 
-    scores = score_tokens(model, Inputs(inputs, CPU, drawable), entropy=True)
+    scores = score_tokens(model, inputs, entropy=True)
 
     assert torch.isfinite(scores.entropy).all()
-    total, expected_total = torch.zeros(()), torch.zeros(())
-    for sample, row in zip(group, scores.logp, strict=True):
-        logits = model(torch.tensor([[*PROMPTS[0], *sample.tokens]])).logits[0, len(PROMPTS[0]) - 1 : -1]
-        for place, (token, ids) in enumerate(zip(sample.tokens, sample.drawable_ids, strict=True)):
-            expected = logits[place, ids].log_softmax(-1)[ids.index(token)]
-            assert row[place].item() == pytest.approx(expected.item(), abs=1e-4)
-            total, expected_total = total + (place + 1) * row[place], expected_total + (place + 1) * expected
-    weights = [*model.parameters()]
-    gradients = torch.autograd.grad(total, weights, retain_graph=True)
-    for gradient, expected_gradient in zip(gradients, torch.autograd.grad(expected_total, weights), strict=True):
+    expected = []
+    for sample in group:
+        logits = model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
+        for token_logits, token, ids in zip(logits, sample.tokens, sample.drawable_ids, strict=True):
+            expected.append(token_logits[ids].log_softmax(-1)[ids.index(token)])
+    logp, expected_logp = scores.logp[inputs.mask], torch.stack(expected)
+    torch.testing.assert_close(logp, expected_logp, atol=1e-4, rtol=0)
+    factors, weights = torch.arange(1, len(expected) + 1) / len(expected), [*model.parameters()]
+    gradients = torch.autograd.grad((factors * logp).sum(), weights)
+    expected_gradients = torch.autograd.grad((factors * expected_logp).sum(), weights)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-3, rtol=1e-3)
 
 
@@ -167,9 +168,8 @@ def test_the_divergence_is_estimated_without_bias_whether_or_not_all_can_be_draw
 # ---- whole runs
 
 
-def rollouts_of(config: Any) -> str:
-    sources: dict[str, str] = read_json(config.folder / "iteration-1" / "sources.json")
-    return sources["rollouts"]
+def rollouts_of(config):
+    return read_json(config.folder / "iteration-1" / "sources.json")["rollouts"]
 
 
 def test_a_changed_sampler_changes_what_is_trained_on_alone(smoke, tmp_path, capsys):
@@ -194,17 +194,16 @@ LAGGED = ["schedule=async", "schedule.lag=1", "schedule.rounds=3", "algo=tis", "
 
 def test_a_run_with_truncation_begins_at_ratio_1(tmp_path):
     """With top_k=2 every ratio of the first update is below 1, but for π renormalised as the sampler did."""
-    log_ratios, gaps = {}, {}
+    first_updates = {}
     for renormalize in ("true", "false"):
         config = config_of(*overrides(tmp_path, *LAGGED, "sampler.top_k=2", f"algo.renormalize={renormalize}"))
         run(config)
-        first_update = lines_of(config.folder / "metrics.jsonl")[0]
-        log_ratios[renormalize] = first_update["log_ratio_neg"]
-        gaps[renormalize] = first_update["sampler_gap"]
+        first_updates[renormalize] = lines_of(config.folder / "metrics.jsonl")[0]
 
-    assert abs(log_ratios["true"]) < 1e-4
-    assert log_ratios["false"] < -0.01
-    assert gaps["true"] < 1e-4 < gaps["false"]
+    renormalized, plain = first_updates["true"], first_updates["false"]
+    assert abs(renormalized["log_ratio_neg"]) < 1e-4
+    assert plain["log_ratio_neg"] < -0.01
+    assert renormalized["sampler_gap"] < 1e-4 < plain["sampler_gap"]
 
 
 def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(smoke, tmp_path, capsys):

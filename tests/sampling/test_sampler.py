@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,25 +19,21 @@ PADDED = [[4], [5, 6, 7], [8, 9]]
 EQUALLY_LONG = [[4, 4], [5, 6], [8, 9]]
 
 
-def settings(**changes: Any) -> SamplerConfig:
+def settings(**changes):
     values = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 3} | changes
     return SamplerConfig(name="hf", seed=0, prompts_per_shard=8, **values)
 
 
-def sample_completions(
-    model: Any, prompts: list[list[int]], n: int, config: SamplerConfig, **changes: Any
-) -> list[list[Sample]]:
+def sample_completions(model, prompts, n, config, **changes):
     options = {"eos_ids": [EOS], "generator": torch.Generator().manual_seed(0)} | changes
     return Decoder(model=model, config=config, **options).draw(prompts, n)
 
 
-def exact_probabilities(
-    model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS
-) -> dict[tuple[int, ...], float]:
+def exact_probabilities(model, prompt, config, eos=EOS):
     """The probability of every completion, by enumeration of the whole language."""
     probabilities: dict[tuple[int, ...], float] = {}
 
-    def extend(tokens: tuple[int, ...], logp: float) -> None:
+    def extend(tokens, logp):
         if len(tokens) == config.max_new_tokens or (tokens and tokens[-1] == eos):
             probabilities[tokens] = math.exp(logp)
             return
@@ -89,11 +84,11 @@ def test_frequencies_follow_the_exact_probabilities(changes):
             assert sample.finish == ("stop" if sample.tokens[-1] == EOS else "length")
 
 
-def full_model() -> Any:
+def full_model():
     return make_model(11)
 
 
-def windowed_model() -> Any:
+def windowed_model():
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     shape |= {"num_key_value_heads": 1, "vocab_size": 11, "sliding_window": 8}

@@ -1,9 +1,8 @@
 """What a sampler notes of its distribution: by a forward pass of its own, and in whole runs that are centered by it."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,21 +11,21 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import topr_exp
-from tests.conftest import config_of, lines_of, make_model, overrides
+from tests.conftest import column, config_of, lines_of, make_model, overrides, read_json
 from tests.sampling.test_sampler import EOS, settings
+from tests.sweep_tools import result
 from topr_exp.config.model import Mismatch
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.hf import HFSampler, normal_of
 from topr_exp.sampling.mismatch import rounded_weights
-from topr_exp.types import Batch
 
 VOCABULARY = 11
 PROMPTS = [[0, 3], [0, 4, 2]]
 
 
-def draw(top_logprobs: int, n: int = 8, **changes: Any) -> Any:
+def draw(top_logprobs, n=8, **changes):
     """The model, and n completions of each prompt with what was noted of them."""
     model = make_model(VOCABULARY)
     policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
@@ -34,7 +33,7 @@ def draw(top_logprobs: int, n: int = 8, **changes: Any) -> Any:
     return model, sampler.sample(policy, PROMPTS, n, (1,), ())
 
 
-def probabilities(model: Any, prefix: list[int], noise: float, temperature: float, top_p: float) -> np.ndarray:
+def probabilities(model, prefix, noise, temperature, top_p):
     """Of the next token, [V]: the softmax of noised logits, cut to the likeliest tokens that have top_p together."""
     with torch.no_grad():
         logits = model(torch.tensor([prefix])).logits[0, -1]
@@ -92,7 +91,7 @@ class Update(NamedTuple):
     norm: float
 
 
-def run_with(folder: Path, *words: str) -> Any:
+def run_with(folder, *words):
     config = config_of(*overrides(folder, *ONE_UPDATE, *words))
     run(config)
     return config
@@ -109,49 +108,53 @@ def exact_run(outputs):
     return run_with(outputs, "algo.center_scores=true", f"sampler.top_logprobs={ALL}")
 
 
-def stored_table(config: Any, kind: str) -> pa.Table:
-    """The shards of a table that a run read, one after the other."""
-    sources = json.loads((config.folder / "iteration-1" / "sources.json").read_text())
-    shards = sorted((config.store / sources[kind]).glob("*.arrow"))
-    return pa.concat_tables([pa.ipc.open_file(str(shard)).read_all() for shard in shards], promote_options="default")
+def shards_of(config, kind):
+    """The shards of a table that a run read."""
+    sources = read_json(config.folder / "iteration-1" / "sources.json")
+    paths = sorted((config.store / sources[kind]).glob("*.arrow"))
+    return [pa.ipc.open_file(str(path)) for path in paths]
 
 
-def prompts_of(config: Any) -> list[list[int]]:
+def stored_table(config, kind):
+    return pa.concat_tables([shard.read_all() for shard in shards_of(config, kind)], promote_options="default")
+
+
+def prompts_of(config):
     """The tokens of the prompts, by problem."""
     prompts = []
-    sources = json.loads((config.folder / "iteration-1" / "sources.json").read_text())
-    for shard in sorted((config.store / sources["rollouts"]).glob("*.arrow")):
-        metadata = pa.ipc.open_file(str(shard)).schema.metadata
-        prompts += [prompt["prompt_tokens"] for prompt in json.loads(metadata[b"prompts"])]
+    for shard in shards_of(config, "rollouts"):
+        prompts += column(json.loads(shard.schema.metadata[b"prompts"]), "prompt_tokens")
     return prompts
 
 
-def batch_of_own_loop(config: Any, model: Any, head_size: int | None) -> Batch:
+def padded(rows):
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+def batch_of_own_loop(config, model, head_size):
     """The whole set of a run that noted all: from its store's files and logits of transformers."""
-    rollouts, verdicts, prompts = stored_table(config, "rollouts"), stored_table(config, "verdicts"), prompts_of(config)
-    sequences = []
-    for problem, tokens in zip(rollouts["problem"].to_pylist(), rollouts["tokens"].to_pylist(), strict=True):
-        sequences.append((prompts[problem], tokens))
-    width = max(len(prompt) + len(tokens) for prompt, tokens in sequences)
-    input_ids = torch.zeros(len(sequences), width, dtype=torch.int64)
-    mask = torch.zeros(len(sequences), width, dtype=torch.bool)
-    sampler_logits = torch.zeros(len(sequences), width, model.config.vocab_size)
-    mu_logp = torch.zeros(len(sequences), max(len(tokens) for _, tokens in sequences))
-    for row, (prompt, tokens) in enumerate(sequences):
-        end = len(prompt) + len(tokens)
-        input_ids[row, :end] = torch.tensor([*prompt, *tokens])
-        mask[row, len(prompt) : end] = True
-        noted = torch.tensor(rollouts["top_logp"][row].as_py())
-        sampler_logits[row, len(prompt) - 1 : end - 1] = noted.reshape(len(tokens), -1)
-        mu_logp[row, : len(tokens)] = torch.tensor(rollouts["sampler_logp"][row].as_py())
-    is_correct = torch.tensor([verdict == "correct" for verdict in verdicts["verdict"].to_pylist()])
+    prompts, rollouts = prompts_of(config), stored_table(config, "rollouts").to_pylist()
+    sequences, masks, sampler_logits = [], [], []
+    for row in rollouts:
+        prompt, tokens = prompts[row["problem"]], row["tokens"]
+        noted = np.reshape(row["top_logp"], (len(tokens), -1)).astype(np.float32)
+        sequences.append([*prompt, *tokens])
+        masks.append([False] * len(prompt) + [True] * len(tokens))
+        sampler_logits.append(np.pad(noted, ((len(prompt) - 1, 1), (0, 0))))
+    input_ids = padded(sequences)
+    is_correct = torch.tensor(np.equal(column(stored_table(config, "verdicts").to_pylist(), "verdict"), "correct"))
     return topr_exp.batch_from_logits(
-        model(input_ids).logits, input_ids, mask, mu_logp=mu_logp, reward=2.0 * is_correct - 1,
-        sampler_logits=sampler_logits, head_size=head_size,
-    )  # fmt: skip
+        model(input_ids).logits,
+        input_ids,
+        padded(masks),
+        mu_logp=padded(column(rollouts, "sampler_logp")),
+        reward=2.0 * is_correct - 1,
+        sampler_logits=padded(sampler_logits),
+        head_size=head_size,
+    )
 
 
-def update_of_own_loop(config: Any, head_size: int | None, *, center_scores: bool = True) -> Update:
+def update_of_own_loop(config, head_size, *, center_scores=True):
     model = AutoModelForCausalLM.from_pretrained(SHIPPED / "tiny")
     loss = topr_exp.loss("topr", ratio="token", center_scores=center_scores)
 
@@ -162,7 +165,7 @@ def update_of_own_loop(config: Any, head_size: int | None, *, center_scores: boo
     return Update(mean_loss.item(), torch.stack(norms).norm().item())
 
 
-def first_update(config: Any) -> Update:
+def first_update(config):
     record = lines_of(config.folder / "metrics.jsonl")[0]
     assert record["samples"] == 64
     return Update(record["loss"], record["grad_norm"])
@@ -187,12 +190,10 @@ def test_what_is_noted_changes_nothing_that_is_drawn_trained_or_evaluated(output
     noting_run = run_with(outputs, f"sampler.top_logprobs={ALL}")
     plain_run = run_with(outputs)
 
-    weights = [(config.folder / "model" / "model.safetensors").read_bytes() for config in (noting_run, plain_run)]
-    assert weights[0] == weights[1]
-    evaluations = [lines_of(config.folder / "eval.jsonl") for config in (noting_run, plain_run)]
-    assert evaluations[0][0] == evaluations[1][0], "of the base, from the same table of the store"
-    assert evaluations[0][1]["pass@k"] == evaluations[1][1]["pass@k"]
-    assert evaluations[0][1]["length"] == evaluations[1][1]["length"]
-    tables = [stored_table(config, "rollouts") for config in (exact_run, noting_run, plain_run)]
-    assert tables[0].equals(tables[1]), "the same table of the store"
-    assert tables[1].drop_columns(["top_logp"]).equals(tables[2])
+    noting, plain = result(noting_run.folder), result(plain_run.folder)
+    assert noting["weights"] == plain["weights"]
+    for of_noting, of_plain in zip(noting["evaluations"], plain["evaluations"], strict=True):
+        assert of_noting == of_plain
+    noted_table = stored_table(noting_run, "rollouts")
+    assert stored_table(exact_run, "rollouts").equals(noted_table), "the same table of the store"
+    assert noted_table.drop_columns(["top_logp"]).equals(stored_table(plain_run, "rollouts"))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ def vllm(tmp_path_factory):
     sampler.close()
 
 
-def draw(vllm: VLLM, policy: Policy, n: int, seed: int = 0, stop: tuple[str, ...] = (), **changes: Any) -> Any:
+def draw(vllm, policy, n, seed=0, stop=(), **changes):
     """n completions of each of PROMPTS."""
     vllm.config = dataclasses.replace(vllm.config, **{"max_new_tokens": 24} | changes)
     prompts = [policy.encode(text).tolist() for text in PROMPTS]
@@ -68,7 +67,7 @@ def transformers_logp(policy: Policy, prompt: list[int], sample: Sample) -> torc
     return logits.log_softmax(-1).gather(-1, torch.tensor(sample.tokens)[:, None]).squeeze(-1)
 
 
-def assert_same_model(policy: Policy, prompts: list[list[int]], groups: list[list[Sample]]) -> None:
+def assert_same_model(policy, prompts, groups):
     for prompt, group in zip(prompts, groups, strict=True):
         for sample in group:
             expected = transformers_logp(policy, prompt, sample)

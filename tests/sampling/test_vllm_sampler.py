@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from tests.conftest import config_of
-from tests.sampling.conftest import StandIn, uniform_policy
+from tests.sampling.conftest import uniform_policy
 from tests.sweep_tools import wait_for
 from topr_exp.models.policy import Policy, stored_weights
-from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.vllm import VLLM
 from topr_exp.types import TOPRError
 
@@ -46,12 +45,12 @@ TOKEN_OPTIONS = {
 }
 
 
-def open_vllm(stand_in: StandIn, *settings: str, trust_remote_code: bool = False, **options: Any) -> VLLM:
+def open_vllm(stand_in, *settings, kind=VLLM, trust_remote_code=False, **options):
     config: Any = config_of("sampler=vllm", stand_in.setting, *settings).sampler
-    return VLLM(config, stand_in.folder / "sampler", trust_remote_code, **options)
+    return kind(config, stand_in.folder / "sampler", trust_remote_code, **options)
 
 
-def sample(sampler: VLLM, policy: Policy, prompts: Any = ((0, 5),), n: int = 1, stop: Any = ()) -> None:
+def sample(sampler, policy, prompts=((0, 5),), n=1, stop=()):
     sampler.prepare(policy, 20)
     sampler.sample(policy, prompts, n, (4, 2), stop)
 
@@ -157,11 +156,11 @@ def test_an_engine_stays_where_there_is_room_to_train_beside_it(sampler, stand_i
 class FakeEngine:
     """Notes requests, and refuses those that `refusals` names."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.requests = []
         self.refusals = dict[str, str]()
 
-    def ask(self, request: str, *, prompts: Any = (), n: int = 1, **values: Any) -> dict[str, Any]:
+    def ask(self, request, *, prompts=(), n=1, **values):
         self.requests.append(request)
         if request in self.refusals:
             raise TOPRError(f"vLLM could not {request}: {self.refusals[request]}")
@@ -169,39 +168,43 @@ class FakeEngine:
         completions = [[completion] * n] * len(prompts)
         return {"made_by": {}, "import_seconds": 1.0, "imported_at": 0.0, "completions": completions}
 
-    def close(self) -> None:
+    def close(self):
         self.requests.append("close")
 
-    def requests_to_sample(self, sampler: VLLM, policy: Policy) -> list[str]:
-        self.requests.clear()
-        sample(sampler, policy)
-        return [*self.requests]
+
+class SamplerOfFakeEngine(VLLM):
+    """A sampler whose engines are all the same fake one."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.fake = FakeEngine()
+
+    def new_engine(self):
+        return self.fake
+
+    def requests_to_sample(self, policy: Policy) -> list[str]:
+        self.fake.requests.clear()
+        sample(self, policy)
+        return [*self.fake.requests]
 
 
-@pytest.fixture
-def fake_engine(monkeypatch):
-    engine = FakeEngine()
-    monkeypatch.setattr(vllm_module, "Engine", lambda *arguments, **settings: engine)
-    return engine
-
-
-def test_an_engine_that_fits_wakes_and_another_one_is_replaced(stand_in, fake_engine, policy):
-    sampler = open_vllm(stand_in, "sampler.sleep=true", beside_training=True)
+def test_an_engine_that_fits_wakes_and_another_one_is_replaced(stand_in, policy):
+    sampler = open_vllm(stand_in, "sampler.sleep=true", kind=SamplerOfFakeEngine, beside_training=True)
     takes = ["take"] * len([*stored_weights(policy.model)])
     reload = ["reload", *takes, "done"]
     check = "generate"  # two completions that transformers scores too
 
-    assert fake_engine.requests_to_sample(sampler, policy) == ["start", check, "generate"]
-    assert fake_engine.requests_to_sample(sampler, policy) == ["generate"]
+    assert sampler.requests_to_sample(policy) == ["start", check, "generate"]
+    assert sampler.requests_to_sample(policy) == ["generate"]
     sampler.sleep()
-    assert fake_engine.requests_to_sample(sampler, policy) == ["wake", *reload, check, "generate"]
-    assert fake_engine.requests_to_sample(sampler, uniform_policy("later")) == [*reload, check, "generate"]
+    assert sampler.requests_to_sample(policy) == ["wake", *reload, check, "generate"]
+    assert sampler.requests_to_sample(uniform_policy("later")) == [*reload, check, "generate"]
 
     sampler.sleep()
-    fake_engine.refusals = {"wake": "out of memory"}  # AdamW's state came meanwhile
-    assert fake_engine.requests_to_sample(sampler, policy) == ["wake", "close", "start", check, "generate"]
+    sampler.fake.refusals = {"wake": "out of memory"}  # AdamW's state came meanwhile
+    assert sampler.requests_to_sample(policy) == ["wake", "close", "start", check, "generate"]
     sampler.max_length = 2048
-    assert fake_engine.requests_to_sample(sampler, policy) == ["close", "start", check, "generate"]
+    assert sampler.requests_to_sample(policy) == ["close", "start", check, "generate"]
 
 
 NO_MEMORY = "ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than"
@@ -213,17 +216,18 @@ NO_CACHE = "ValueError: No available memory for"
     [(NO_MEMORY, 4, 3), (NO_CACHE, 4, 3), ("no such file", 4, 1), (NO_MEMORY, 1, 1)],
 )
 def test_an_engine_without_memory_waits_for_the_other_runs(
-    sampler, fake_engine, gpu, policy, message, runs, tries, monkeypatch, capsys
+    stand_in, gpu, policy, message, runs, tries, monkeypatch, capsys
 ):
     """It warns once; any other refusal, and a GPU that no other run uses, ends the run."""
     free_later = iter([100.0, 140.0])  # the other runs leave after the second try
     monkeypatch.setattr("time.sleep", lambda seconds: setattr(gpu, "free", next(free_later)))
     gpu.free = 100.0
     gpu.share_among(runs)
-    fake_engine.refusals = {"start": message}
+    sampler = open_vllm(stand_in, kind=SamplerOfFakeEngine)
+    sampler.fake.refusals = {"start": message}
 
     with pytest.raises(TOPRError, match="vLLM could not start"):
         sample(sampler, policy)
 
-    assert fake_engine.requests.count("start") == tries
+    assert sampler.fake.requests.count("start") == tries
     assert capsys.readouterr().err.count("it waits until they leave some") == int(tries > 1)

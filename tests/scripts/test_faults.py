@@ -1,7 +1,6 @@
 """How `make faults` finds the text of a fault; the command itself checks first that each can be planted."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ def test_there_are_at_most_a_hundred_faults_and_none_twice():
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     (tmp_path / "topr_exp").mkdir()
     (tmp_path / "topr_exp" / "x.py").write_text(TEXT)
     return tmp_path

@@ -6,17 +6,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from scripts import gpu_check, gpu_check_runs
 from scripts.gpu_check import PACKAGES, STEPS, Step, Timetable, missing_need, place_of
 from scripts.gpu_check_runs import Command, FailedStepError, Place, TimeOverError, execute, gate
-from tests.conftest import ROOT, lines_of, read_json
+from tests.conftest import ROOT, column, lines_of, read_json
 from tests.processes import is_running
 from tests.sweep_tools import wait_for
 
@@ -24,7 +21,7 @@ SMALL = [name for name in STEPS if name.startswith("small-")]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path):
     """A machine with one GPU for the 8B model, and vLLM."""
     return Place(tmp_path, "8b", 1, 140.0, "python")
 
@@ -61,18 +58,18 @@ def test_steps_run_with_a_small_model_and_say_that_vllm_is_missing(tmp_path):
         (run,) = (out / "runs" / f"smoke-{dtype}").glob("*")
         assert (run / "DONE").exists()
         assert read_json(run / "state.json")["attempt"]["number"] == 2
-        assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == list(range(1, 161))
+        assert column(lines_of(run / "metrics.jsonl"), "step") == list(range(1, 161))
 
 
 # ---- the plan
 
 
-def step_of(work: Callable[[Place], dict[str, Any]], **fields: Any) -> Step:
+def step_of(work, **fields):
     return Step("a step", work, **{"minutes": 1, "seconds": 20} | fields)
 
 
-def failing(error: Exception) -> Callable[[Place], dict[str, Any]]:
-    def work(place: Place) -> dict[str, Any]:
+def failing(error):
+    def work(place):
         raise error
 
     return work
@@ -100,23 +97,27 @@ def test_a_step_ends_with_its_verdict_and_the_reason(place, step, verdict, reaso
     assert re.fullmatch(reason, outcome.get("why", ""))
 
 
-def test_steps_that_passed_are_not_repeated_and_the_table_is_written_after_each(place, monkeypatch):
+def check(place, names, steps, **timetable):
+    (place.out / "machine.json").write_text('{"GPU": "none"}')
+    return gpu_check.check(place, names, Timetable(**timetable), repeats=False, steps=steps)
+
+
+def test_steps_that_passed_are_not_repeated_and_the_table_is_written_after_each(place):
     calls = []
 
-    def good(place: Place) -> dict[str, Any]:
+    def good(place):
         calls.append("good")
         return {"speed": 3}
 
-    def bad(place: Place) -> dict[str, Any]:
+    def bad(place):
         calls.append("bad")
         assert re.search(r"\| good \| passed \| \d+ \| speed 3 \|", (place.out / "results.md").read_text())
         raise FailedStepError("no update")
 
-    monkeypatch.setattr(gpu_check, "STEPS", {"good": step_of(good), "bad": step_of(bad)})
-    (place.out / "machine.json").write_text('{"GPU": "none"}')
+    steps = {"good": step_of(good), "bad": step_of(bad)}
 
     for names in (["good"], ["bad"], ["good", "bad"]):
-        results = gpu_check.check(place, names, Timetable(deadline=time.monotonic() + 2700), repeats=False)
+        results = check(place, names, steps, deadline=time.monotonic() + 2700)
 
     assert calls == ["good", "bad", "bad"]
     assert list(results["steps"]) == ["good", "bad"]
@@ -129,7 +130,7 @@ def test_few_minutes_are_for_the_steps_of_most_value(place, monkeypatch):
     limits = {}
 
     def timed(name: str, seconds: float) -> Step:
-        def work(place: Place) -> dict[str, Any]:
+        def work(place):
             limits[name] = place.until - clock.now
             clock.now += seconds
             return {"size": place.size}
@@ -137,11 +138,10 @@ def test_few_minutes_are_for_the_steps_of_most_value(place, monkeypatch):
         return dataclasses.replace(STEPS[name], work=work, needs=())
 
     seconds = {name: step.seconds for name, step in STEPS.items()} | {"model": 60, "small-model": 20}
-    monkeypatch.setattr(gpu_check, "STEPS", {name: timed(name, duration) for name, duration in seconds.items()})
+    steps = {name: timed(name, duration) for name, duration in seconds.items()}
     monkeypatch.setattr(gpu_check, "time", clock)
-    (place.out / "machine.json").write_text("{}")
 
-    results = gpu_check.check(place, list(STEPS), Timetable(deadline=720.0, is_tight=True), repeats=False)
+    results = check(place, list(STEPS), steps, deadline=720.0, is_tight=True)
 
     assert list(limits)[: len(SMALL) + 1] == ["preflight", *SMALL]
     assert limits.keys() >= {"update", "head", "model", "sampling"}, "the first 8B figures fit, too"
@@ -155,33 +155,35 @@ def test_few_minutes_are_for_the_steps_of_most_value(place, monkeypatch):
 # ---- needs
 
 
-def missing_needs(place: Place) -> dict[str, str]:
+def missing_needs(folder, gpus=2, memory=62.0, vllm="python", size="8b"):
     """What each step that can't be done lacks."""
-    needs = {name: missing_need(place_of(place, name), step) for name, step in STEPS.items()}
-    return {name: need for name, need in needs.items() if need}
+    place, needs = Place(folder, size, gpus, memory, vllm), {}
+    for name, step in STEPS.items():
+        if need := missing_need(place_of(place, name), step):
+            needs[name] = need
+    return needs
 
 
 def test_a_missing_need_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=150e9))
     large = [name for name, step in STEPS.items() if "model" in step.needs and name not in SMALL]
     no_vllm = "vLLM is needed: --vllm PYTHON"
-    assert missing_needs(Place(tmp_path, "8b", 2, 62.0, "python"))["whole"] == "there is no model (step model)"
+    assert missing_needs(tmp_path)["whole"] == "there is no model (step model)"
 
     for prefix in ("", "small-"):
         (tmp_path / f"{prefix}shots.jsonl").touch()
 
-    assert missing_needs(Place(tmp_path, "8b", 2, 62.0, "python")) == {}
+    assert missing_needs(tmp_path) == {}
     no_memory = dict.fromkeys(["update", "checkpoint", *large], "62 GiB of GPU memory are needed, there are 61")
-    assert missing_needs(Place(tmp_path, "8b", 2, 61.0, "python")) == no_memory
+    assert missing_needs(tmp_path, memory=61.0) == no_memory
     one_gpu = dict.fromkeys([*large, "small-sampling"], no_vllm) | {"several": "two GPUs are needed, there are 1"}
-    assert missing_needs(Place(tmp_path, "8b", 1, 62.0, None)) == one_gpu
+    assert missing_needs(tmp_path, gpus=1, vllm=None) == one_gpu
     no_gpu = dict.fromkeys(["sampling", "small-sampling"], no_vllm) | {"tests": "there is no GPU"}
-    assert missing_needs(Place(tmp_path, "100m", 0, 0.0, None)) == no_gpu  # smaller models sample without vLLM
+    # Smaller models sample without vLLM.
+    assert missing_needs(tmp_path, gpus=0, memory=0.0, vllm=None, size="100m") == no_gpu
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert missing_needs(Place(tmp_path, "8b", 2, 62.0, "python"))["lora"] == (
-        f"peft is not installed: {PACKAGES['peft']}"
-    )
+    assert missing_needs(tmp_path)["lora"] == f"peft is not installed: {PACKAGES['peft']}"
 
 
 def test_the_document_has_the_limits_and_the_disk_of_the_steps():

@@ -7,7 +7,6 @@ import random
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from scripts.make_tiny import ledgers, tasks, verifications
 from scripts.make_tiny.pretrain import pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, examples
 from scripts.make_tiny.tokenizer import build_tokenizer
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, read_json
 from topr_exp.data.embedded import draw_tasks
 from topr_exp.data.ledger import draw
 from topr_exp.data.prompts import TEMPLATES
@@ -51,7 +50,7 @@ def test_a_recipe_gives_the_texts_of_its_shipped_model(name):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
 def test_the_shipped_model_was_made_by_the_recipe(name):
-    facts = json.loads((SHIPPED / name / "recipe.json").read_text())
+    facts = read_json(SHIPPED / name / "recipe.json")
 
     assert facts["base"] == name
     assert facts["recipe"] == json.loads(json.dumps(asdict(RECIPES[name])))
@@ -115,11 +114,11 @@ SAMPLES = ["Question: Anna has 12 of 34 pens.\nAnswer: 12+3=15.", r" The answer 
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer():
     return build_tokenizer(SAMPLES, 2048)
 
 
-def assert_comes_back(tokenizer: Any, text: str) -> None:
+def assert_comes_back(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False).input_ids
     assert tokenizer.decode(ids) == text
     assert tokenizer.pad_token_id not in ids  # the library's unknown token

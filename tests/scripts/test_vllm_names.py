@@ -18,7 +18,7 @@ PINS = "constraints-gpu.txt"
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Path:
+def build(tmp_path):
     """A build that has every name, and nothing else."""
     for owner, names in used_names().items():
         lines = [repr(name) for name in names]

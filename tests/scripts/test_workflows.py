@@ -2,8 +2,6 @@
 
 import re
 import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +15,7 @@ PINNED = ".github/build-requirements.txt"
 every_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 
 
-def steps_by_job(path: Path) -> dict[str, list[dict[str, Any]]]:
+def steps_by_job(path):
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
     return {name: job.get("steps", []) for name, job in jobs.items()}
 

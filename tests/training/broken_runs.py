@@ -1,39 +1,24 @@
 """Runs that break off and are given again."""
 
 import pytest
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from topr_exp.pipeline import run
-from topr_exp.sampling.hf import HFSampler
-from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 
-def break_off(config, breaks_off):
-    """Run until before the first update for whose trainer `breaks_off` holds."""
-    update = Trainer.update
+def break_off(config, updates):
+    """Run until an optimizer's step fails, after this many updates."""
+    steps = []
 
-    def fail(self, *arguments, **options):
-        if breaks_off(self):
+    def fail_late(*_):
+        steps.append(1)
+        if len(steps) > updates:
             raise TOPRError("on the way")
-        return update(self, *arguments, **options)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "update", fail)
+    hook = register_optimizer_step_pre_hook(fail_late)
+    try:
         with pytest.raises(TOPRError, match="on the way"):
             run(config)
-
-
-def record_engine(monkeypatch):
-    """What is asked of the sampler from now on, in order: "sample" and "close"."""
-    calls = []
-
-    def recorded(name, method):
-        def call(*arguments, **options):
-            calls.append(name)
-            return method(*arguments, **options)
-
-        return call
-
-    for name in ("sample", "close"):
-        monkeypatch.setattr(HFSampler, name, recorded(name, getattr(HFSampler, name)))
-    return calls
+    finally:
+        hook.remove()

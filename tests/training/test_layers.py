@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_packing import CASES, assert_same, scored, use_layout
+from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
 from tests.training.trainers import make_trainer, weights
 from topr_exp.runtime.machine import cxx_compiler
-from topr_exp.training.layers import compile_layers, layers_of
+from topr_exp.training.layers import compile_layers
 
 needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no C++ compiler")
 SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
@@ -25,33 +25,23 @@ SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
         pytest.param("padded", True, marks=pytest.mark.slow),
     ],
 )
-def test_compiled_layers_give_the_same_scores_and_gradients(monkeypatch, layout, recompute):
-    model = make_model(11, initializer_range=0.2)
-    use_layout(monkeypatch, layout)
-    expected = scored(model, CASES["both"])
+def test_compiled_layers_give_the_same_scores_and_gradients(layout, recompute):
+    model = make_smooth_model()
+    expected = scored(model, SHARED, layout)
 
     compile_layers(model)
 
-    assert_same(scored(model, CASES["both"], recompute=recompute), expected, 1e-5)
+    assert_same(scored(model, SHARED, layout, recompute=recompute), expected, 1e-5)
 
 
-@pytest.mark.parametrize(("uses_cache", "share"), [(True, 0), (False, 1)])
-def test_passes_with_a_cache_are_not_compiled(monkeypatch, uses_cache, share):
-    model, calls = make_model(11), []
-
-    def counting_compile(forward, **_):
-        def compiled(*arguments, **options):
-            calls.append(1)
-            return forward(*arguments, **options)
-
-        return compiled
-
-    monkeypatch.setattr(torch, "compile", counting_compile)
+def test_passes_with_a_cache_are_not_compiled():
+    model, ids = make_model(11), torch.tensor([[1, 2, 3]])
     compile_layers(model)
 
-    model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=uses_cache)
-
-    assert len(calls) == share * len(layers_of(model))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        model(input_ids=ids, use_cache=True)
+        with pytest.raises(RuntimeError, match="recompile"):
+            model(input_ids=ids, use_cache=False)
 
 
 def final_weights(folder, *, resumes=False, **changes):

@@ -8,65 +8,79 @@ import pytest
 import torch
 
 from tests.conftest import make_completions, make_model, refused
-from tests.training.test_packing import CASES, assert_same, draws, one_by_one, scored, use_layout
+from tests.training.test_packing import (
+    SHARED,
+    assert_same,
+    draws,
+    make_smooth_model,
+    one_by_one,
+    tree_of,
+    with_gradient,
+)
 from tests.training.trainers import new_policy
 from topr_exp.models.policy import Policy
 from topr_exp.store import Store
-from topr_exp.training.hidden_states import Inputs
-from topr_exp.training.logprobs import TokenScores, score_completions, score_tokens
+from topr_exp.training.hidden_states import Inputs, states_in_layout
+from topr_exp.training.logprobs import ScoreFunction, distribution_of, score_completions, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
-from topr_exp.training.output_layer import LOGITS_AT_A_TIME
-from topr_exp.types import Batch, LossOutput
+from topr_exp.training.output_layer import ChunkedScoring, OutputLayer, ScoresByChunk
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def small_chunks(monkeypatch):
-    """Have the output layer take three states at a time."""
-    monkeypatch.setitem(LOGITS_AT_A_TIME, "cpu", 33)
-
-
-def test_chunks_change_nothing(small_chunks):
-    model = make_model(11, initializer_range=0.2)
-
-    assert_same(scored(model, CASES["both"], entropy=True), one_by_one(model, CASES["both"]))
-
-
-def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(request):
-    """Each chunk's part is added in float32: with one cast of the layer for all chunks it would be 5e-3."""
-    # One token throughout, so that the parts do not cancel.
-    data = [(prompt, np.full_like(completion, 3)) for prompt, completion in draws([[3, 4], [5]], 32)]
-    policy = Policy(make_model(11), None, "test", torch.bfloat16)
-
-    def output_gradient():
-        with policy.autocast():
-            logp = score_tokens(policy.model, Inputs(data, CPU)).logp
-        return torch.autograd.grad(logp.sum(), policy.model.lm_head.weight)[0]
-
-    at_once = output_gradient()
-    request.getfixturevalue("small_chunks")
-    by_chunks = output_gradient()
-
-    assert float((by_chunks - at_once).norm() / at_once.norm()) < 1.5e-3
+def scores_by_chunk(model, sequences, reference, *, chunk_size, layout="padded"):
+    """log π, KL to the reference and entropy of all tokens, the logits of so many held at a time."""
+    inputs = Inputs(sequences, CPU)
+    score = ScoreFunction(inputs, distribution_of(reference, inputs, True), entropy=True)
+    layer = OutputLayer(model, float32=True)
+    scoring = ChunkedScoring(layer, score, chunk_size)
+    hidden = states_in_layout(model, inputs, tree_of(model, sequences, layout))
+    return ScoresByChunk.apply(hidden, layer.weight, layer.bias, scoring)
 
 
 @pytest.mark.parametrize("layout", ["padded", "both"])
-def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch, small_chunks, layout):
-    model, reference = (make_model(11, seed=seed, initializer_range=0.2) for seed in (0, 1))
-    use_layout(monkeypatch, layout)
+def test_by_chunks_every_score_is_its_definition(layout):
+    model, reference = make_smooth_model(), make_smooth_model(seed=1)
 
-    scores = score_tokens(model, Inputs(CASES["both"], CPU), entropy=True, reference=reference)
+    logp, vocab_kl, entropy = scores_by_chunk(model, SHARED, reference, chunk_size=3, layout=layout)
 
-    assert scores.vocab_kl.requires_grad
-    assert not scores.entropy.requires_grad
-    for row, (prompt, completion) in enumerate(CASES["both"]):
+    assert vocab_kl.requires_grad
+    lengths = [len(completion) for _, completion in SHARED]
+    assert_same(with_gradient(model, logp.split(lengths)), one_by_one(model, SHARED))
+    entropies, kls = [], []
+    for prompt, completion in SHARED:
         ids = torch.tensor(np.concatenate([prompt, completion])).long()[None]
         log_p, log_q = (side(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1) for side in (model, reference))
-        entropy, vocab_kl = -(log_p.exp() * log_p).sum(-1), (log_p.exp() * (log_p - log_q)).sum(-1)
-        tokens = slice(0, len(completion))
-        torch.testing.assert_close(scores.entropy[row, tokens], entropy, atol=1e-5, rtol=0)
-        torch.testing.assert_close(scores.vocab_kl[row, tokens], vocab_kl, atol=1e-5, rtol=0)
+        entropies.append(-(log_p.exp() * log_p).sum(-1))
+        kls.append((log_p.exp() * (log_p - log_q)).sum(-1))
+    torch.testing.assert_close(entropy, torch.cat(entropies), atol=1e-5, rtol=0)
+    torch.testing.assert_close(vocab_kl, torch.cat(kls), atol=1e-5, rtol=0)
+
+
+def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one():
+    """Each chunk's part is added in float32: with one cast of the layer for all chunks it would be 5e-3."""
+    # One token throughout, so that the parts do not cancel.
+    sequences = [(prompt, np.full_like(completion, 3)) for prompt, completion in draws([[3, 4], [5]], 32)]
+    policy = Policy(make_model(11), None, "test", torch.bfloat16)
+    gradients = []
+
+    for chunk_size in (3, 1000):
+        with policy.autocast():
+            logp, *_ = scores_by_chunk(policy.model, sequences, policy.model, chunk_size=chunk_size)
+        gradients += torch.autograd.grad(logp.sum(), policy.model.lm_head.weight)
+
+    by_chunks, at_once = gradients
+    assert float((by_chunks - at_once).norm() / at_once.norm()) < 1.5e-3
+
+
+def test_entropy_has_no_gradient_and_padding_no_scores():
+    inputs = Inputs(SHARED, CPU)
+
+    scores = score_tokens(make_smooth_model(), inputs, entropy=True)
+
+    assert not scores.entropy.requires_grad
+    for values in (scores.logp, scores.entropy):
+        assert torch.equal(values != 0, inputs.mask)
 
 
 def test_a_model_that_changes_its_logits_is_refused():
@@ -74,7 +88,7 @@ def test_a_model_that_changes_its_logits_is_refused():
     model.config.final_logit_softcapping = 30.0
 
     with refused("final_logit_softcapping; not supported"):
-        score_tokens(model, Inputs(CASES["one sequence"], CPU))
+        score_tokens(model, Inputs(SHARED, CPU))
 
 
 # ---- scores in the store
@@ -116,18 +130,13 @@ def test_scores_are_reused_for_the_same_completions_weights_and_precision(
 
 
 def test_effective_sample_size_and_spent_negatives():
-    """Ratios 2, 1, 0.009, 0.011, 0.001; all but the first are negatives."""
+    """Of two micro-batches; all but the first are negatives."""
     ratio = torch.tensor([2.0, 1.0, 0.009, 0.011, 0.001], dtype=torch.float64)
-    logp = torch.full((5, 1), -1.0, dtype=torch.float64)
-    mu_logp, mask = logp - ratio.log()[:, None], torch.ones(5, 1, dtype=torch.bool)
-    accumulator = MetricAccumulator()
-    for rows in (slice(0, 2), slice(2, 5)):
-        batch = Batch(logp[rows], mu_logp[rows], mask[rows], torch.ones(5)[rows], torch.arange(5)[rows] == 0)
-        accumulator.add(batch, LossOutput(torch.ones(len(batch.reward))), TokenScores(batch.logp, None, None))
+    is_positive = torch.arange(5) == 0
+    metrics = MetricAccumulator(ratio.log().split([2, 3]), is_positive.split([2, 3]), tokens=5)
 
-    record = accumulator.record(10)
+    record = metrics.record(5)
 
-    assert record["loss"] == pytest.approx(0.5)
     assert record["ess"] == pytest.approx(float(ratio.sum() ** 2 / (5 * ratio.square().sum())))
     assert record["ess_pos"] == pytest.approx(1)
     assert record["spent_share_neg"] == 0.5

@@ -10,7 +10,6 @@ from transformers.optimization import Adafactor as Reference
 
 from tests.processes import together
 from tests.training.trainers import optim
-from topr_exp.training import optimizers
 from topr_exp.training.optimizers import Adafactor, make_optimizer
 
 SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the last has fewer rows than there are processes
@@ -39,35 +38,43 @@ def whole(weight):
     return values.detach().clone()
 
 
+def weights_by_step(optimizer, parameters, make, clip):
+    """The weights after each step; make: of a gradient what the weights are; clip: the gradients of a step."""
+    weights_after_steps = []
+    for step, limit in enumerate(LIMITS):
+        set_gradients(parameters, step, make)
+        clip(step, limit)
+        optimizer.step()
+        weights_after_steps.append(list(map(whole, parameters)))
+    return weights_after_steps
+
+
 def reference():
-    """The weights after each step of transformers' optimizer, in float64: in float32 torch's norm is off by 4e-6."""
+    """By transformers' optimizer, in float64: in float32 torch's norm is off by 4e-6."""
     parameters = [torch.nn.Parameter(weight.double()) for weight in weights()]
     fixed_size = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
     optimizer = Reference(parameters, lr=LR, **fixed_size)
-    weights_by_step = []
-    for step, limit in enumerate(LIMITS):
-        set_gradients(parameters, step, torch.Tensor.double)
+
+    def clip(step, limit):
         torch.nn.utils.clip_grad_norm_(parameters, limit)
-        optimizer.step()
-        weights_by_step.append([whole(weight) for weight in parameters])
-    return weights_by_step
+
+    return weights_by_step(optimizer, parameters, torch.Tensor.double, clip)
 
 
 def steps(parameters, make):
-    """The weights after each step of our Adafactor; make: of a gradient what the weights are."""
-    optimizer, weights_by_step = Adafactor(parameters, LR), []
-    for step, limit in enumerate(LIMITS):
-        set_gradients(parameters, step, make)
+    """By our Adafactor."""
+    optimizer = Adafactor(parameters, LR)
+
+    def clip(step, limit):
         norm = torch.cat([gradient(shape, step).flatten() for shape in SHAPES]).double().norm()
         assert float(optimizer.clip(limit)) == pytest.approx(float(norm), rel=1e-6)
-        optimizer.step()
-        weights_by_step.append([whole(weight) for weight in parameters])
-    return weights_by_step
+
+    return weights_by_step(optimizer, parameters, make, clip)
 
 
-def assert_equal(weights_by_step, expected_by_step):
+def assert_equal(weights_after_steps, expected_after_steps):
     """To 1e-6 of the largest number that an update, or several, moved a weight by."""
-    for step_weights, expected_weights in zip(weights_by_step, expected_by_step, strict=True):
+    for step_weights, expected_weights in zip(weights_after_steps, expected_after_steps, strict=True):
         for weight, expected in zip(step_weights, expected_weights, strict=True):
             largest = max(LR, float(expected.abs().max()))
             torch.testing.assert_close(weight.double(), expected.double(), rtol=0, atol=1e-6 * largest)
@@ -83,21 +90,16 @@ def sharded_weights():
     return [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
 
 
-def adamw_steps(parameters, make):
-    optimizer, weights_by_step = make_optimizer(parameters, optim(lr=LR)), []
-    for step in range(3):
-        set_gradients(parameters, step, make)
-        optimizer.step()
-        weights_by_step.append([whole(weight) for weight in parameters])
-    return weights_by_step
+def adamw_steps(parameters, make, *, is_fused=False):
+    """By AdamW; is_fused: with the kernel that it takes on a GPU."""
+    optimizer = make_optimizer(parameters, optim(lr=LR))
+    if is_fused:
+        optimizer.param_groups[0] |= {"fused": True, "foreach": None}
+    return weights_by_step(optimizer, parameters, make, clip=lambda step, limit: None)
 
 
 def sharded_steps():
-    """Adafactor's steps, whether AdamW takes the fused kernel of a GPU, and its steps."""
-    by_adafactor = steps(sharded_weights(), sharded)
-    optimizers.takes_fused_kernel = lambda weights: True
-    is_fused = make_optimizer(sharded_weights(), optim()).defaults["fused"]
-    return by_adafactor, is_fused, adamw_steps(sharded_weights(), sharded)
+    return steps(sharded_weights(), sharded), adamw_steps(sharded_weights(), sharded, is_fused=True)
 
 
 def test_adafactors_updates_are_those_of_transformers():
@@ -105,13 +107,11 @@ def test_adafactors_updates_are_those_of_transformers():
 
 
 def test_updates_of_sharded_weights_are_those_of_whole_ones():
-    """Also by the kernel that AdamW takes on a GPU."""
-    expected = adamw_steps(weights(), torch.clone)
+    expected, expected_of_adamw = reference(), adamw_steps(weights(), torch.clone)
 
-    for by_adafactor, is_fused, by_adamw in together(2, sharded_steps):
-        assert_equal(by_adafactor, reference())
-        assert is_fused
-        assert_equal(by_adamw, expected)
+    for by_adafactor, by_adamw in together(2, sharded_steps):
+        assert_equal(by_adafactor, expected)
+        assert_equal(by_adamw, expected_of_adamw)
 
 
 def test_adamw_has_the_rate_and_the_betas_and_no_decay():

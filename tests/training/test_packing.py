@@ -11,10 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import make_model
 from topr_exp.training import tree_attention
-from topr_exp.training.hidden_states import Inputs
-from topr_exp.training.logprobs import score_tokens
+from topr_exp.training.hidden_states import Inputs, states_in_layout
+from topr_exp.training.layers import recomputed_layers
+from topr_exp.training.logprobs import ScoreFunction
+from topr_exp.training.output_layer import OutputLayer
 from topr_exp.training.packing import Layout, build_tree, cheapest_layout, padded_cost
-from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention, why_not_exact
+from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention
 
 CPU = torch.device("cpu")
 LAYOUTS = {
@@ -36,25 +38,29 @@ def draws(prompts, completions, seed=0):
 
 
 SHOTS = [0, 3, 4, 5, 6, 7, 8, 9, 10, 3, 3]
+PROMPTS, PROMPTS_AFTER_SHOTS = [[3, 4], [5], [6, 7, 8]], [[*SHOTS, 4], [*SHOTS, 5, 6], [*SHOTS, 7, 7, 7]]
+SHARED = draws(PROMPTS_AFTER_SHOTS, 3)
 CASES = {
-    "nothing shared": draws([[3, 4], [5], [6, 7, 8]], 1),
-    "a common prefix": draws([[*SHOTS, 4], [*SHOTS, 5, 6], [*SHOTS, 7, 7, 7]], 1),
-    "several completions of each prompt": draws([[3, 4], [5], [6, 7, 8]], 3),
-    "both": draws([[*SHOTS, 4], [*SHOTS, 5, 6], [*SHOTS, 7, 7, 7]], 3),
+    "nothing shared": draws(PROMPTS, 1),
+    "a common prefix": draws(PROMPTS_AFTER_SHOTS, 1),
+    "several completions of each prompt": draws(PROMPTS, 3),
+    "both": SHARED,
     "one prompt is the prefix of the others": draws([SHOTS, [*SHOTS, 5, 6], [*SHOTS, 7]], 2),
     "one completion of one prompt": draws([[*SHOTS, 4], [*SHOTS, 5, 6]], 3) + draws([[*SHOTS, 9]], 1),
     "one sequence": draws([SHOTS], 1),
 }
 
 
-def use_layout(monkeypatch, name):
-    """Lay sequences out in one way, whatever it costs."""
+def make_smooth_model(seed=0):
+    return make_model(11, seed, initializer_range=0.2)  # whose gradients are not so large that float32's rounding is
 
-    def layout(sequences, *sizes):
-        tree = None if name == "padded" else build_tree(sequences, **LAYOUTS[name])
-        return Layout(0.0, tree)
 
-    monkeypatch.setattr(tree_attention, "cheapest_layout", layout)
+def tree_of(model, sequences, layout):
+    """The tree of a layout, for which the model gets its attention; None of "padded"."""
+    if layout == "padded":
+        return None
+    assert use_tree_attention(model)
+    return build_tree(sequences, **LAYOUTS[layout])
 
 
 @dataclass
@@ -73,10 +79,13 @@ def with_gradient(model, logp):
     return Outcome([values.detach() for values in logp], list(gradients))
 
 
-def scored(model, sequences, **options):
-    """The outcome by `score_tokens`."""
-    rows = score_tokens(model, Inputs(sequences, CPU), **options).logp
-    return with_gradient(model, [row[: len(completion)] for row, (_, completion) in zip(rows, sequences, strict=True)])
+def scored(model, sequences, layout, *, recompute=False):
+    """The outcome in a layout."""
+    inputs, tree = Inputs(sequences, CPU), tree_of(model, sequences, layout)
+    with recomputed_layers(model, recompute):
+        hidden = states_in_layout(model, inputs, tree)
+    (logp,) = OutputLayer(model, float32=True).scores(hidden, ScoreFunction(inputs, None, entropy=False))
+    return with_gradient(model, logp.split(inputs.lengths.tolist()))
 
 
 def one_by_one(model, sequences):
@@ -100,55 +109,47 @@ def assert_same(outcome, expected, tolerance=1e-6):
 
 @pytest.fixture
 def model():
-    return make_model(11, initializer_range=0.2)  # whose gradients are not so large that float32's rounding is
+    return make_smooth_model()
 
 
-@pytest.mark.parametrize("step", [1, 5])  # rows as long as they are, and in multiples as on a GPU
 @pytest.mark.parametrize("layout", ["padded", *LAYOUTS])
 @pytest.mark.parametrize("case", CASES)
-def test_every_layout_equals_the_sequences_one_by_one(model, monkeypatch, case, layout, step):
-    monkeypatch.setitem(tree_attention.WIDTHS, "cpu", step)
-    use_layout(monkeypatch, layout)
-
-    assert_same(scored(model, CASES[case]), one_by_one(model, CASES[case]))
+def test_every_layout_equals_the_sequences_one_by_one(model, case, layout):
+    assert_same(scored(model, CASES[case], layout), one_by_one(model, CASES[case]))
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_trees_are_exact_for_every_type_of_model_that_gets_them(monkeypatch, model_type):
+def test_trees_are_exact_for_every_type_of_model_that_gets_them(model_type):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"num_key_value_heads": 2, "vocab_size": 11, "head_dim": 4, "max_position_embeddings": 64}
     config = AutoConfig.for_model(model_type, **sizes, initializer_range=0.2, pad_token_id=2)
     config.sliding_window = None
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
-    assert why_not_exact(model) is None
-    use_layout(monkeypatch, "both")
 
-    outcome = scored(model, CASES["both"])
+    outcome = scored(model, SHARED, "both")
 
     assert model.config._attn_implementation == NAME
-    assert_same(outcome, one_by_one(model, CASES["both"]))
+    assert_same(outcome, one_by_one(model, SHARED))
 
 
 @pytest.mark.parametrize("layout", ["padded", "both"])
-def test_gradient_checkpointing_changes_nothing(model, monkeypatch, layout):
-    use_layout(monkeypatch, layout)
-    expected, calls = scored(model, CASES["both"]), []
+def test_gradient_checkpointing_changes_nothing(model, layout):
+    expected, calls = scored(model, SHARED, layout), []
     model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
 
-    outcome = scored(model, CASES["both"], recompute=True)
+    outcome = scored(model, SHARED, layout, recompute=True)
 
     assert len(calls) == 2  # once forward, once more in the backward pass
     assert_same(outcome, expected, 0)
     assert not any(module.training for module in model.modules())
 
 
-def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(model, monkeypatch):
-    exact, errors = torch.cat(one_by_one(model, CASES["both"]).logp), {}
+def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(model):
+    exact, errors = torch.cat(one_by_one(model, SHARED).logp), {}
     for layout in ("padded", "both"):
-        use_layout(monkeypatch, layout)
         with torch.autocast("cpu", torch.bfloat16):
-            logp = torch.cat(scored(model, CASES["both"]).logp)
+            logp = torch.cat(scored(model, SHARED, layout).logp)
         errors[layout] = float((logp - exact).abs().mean())
 
     assert 0 < errors["both"] < 2 * errors["padded"] < 0.1
@@ -176,13 +177,11 @@ def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
     tree_attention.takes_grouped_heads.cache_clear()
-    queries, keys, values = (
-        Mock(shape=(2, heads, 64, 128), is_cuda=True, device="cuda:0", dtype=dtype) for heads in (32, 8, 8)
-    )
-    for tensor in (keys, values):
-        tensor.repeat_interleave.return_value = "copied"
+    on_gpu = {"is_cuda": True, "device": "cuda:0", "dtype": dtype}
+    queries, keys = (Mock(shape=(2, heads, 64, 128), **on_gpu) for heads in (32, 8))
+    keys.repeat_interleave.return_value = "copied"
 
-    tree_attention.attend(queries, keys, values, mask, None)
+    tree_attention.attend(queries, keys, keys, mask, None)
 
     assert kernel.call_args.args[1:].count("copied") == copies
     assert kernel.call_args.kwargs["enable_gqa"] is (not copies)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from tests.conftest import make_model, needs_peft
+from tests.conftest import column, make_model, needs_peft
 from tests.processes import together
 from tests.training.trainers import (
     AGRO_LOSS,
@@ -18,6 +18,7 @@ from tests.training.trainers import (
     TOPR,
     make_examples,
     new_policy,
+    new_trainer,
     optim,
     reduction_of,
 )
@@ -126,7 +127,7 @@ def test_several_processes_compute_the_same_as_one(tmp_path, one_process, size, 
                 record["accuracy"] = expected["accuracy"]  # the sign of a margin of 0
             assert record == pytest.approx(expected, rel=1e-4, abs=1e-5)
         for process_results in results_of_others:
-            assert [record["loss"] for record in process_results[case][1]] == [record["loss"] for record in records]
+            assert [record["loss"] for record in process_results[case][1]] == column(records, "loss")
 
 
 # ---- checkpoints
@@ -141,7 +142,7 @@ def save(folder, case, parallel):
 def resume(folder, case, parallel):
     """The two other updates, from that checkpoint."""
     trainer, records = train(folder, *case, parallel)
-    assert [record["step"] for record in records] == [2, 3]
+    assert column(records, "step") == [2, 3]
     assert (trainer.restored / "extra").read_bytes() == b"kept"
     return weights(trainer)
 
@@ -228,6 +229,23 @@ def test_each_process_may_use_the_whole_model_between_updates(tmp_path, one_proc
         np.testing.assert_allclose(scores, expected, rtol=1e-5)
         stored_model = LlamaForCausalLM.from_pretrained(tmp_path / str(rank))
         assert_same(dict(stored_model.named_parameters()), final_weights)
+
+
+# ---- memory
+
+
+class PolicyOnGPU(Policy):
+    device = torch.device("cuda")
+
+
+def recomputes_on_gpu(folder):
+    policy = PolicyOnGPU(make_model(11), None, "test", torch.float32)
+    return new_trainer(policy, TOPR, optim(gradient_checkpointing=None), folder).recompute
+
+
+def test_one_gpu_tries_to_keep_layers_and_several_processes_could_not_agree(tmp_path):
+    assert not recomputes_on_gpu(tmp_path)
+    assert together(2, recomputes_on_gpu, tmp_path) == [True, True]
 
 
 # ---- in bfloat16

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import config_of, make_model
+from tests.conftest import config_of
 from tests.training.trainers import TOPR, RecordingAGRO, make_examples, new_policy, new_trainer, optim, weights
-from topr_exp.training import output_layer, split_product
 from topr_exp.training.hidden_states import Inputs, predicting_states
-from topr_exp.training.logprobs import log_probabilities, score_tokens
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.optimizers import make_optimizer
-from topr_exp.training.output_layer import OutputLayer
+from topr_exp.training.output_layer import ChunkedScoring, OutputLayer, ScoresByChunk
 
 CPU = torch.device("cpu")
 
@@ -88,12 +87,6 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, float
 # ---- the output layer's three products
 
 
-@pytest.fixture
-def tensor_cores(monkeypatch):
-    """Have the output layer compute as on a GPU."""
-    monkeypatch.setattr(split_product, "has_tensor_cores", lambda weight: True)
-
-
 def made_layer(dtype=torch.float32, bias=False):
     """An output layer whose logits reach about 25."""
     layer = torch.nn.Linear(512, 2048, bias=bias, dtype=dtype)
@@ -108,19 +101,21 @@ def made_states():
 
 
 def output_layer_of(layer):
-    return OutputLayer(Mock(get_output_embeddings=lambda: layer), float32=True)
+    """It computes as on a GPU."""
+    return OutputLayer(Mock(get_output_embeddings=lambda: layer), float32=True, by_halves=True)
 
 
-def assert_near(values, expected):
+def assert_same_gradients(total, expected_total, inputs):
     """Equal to a ten-thousandth of the largest number."""
-    assert (values - expected).abs().max() < 1e-4 * expected.abs().max()
+    expected_gradients = torch.autograd.grad(expected_total, inputs)
+    for gradient, expected in zip(torch.autograd.grad(total, inputs), expected_gradients, strict=True):
+        assert (gradient - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
 def log_p(logits):
     return logits.log_softmax(-1)[torch.arange(len(logits)), torch.arange(len(logits))]
 
 
-@pytest.mark.usefixtures("tensor_cores")
 def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s():
     hidden, layer = made_states(), made_layer()
     exact = log_p(hidden.double() @ layer.weight.double().T)
@@ -131,14 +126,9 @@ def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s():
     error = (by_halves.double() - exact).abs().mean()
     assert error < 1e-4
     assert (in_bfloat16.double() - exact).abs().mean() > 300 * error
-    expected_gradients = torch.autograd.grad(exact.sum(), (hidden, layer.weight))
-    for gradient, expected in zip(
-        torch.autograd.grad(by_halves.sum(), (hidden, layer.weight)), expected_gradients, strict=True
-    ):
-        assert_near(gradient, expected)
+    assert_same_gradients(by_halves.sum(), exact.sum(), (hidden, layer.weight))
 
 
-@pytest.mark.usefixtures("tensor_cores")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_frozen_output_layer_gives_states_their_gradient_alone(dtype):
     hidden, layer = made_states(), made_layer(dtype).requires_grad_(False)
@@ -147,9 +137,7 @@ def test_a_frozen_output_layer_gives_states_their_gradient_alone(dtype):
     by_halves = log_p(output_layer_of(layer).logits(hidden))
 
     assert (by_halves.double() - exact).abs().mean() < 1e-4
-    (expected,) = torch.autograd.grad(exact.sum(), hidden)
-    (gradient,) = torch.autograd.grad(by_halves.sum(), hidden)
-    assert_near(gradient, expected)
+    assert_same_gradients(by_halves.sum(), exact.sum(), [hidden])
 
 
 def square_scores(logits, start, *, statistics):
@@ -158,36 +146,15 @@ def square_scores(logits, start, *, statistics):
     return (squares, logits.detach().amax(-1)) if statistics else (squares,)
 
 
-@pytest.mark.usefixtures("tensor_cores")
-@pytest.mark.parametrize("rows", [64, 7])
-def test_by_chunks_scores_and_gradients_are_those_of_all_logits_at_once(monkeypatch, rows):
+def test_by_chunks_scores_and_gradients_are_those_of_all_logits_at_once():
     """Also of two scores of which one has no gradient, and of the bias."""
-    monkeypatch.setitem(output_layer.LOGITS_AT_A_TIME, "cpu", rows * 2048)
     hidden, layer = made_states(), made_layer(bias=True)
-    inputs = [hidden, layer.weight, layer.bias]
     coefficients = torch.randn(64, generator=torch.Generator().manual_seed(2))
+    scoring = ChunkedScoring(output_layer_of(layer), square_scores, chunk_size=7)
 
-    squares, largest = output_layer_of(layer).scores(hidden, square_scores)
+    squares, largest = ScoresByChunk.apply(hidden, layer.weight, layer.bias, scoring)
 
     logits = hidden.double() @ layer.weight.double().T + layer.bias.double()
     torch.testing.assert_close(largest.double(), logits.amax(-1), atol=1e-3, rtol=0)
-    gradients = torch.autograd.grad((coefficients * squares).sum(), inputs)
-    total = (coefficients.double() * logits.square().mean(-1)).sum()
-    for gradient, expected in zip(gradients, torch.autograd.grad(total, inputs), strict=True):
-        assert_near(gradient, expected)
-
-
-def test_scores_take_them_on_a_gpu(request):
-    model = make_model(11)
-    inputs = Inputs([(np.array([1, 2, 3]), np.array([4, 5])), (np.array([3]), np.array([2, 2, 6]))], CPU)
-
-    def logp_and_gradient():
-        logp = score_tokens(model, inputs).logp
-        (gradient,) = torch.autograd.grad(logp.sum(), model.get_output_embeddings().weight)
-        return logp.detach(), gradient
-
-    expected = logp_and_gradient()
-    request.getfixturevalue("tensor_cores")
-    for values, exact in zip(logp_and_gradient(), expected, strict=True):
-        assert not torch.equal(values, exact)
-        assert_near(values, exact)
+    expected_total = (coefficients.double() * logits.square().mean(-1)).sum()
+    assert_same_gradients((coefficients * squares).sum(), expected_total, [hidden, layer.weight, layer.bias])

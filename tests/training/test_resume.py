@@ -1,6 +1,5 @@
 """Runs that break off and are given again, that learn nothing, and that sample in rounds."""
 
-import json
 from unittest.mock import Mock
 
 import numpy as np
@@ -8,49 +7,46 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import config_of, needs_peft, overrides, refused, write_lines
+from tests.conftest import config_of, needs_peft, overrides, read_json, refused, write_lines
+from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records, result
-from tests.training.broken_runs import break_off, record_engine
+from tests.training.broken_runs import break_off
 from tests.training.trainers import make_examples, new_policy, new_trainer, optim, weights
 from topr_exp.pipeline import run
-from topr_exp.runs.policies import Policies
 from topr_exp.training.loop import FixedSet, train
 from topr_exp.training.optimizers import learning_rate
-from topr_exp.training.trainer import Trainer
-from topr_exp.types import TOPRError
 
 ROUNDS = "schedule=on_policy schedule.prompts=4"
 CURVE = "optim.lr=1e-3 optim.warmup_steps=3 optim.schedule=cosine"
 LORA = "model.lora={rank:4,alpha:8,targets:all-linear} optim.lr=1e-3 iterations=2"
-BROKEN = {  # settings, and the iteration and its update before which the run breaks off
-    "offline": (f"{CURVE} algo=topr iterations=2 optim.epochs=2", 1, 4),
+BROKEN = {  # settings, and the updates after which the run breaks off
+    "offline": (f"{CURVE} algo=topr iterations=2 optim.epochs=2", 4),
     "within a round, with replay": (
         f"{CURVE} {ROUNDS} optim=paper schedule.rounds=4 schedule.updates=2 optim.batch_size=8 schedule.replay=0.6 "
         "algo=agro",
-        1,
         5,
     ),
     "within a round, with the sampler's distribution": (
         f"{ROUNDS} mu=sampler sampler.top_logprobs=5 algo.center_scores=true optim.lr=1e-3 schedule.rounds=2 "
         "schedule.updates=2 optim.batch_size=8",
-        1,
         3,
     ),
-    "lora": (f"{LORA} algo=agro evaluation.every=2", 2, 1),
-    "lora in rounds": (f"{LORA} {ROUNDS} algo=rloo schedule.rounds=2", 2, 1),
+    "lora": (f"{LORA} algo=agro evaluation.every=2", 5),  # within the second iteration
+    "lora in rounds": (f"{LORA} {ROUNDS} algo=rloo schedule.rounds=2", 3),
 }
 
 
-def break_off_and_resume(broken, iteration, step):
-    """Give a run that breaks off before an update of an iteration twice."""
-    break_off(broken, lambda trainer: trainer.step == step and f"iteration {iteration}" in trainer.policy.fingerprint)
+def run_twice(undisturbed, broken, updates):
+    """Runs of the same settings, one of which breaks off after some updates and is given again; their summaries."""
+    summary = run(undisturbed)
+    break_off(broken, updates)
     metrics = (broken.folder / "metrics.jsonl").read_text()
-    run(broken)
+    resumed_summary = run(broken)
+
+    assert metrics.count("\n") == updates
     assert (broken.folder / "metrics.jsonl").read_text().startswith(metrics), "no update is made again"
-
-
-def summary_of(config):
-    return json.loads((config.folder / "summary.json").read_text())
+    assert result(broken.folder) == result(undisturbed.folder)
+    return summary, resumed_summary
 
 
 @pytest.mark.parametrize(
@@ -64,15 +60,13 @@ def summary_of(config):
     ],
 )
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, case):
-    words, iteration, step = BROKEN[case]
+    words, updates = BROKEN[case]
     settings = ["checkpoint.every_seconds=0", *words.split()]
-    undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
+    undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in "ab")
 
-    run(undisturbed)
-    break_off_and_resume(broken, iteration, step)
+    summary, resumed_summary = run_twice(undisturbed, broken, updates)
 
-    assert result(broken.folder) == result(undisturbed.folder)
-    assert summary_of(broken)["tokens"] == summary_of(undisturbed)["tokens"]
+    assert resumed_summary["tokens"] == summary["tokens"]
     for path in (undisturbed.folder / "model").rglob("*.*"):
         if path.suffix in (".safetensors", ".json"):
             copy = broken.folder / path.relative_to(undisturbed.folder)
@@ -100,13 +94,11 @@ OTHER_LOSSES = sorted({*NAMES} - {*IN_EVERY_TEST_RUN})
 def test_every_loss_trains_is_resumed_bit_for_bit_and_named_on_the_card(outputs, name):
     schedule = IN_ROUNDS if name in ("rloo", "agro_on_policy") else OFFLINE
     settings = [*SHORT, *schedule, f"algo={name}"]
-    undisturbed, broken = (config_of(*overrides(outputs, *settings, f"name={twin}")) for twin in ("a", "b"))
+    undisturbed, broken = (config_of(*overrides(outputs, *settings, f"name={twin}")) for twin in "ab")
 
-    run(undisturbed)
-    break_off_and_resume(broken, 1, 1)
+    run_twice(undisturbed, broken, updates=1)
 
     assert len(records(broken.folder)) == 2
-    assert result(broken.folder) == result(undisturbed.folder)
     assert f"- {name}\n" in (broken.folder / "model" / "README.md").read_text()
 
 
@@ -187,7 +179,7 @@ def test_a_run_without_positives(tmp_path, capsys):
     assert f"warning: {note}\n" in printed.err
     assert f"\nnote: {note}\n" in printed.out
     assert (summary["note"], summary["positive_share"]) == (note, 0.0)
-    assert json.loads((config.folder / "iteration-1" / "training_set.json").read_text())["note"] == note
+    assert read_json(config.folder / "iteration-1" / "training_set.json")["note"] == note
 
 
 # ---- rounds
@@ -195,28 +187,43 @@ def test_a_run_without_positives(tmp_path, capsys):
 GROUPS = f"algo=grpo {ROUNDS} schedule.rounds=4 optim.batch_size=16 data.n=4".split()
 
 
-def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path, monkeypatch):
-    calls = record_engine(monkeypatch)
+def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path, own_model):
+    observer = Observer()
 
-    def reference(self):
-        calls.append("reference")
-        raise TOPRError("far enough")
+    def read(folder, read_model):
+        observer.calls.append(folder.name)
+        return read_model()
 
-    monkeypatch.setattr(Policies, "reference", reference)
-    with pytest.raises(TOPRError, match="far enough"):
-        run(config_of(*overrides(tmp_path, *GROUPS)))
+    config = config_of(*overrides(tmp_path, *GROUPS, "algo=kl_pg", f"model.reference={own_model}", *OBSERVED))
 
-    assert calls[-4:] == ["sample", "close", "reference", "close"]
+    with observed(observer), reading_models(read):
+        run(config)
+
+    reference_index = observer.calls.index(own_model.name)
+    assert observer.calls[reference_index - 2 : reference_index] == ["sample", "close"]
+
+
+class Blocker(Observer):
+    """Puts a file in the place of the model's folder while the last round samples."""
+
+    def __init__(self, model_folder):
+        super().__init__()
+        self.model_folder = model_folder
+
+    def before_sample(self, policy, n):
+        if policy.fingerprint == "iteration 1, update 3":
+            self.model_folder.touch()
 
 
 @pytest.mark.extended
-def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_path, monkeypatch):
-    settings = [*GROUPS, "checkpoint.every_seconds=0"]
+def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_path):
+    settings = [*GROUPS, "checkpoint.every_seconds=0", *OBSERVED]
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in "ab")
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save_policy", Mock(side_effect=TOPRError("disk full")))
-        with pytest.raises(TOPRError, match="disk full"):
-            run(broken)
+    model_folder = broken.folder / "model"
+
+    with observed(Blocker(model_folder)), refused("cannot write .*/model: "):
+        run(broken)
+    model_folder.unlink()
 
     assert run(broken)["tokens"] == run(undisturbed)["tokens"]
 

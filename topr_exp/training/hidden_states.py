@@ -124,7 +124,11 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     rounding only. Refuses models that scale or cap the output layer's logits.
     """
     refuse_scaled_logits(model)
-    tree = layout_for(model, inputs.sequences).tree
+    return states_in_layout(model, inputs, layout_for(model, inputs.sequences).tree)
+
+
+def states_in_layout(model: Any, inputs: Inputs, tree: Tree | None) -> Tensor:
+    """Compute the predicting states [N, H] from sequences in the layout of a tree; None: padded."""
     model_input = padded_input(inputs) if tree is None else packed_input(tree, inputs, model.dtype)
     ids = inputs.tensor(model_input.ids)
     hidden: Tensor = model.base_model(input_ids=ids, use_cache=False, **model_input.options).last_hidden_state

@@ -24,11 +24,11 @@ class Score(Protocol):
 class OutputLayer:
     """The output layer of a model: maps hidden states [N, H] to logits [N, V] in float32 (float64 for a float64 model).
 
-    With `float32` it is computed at that accuracy, on a GPU by products of bfloat16 halves; else in autocast's dtype
-    where autocast is on.
+    With `float32` it is computed at that accuracy, by products of bfloat16 halves if `by_halves` (None: on a GPU); else
+    in autocast's dtype where autocast is on.
     """
 
-    def __init__(self, model: Any, *, float32: bool) -> None:
+    def __init__(self, model: Any, *, float32: bool, by_halves: bool | None = None) -> None:
         layer = model.get_output_embeddings()
         self.weight: Tensor = layer.weight
         self.bias: Tensor | None = layer.bias
@@ -39,7 +39,9 @@ class OutputLayer:
             self.compute_dtype = self.weight.dtype
             if torch.is_autocast_enabled(device):
                 self.compute_dtype = torch.get_autocast_dtype(device)
-        self.takes_halves = self.compute_dtype is torch.float32 and split_product.has_tensor_cores(self.weight)
+        if by_halves is None:
+            by_halves = split_product.has_tensor_cores(self.weight)
+        self.takes_halves = by_halves and self.compute_dtype is torch.float32
         self.weight_parts = self.parts(self.weight.detach())  # once for all chunks
 
     def parts(self, matrix: Tensor) -> Parts:
