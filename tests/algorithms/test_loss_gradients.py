@@ -7,6 +7,7 @@ by autograd through a softmax.
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import (
     NAMES,
@@ -48,16 +49,16 @@ def assert_formula(name, changes, case, batch=None):
 
     output = loss(batch or with_signals(loss, case.batch()))
 
-    np.testing.assert_allclose(output.loss.detach(), expected.detach(), atol=TOLERANCE)
+    assert_allclose(output.loss.detach(), expected.detach(), atol=TOLERANCE)
     (gradient,) = torch.autograd.grad(output.loss.mean(), case.theta)
     (expected_gradient,) = torch.autograd.grad(expected.mean(), case.theta)
     largest = max(1.0, float(expected_gradient.abs().max()))
-    np.testing.assert_allclose(gradient, expected_gradient, atol=TOLERANCE * largest)
+    assert_allclose(gradient, expected_gradient, atol=TOLERANCE * largest)
     assert output.metrics.keys() == reports[0].keys()
     for key, values in output.metrics.items():
         by_hand = np.array([report[key] for report in reports])
         is_sure = ~np.isnan(by_hand)
-        np.testing.assert_allclose(values[is_sure], by_hand[is_sure], atol=TOLERANCE, err_msg=key)
+        assert_allclose(values[is_sure], by_hand[is_sure], atol=TOLERANCE, err_msg=key)
 
 
 def test_every_loss_has_a_formula():

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from tests.algorithms.tabular_policies import NAMES, OWN, VARIANTS, group_of_four, load, random_case, with_signals
 from tests.conftest import refused, values_of
@@ -36,11 +37,11 @@ def padded(batch, filler):
 
 
 def assert_same(output, expected, theta, tolerance):
-    torch.testing.assert_close(output.loss, expected.loss, rtol=tolerance, atol=tolerance)
+    assert_close(output.loss, expected.loss, rtol=tolerance, atol=tolerance)
     for key, values in expected.metrics.items():
-        torch.testing.assert_close(output.metrics[key], values, rtol=tolerance, atol=tolerance)
+        assert_close(output.metrics[key], values, rtol=tolerance, atol=tolerance)
     gradients = [torch.autograd.grad(side.loss.sum(), theta, retain_graph=True)[0] for side in (output, expected)]
-    torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
+    assert_close(*gradients, rtol=tolerance, atol=tolerance)
 
 
 @each_variant

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import LOGITS, all_responses, load, probability, rng, torch_token_logp
 from topr_exp.algorithms.topr import taper
@@ -42,7 +43,7 @@ def test_loss_descends_equation_11(limits):
 
     h = 1e-5
     slopes = [(J(case.logits + h * direction) - J(case.logits - h * direction)) / (2 * h) for direction in np.eye(9)]
-    np.testing.assert_allclose(gradient, -np.array(slopes), atol=1e-9)
+    assert_allclose(gradient, -np.array(slopes), atol=1e-9)
 
 
 def test_off_policy_reinforce_is_the_policy_gradient():
@@ -52,7 +53,7 @@ def test_off_policy_reinforce_is_the_policy_gradient():
     gradient = case.expected_gradient(load("is", length_normalize=False), probability(case.mu))
 
     policy_gradient = (probability(case.logits) * case.reward) @ case.score
-    np.testing.assert_allclose(gradient, -policy_gradient, atol=1e-10)
+    assert_allclose(gradient, -policy_gradient, atol=1e-10)
 
 
 @pytest.mark.parametrize(("a", "b"), {pair for limits in LIMITS for pair in (limits[:2], limits[2:])})
@@ -91,7 +92,7 @@ def test_proposition_3_1(baseline):
         minus_J = -(mu * reward).sum() + (mu * (loss + case.R * np.log(mu))).sum()
         constants.append(minus_J - divergences)
 
-    np.testing.assert_allclose(constants, constants[0], atol=1e-12)
+    assert_allclose(constants, constants[0], atol=1e-12)
 
 
 def expected_objective(case, loss, logits):

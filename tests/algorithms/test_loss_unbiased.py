@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import (
     all_groups,
@@ -43,7 +44,7 @@ def test_on_policy_agro_is_unbiased(n):
 
     gradient = case.expected_gradient(load("agro_on_policy", beta=BETA), weight)
 
-    np.testing.assert_allclose(gradient, variance_gradient(logits, ref) / BETA, atol=1e-10)
+    assert_allclose(gradient, variance_gradient(logits, ref) / BETA, atol=1e-10)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -59,7 +60,7 @@ def test_lemma_3(name, is_on_policy, n):
     p = probability(mu)
     S = REWARD - BETA * (token_logp(logits) - token_logp(ref)).sum(1)
     covariance = (p * (S - (p * S).sum())) @ token_score(logits).sum(1)
-    np.testing.assert_allclose(gradient, -covariance, atol=1e-10)
+    assert_allclose(gradient, -covariance, atol=1e-10)
 
 
 def test_theorem_2_the_optimum_is_a_fixed_point_of_agro_off_policy():
@@ -85,7 +86,7 @@ def test_where_on_policy_agro_starts_to_move(beta):
 
     right = probability(logits) * REWARD
     uphill = right @ token_score(logits).sum(1)
-    np.testing.assert_allclose(ascent, (1 - (0.5 - right.sum()) / beta) * uphill, atol=1e-10)
+    assert_allclose(ascent, (1 - (0.5 - right.sum()) / beta) * uphill, atol=1e-10)
 
 
 def test_length_normalisation_biases_agro_on_policy():
@@ -110,7 +111,7 @@ def test_kl_pg_is_not_the_gradient_of_the_sequence_kl():
     delta = (token_logp(logits) - token_logp(ref)).sum(1)
     penalty = p @ token_kl_gradient(logits, ref).sum(1)
     sequence_kl = (p * delta) @ token_score(logits).sum(1)
-    np.testing.assert_allclose(gradient, BETA * penalty, atol=1e-10)
+    assert_allclose(gradient, BETA * penalty, atol=1e-10)
     assert np.abs(penalty - sequence_kl).max() > 1e-2
 
 
@@ -154,7 +155,7 @@ def test_regressions_over_a_group_are_agro_up_to_a_factor(regression, factor):
 
     (gradient,) = torch.autograd.grad(total / 15, case.theta)
     expected = factor(case.n, beta) * case.gradient(load("agro", beta=beta))
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-13)
+    assert_allclose(gradient, expected, rtol=1e-10, atol=1e-13)
 
 
 def test_dro_with_the_groups_mean_as_value_is_opmd_up_to_a_factor():
@@ -165,4 +166,4 @@ def test_dro_with_the_groups_mean_as_value_is_opmd_up_to_a_factor():
 
     (gradient,) = torch.autograd.grad(residual.square().mean() / 2, case.theta)
 
-    np.testing.assert_allclose(gradient, tau * case.gradient(load("opmd", tau=tau)), rtol=1e-10, atol=1e-13)
+    assert_allclose(gradient, tau * case.gradient(load("opmd", tau=tau)), rtol=1e-10, atol=1e-13)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import (
     LOGITS,
@@ -46,7 +47,7 @@ def test_a_loss_is_its_row(name, changes, row):
 
     gradient = case.gradient(load("policy_gradient", **row))
 
-    np.testing.assert_allclose(gradient, case.gradient(load(name, **changes)), rtol=0, atol=1e-12)
+    assert_allclose(gradient, case.gradient(load(name, **changes)), rtol=0, atol=1e-12)
 
 
 WIDE_MASKS = [mask_of("ratio", "token", 0.0, 1e9), mask_of("divergence", "largest", None, 1e9, "signed")]
@@ -63,7 +64,7 @@ def test_neutral_settings_change_nothing(changes, ratio):
     gradient = case.gradient(load("policy_gradient", ratio=ratio, **changes))
 
     plain = case.gradient(load("policy_gradient", ratio=ratio))
-    np.testing.assert_allclose(gradient, plain, rtol=0, atol=1e-13)
+    assert_allclose(gradient, plain, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_at_one_policy_a_row_is_reinforce(name):
     gradient = case.gradient(loss)
 
     reinforce = load("naive", advantage=loss.advantage, length_normalize=loss.length_normalize)
-    np.testing.assert_allclose(gradient, case.gradient(reinforce), rtol=0, atol=1e-12)
+    assert_allclose(gradient, case.gradient(reinforce), rtol=0, atol=1e-12)
 
 
 def test_pi_old_cancels_from_the_corrected_ratio():
@@ -89,7 +90,7 @@ def test_pi_old_cancels_from_the_corrected_ratio():
     gradient = case.expected_gradient(loss, probability(case.mu))
 
     policy_gradient = (probability(case.logits) * case.reward) @ case.score
-    np.testing.assert_allclose(gradient, -policy_gradient, atol=1e-12)
+    assert_allclose(gradient, -policy_gradient, atol=1e-12)
     by_token = load("policy_gradient", denominator="old", correction=INF)
     assert np.abs(case.gradient(by_token) - case.gradient(loss)).max() > 1e-3  # which is another estimate
 
@@ -105,7 +106,7 @@ def test_prefix_ratios_correct_what_came_before():
     for rows in ([0], [1, 2, 3], [4, 5, 6]):  # the responses that begin with [2], 0, 1
         value = mu[rows] @ case.reward[rows] / mu[rows].sum()
         expected += pi[rows].sum() * value * case.score_t[rows[0], 0]
-    np.testing.assert_allclose(gradient, -expected, atol=1e-12)
+    assert_allclose(gradient, -expected, atol=1e-12)
 
 
 BANDS = {"ratio": "token", "mask": [mask_of("ratio", "token", 0.5, 2.0), mask_of("old_ratio", "token", 0.5, 2.0)]}

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from reproduce.bandit import train_bandits
 from reproduce.difficulty import difficulty_of_run, difficulty_weights
@@ -50,8 +51,8 @@ def test_difficulty_weights_by_hand():
     assert weights["positive_share"] == pytest.approx(0.3)
     assert weights["baseline"] == pytest.approx([0, -1, 1])
     assert weights["problems"] == [0, 2, 0, 0, 0, 0, 0, 1, 0, 0]
-    np.testing.assert_allclose(weights["share"][:, [1, 7]], [[2 / 3, 1 / 3], [2 / 9, 7 / 9], [18 / 21, 3 / 21]])
-    np.testing.assert_allclose(weights["per_problem"][:, [1, 7]], [[1, 1], [1 / 3, 7 / 3], [9 / 7, 3 / 7]])
+    assert_allclose(weights["share"][:, [1, 7]], [[2 / 3, 1 / 3], [2 / 9, 7 / 9], [18 / 21, 3 / 21]])
+    assert_allclose(weights["per_problem"][:, [1, 7]], [[1, 1], [1 / 3, 7 / 3], [9 / 7, 3 / 7]])
     assert np.isnan(weights["per_problem"][:, 0]).all()
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from tests.conftest import config_of, lines_of, make_model, overrides, read_json
 from tests.sampling.test_sampler import EOS, check_frequencies, exact_probabilities, settings
@@ -115,12 +116,12 @@ def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradie
         for token_logits, token, ids in zip(logits, sample.tokens, sample.drawable_ids, strict=True):
             expected.append(token_logits[ids].log_softmax(-1)[ids.index(token)])
     logp, expected_logp = scores.logp[inputs.mask], torch.stack(expected)
-    torch.testing.assert_close(logp, expected_logp, atol=1e-4, rtol=0)
+    assert_close(logp, expected_logp, atol=1e-4, rtol=0)
     factors, weights = torch.arange(1, len(expected) + 1) / len(expected), [*model.parameters()]
     gradients = torch.autograd.grad((factors * logp).sum(), weights)
     expected_gradients = torch.autograd.grad((factors * expected_logp).sum(), weights)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(gradient, expected_gradient, atol=1e-3, rtol=1e-3)
+        assert_close(gradient, expected_gradient, atol=1e-3, rtol=1e-3)
 
 
 def test_a_set_is_kept_for_each_token_though_ended_completions_stay_in_the_batch():

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from tests.conftest import make_completions, make_model, refused
 from tests.training.test_packing import (
@@ -53,8 +54,8 @@ def test_by_chunks_every_score_is_its_definition(layout):
         log_p, log_q = (side(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1) for side in (model, reference))
         entropies.append(-(log_p.exp() * log_p).sum(-1))
         kls.append((log_p.exp() * (log_p - log_q)).sum(-1))
-    torch.testing.assert_close(entropy, torch.cat(entropies), atol=1e-5, rtol=0)
-    torch.testing.assert_close(vocab_kl, torch.cat(kls), atol=1e-5, rtol=0)
+    assert_close(entropy, torch.cat(entropies), atol=1e-5, rtol=0)
+    assert_close(vocab_kl, torch.cat(kls), atol=1e-5, rtol=0)
 
 
 def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one():

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch.testing import assert_close
 
 import topr_exp
 from tests.conftest import refused
@@ -94,7 +95,7 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path)
     largest = float(gradient_of_run.abs().max())
     assert largest > 1e-4
     assert number.item() == pytest.approx(number_of_run, rel=1e-5)
-    torch.testing.assert_close(gradient_of(policy.model), gradient_of_run, rtol=1e-4, atol=1e-5 * largest)
+    assert_close(gradient_of(policy.model), gradient_of_run, rtol=1e-4, atol=1e-5 * largest)
 
 
 def test_micro_batches_add_up_to_the_global_batch():
@@ -184,7 +185,7 @@ def test_log_probabilities_are_each_sampled_tokens_wherever_the_padding_stands(d
         used[row, predictors] = True
         log_softmax = logits[row, predictors].detach().double().log_softmax(-1)
         expected[row, : len(columns)] = log_softmax.gather(-1, input_ids[row, columns][:, None])[:, 0]
-    torch.testing.assert_close(logp.detach().double(), expected, atol=1e-5, rtol=0)
+    assert_close(logp.detach().double(), expected, atol=1e-5, rtol=0)
     (gradient,) = torch.autograd.grad(logp.sum(), logits)
     assert torch.equal(gradient.abs().sum(-1) > 0, used)
 
