@@ -207,6 +207,11 @@ def test_an_engine_that_fits_wakes_and_another_one_is_replaced(stand_in, policy)
     assert sampler.requests_to_sample(policy) == ["close", "start", check, "generate"]
 
 
+@pytest.fixture
+def fake_sampler(stand_in):
+    return open_vllm(stand_in, kind=SamplerOfFakeEngine)
+
+
 NO_MEMORY = "ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than"
 NO_CACHE = "ValueError: No available memory for"
 
@@ -216,18 +221,17 @@ NO_CACHE = "ValueError: No available memory for"
     [(NO_MEMORY, 4, 3), (NO_CACHE, 4, 3), ("no such file", 4, 1), (NO_MEMORY, 1, 1)],
 )
 def test_an_engine_without_memory_waits_for_the_other_runs(
-    stand_in, gpu, policy, message, runs, tries, monkeypatch, capsys
+    fake_sampler, gpu, policy, message, runs, tries, monkeypatch, capsys
 ):
     """It warns once; any other refusal, and a GPU that no other run uses, ends the run."""
     free_later = iter([100.0, 140.0])  # the other runs leave after the second try
     monkeypatch.setattr("time.sleep", lambda seconds: setattr(gpu, "free", next(free_later)))
     gpu.free = 100.0
     gpu.share_among(runs)
-    sampler = open_vllm(stand_in, kind=SamplerOfFakeEngine)
-    sampler.fake.refusals = {"start": message}
+    fake_sampler.fake.refusals = {"start": message}
 
     with pytest.raises(TOPRError, match="vLLM could not start"):
-        sample(sampler, policy)
+        sample(fake_sampler, policy)
 
-    assert sampler.fake.requests.count("start") == tries
+    assert fake_sampler.fake.requests.count("start") == tries
     assert capsys.readouterr().err.count("it waits until they leave some") == int(tries > 1)
