@@ -179,7 +179,7 @@ IN_A_RUN = ["algo=topr", "algo.center_scores=true", "mu=sampler", "sampler.top_l
     [
         ("sampler.top_logprobs=null", r"sampler\.top_logprobs must be 1 or more for algo=topr, .*; got null"),
         ("mu=scored", r"mu must be sampler for algo=topr, which reads the sampler's distribution .*; got scored"),
-        ("sampler=vllm", r"sampler\.name must be hf for algo=topr, .*; got vllm"),
+        ("sampler=vllm", r"sampler must be hf for algo=topr, .*; got vllm"),
         ("data.completions=log.jsonl", r"data\.completions must be null for algo=topr, .*; got log\.jsonl"),
     ],
 )
