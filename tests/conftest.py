@@ -182,12 +182,17 @@ def config_of(*arguments):
     return job.config
 
 
+def small_config(folder, *settings):
+    """The checked settings of a run of `overrides`."""
+    return config_of(*overrides(folder, *settings))
+
+
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory):
     """The settings and the summary of a finished run of `overrides`, to read only."""
     from topr_exp.pipeline import run
 
-    config = config_of(*overrides(tmp_path_factory.mktemp("smoke")))
+    config = small_config(tmp_path_factory.mktemp("smoke"))
     return config, run(config)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import column, config_of, lines_of, names_in, overrides, read_json
+from tests.conftest import column, config_of, lines_of, names_in, read_json, small_config
 from tests.observed import reading_models
 from tests.run_folders import write_json
 from topr_exp.config.yamls import CONF
@@ -26,7 +26,7 @@ SMALL = ["data.test_problems=6", "data.eval_n=2", "cluster.threads=1"]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run's folder."""
-    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "sampler.temperature=0.9"))
+    config = small_config(tmp_path_factory.mktemp("runs"), "sampler.temperature=0.9")
     run(config)
     return config.folder
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import column, config_of, lines_of, names_in, overrides, read_json
+from tests.conftest import column, config_of, lines_of, names_in, overrides, read_json, small_config
 from tests.observed import reading_models
 from tests.processes import start_command
 from tests.sweep_tools import SLOW_LOSS, result, slow, steps, wait_for
@@ -29,7 +29,7 @@ def outputs(tmp_path_factory):
 def test_a_run_leaves_everything_behind(outputs, capsys):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = config_of(*overrides(outputs, "data=math", "baseline=-0.3"))
+    config = small_config(outputs, "data=math", "baseline=-0.3")
     folder = config.folder
 
     summary = run(config)
@@ -72,7 +72,7 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     assert model.get_input_embeddings().weight.shape[0] >= len(AutoTokenizer.from_pretrained(folder / "model"))
-    next_run = config_of(*overrides(outputs, f"model.path={folder / 'model'}", "data=math", "name=next"))
+    next_run = small_config(outputs, f"model.path={folder / 'model'}", "data=math", "name=next")
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
 
 
@@ -80,8 +80,8 @@ def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_pa
     config, first = smoke
     shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
 
-    other_training = run(config_of(*overrides(tmp_path, "seed=5", "effective_positive=0.5", "optim.lr=1e-5")))
-    other_samples = run(config_of(*overrides(tmp_path, "sampler.seed=7")))
+    other_training = run(small_config(tmp_path, "seed=5", "effective_positive=0.5", "optim.lr=1e-5"))
+    other_samples = run(small_config(tmp_path, "sampler.seed=7"))
 
     assert other_training["tokens"]["tokens_sampled"] == other_training["tokens"]["tokens_scored"] == 0
     assert other_training["effective_positive"] == pytest.approx(0.5)
@@ -92,7 +92,7 @@ def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_pa
 def test_each_iteration_stands_for_itself(tmp_path):
     """No weights are kept but the last, what they sampled is this run's alone, the last one is the result."""
     settings = ["iterations=3", "compose=anna_karenina", "checkpoint.weights=last", "data.eval_n=3"]
-    config = config_of(*overrides(tmp_path, *settings))
+    config = small_config(tmp_path, *settings)
 
     summary = run(config)
 
@@ -141,7 +141,7 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings):
         models[folder] = weakref.ref(model)
         return model
 
-    config = config_of(*overrides(outputs, *settings, "evaluation.every=1"))
+    config = small_config(outputs, *settings, "evaluation.every=1")
     with reading_models(read):
         run(config)
 
@@ -162,7 +162,7 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings):
 )
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, loss, settings):
     settings = [*settings, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
-    undisturbed = config_of(*overrides(tmp_path / "a", *settings, loss))
+    undisturbed = small_config(tmp_path / "a", *settings, loss)
     run(undisturbed)
     brake = tmp_path / "brake"
     command = overrides(tmp_path / "b", *settings, *slow(brake, loss))
@@ -198,7 +198,7 @@ def test_the_distance_of_the_samplers_mu_from_the_policy_is_printed(outputs, rou
     """At temperature 1 they are the same, at 0.6 not."""
     gaps = []
     for temperature in (1.0, 0.6):
-        run(config_of(*overrides(outputs, "mu=sampler", f"sampler.temperature={temperature}", "name=mu", *rounds)))
+        run(small_config(outputs, "mu=sampler", f"sampler.temperature={temperature}", "name=mu", *rounds))
         (line,) = re.findall(r"^log μ +\|log π − log μ\| is (.*)$", capsys.readouterr().out, re.MULTILINE)
         gaps.append(float(line.partition(" ")[0]))
         assert rounds or ("effective sample size 100 %" in line) == (temperature == 1)

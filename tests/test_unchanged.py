@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import config_of, lines_of, overrides, read_json, refused
+from tests.conftest import lines_of, read_json, refused, small_config
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
 
@@ -87,7 +87,7 @@ def change_at(tmp_path, monkeypatch):
 def test_a_run_saves_nothing_of_completions_that_changed(name, tmp_path, change_at):
     moment = MOMENTS[name]
     settings = ["checkpoint.every_seconds=0", "data.train_problems=8", "data.test_problems=4"]
-    config = config_of(*overrides(tmp_path, moment.setting, *settings))
+    config = small_config(tmp_path, moment.setting, *settings)
     change_at(moment)
 
     with refused(CHANGED):

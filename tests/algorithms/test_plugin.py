@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides, read_json
+from tests.conftest import ROOT, read_json, small_config
 from tests.extending import LOSS, PACKAGE, SAMPLER, commands, project
 from topr_exp import pipeline
 from topr_exp.store import Store
@@ -59,7 +59,7 @@ def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path):
     """With its setting, from the command line too, as the page prints it."""
     with project(tmp_path, SAMPLER):
         words = ["--config-dir", "conf", *commands(SAMPLER)[-1][2:]]
-        pipeline.run(config_of(*overrides(Path("out")), *words))
+        pipeline.run(small_config(Path("out"), *words))
 
     assert list(inputs(tmp_path)["files"]) == ["sampler._target_ (first_words.py)"]
     store = Store(tmp_path / "out" / "store")

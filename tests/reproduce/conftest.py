@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import small_config
 from topr_exp.pipeline import run
 
 
@@ -11,6 +11,6 @@ def finished(tmp_path_factory):
     """Two iterations with a curve, at a learning rate that moves the policy."""
     folder = tmp_path_factory.mktemp("finished")
     sizes = ("data.train_problems=8", "data.test_problems=6", "evaluation.every=1", "evaluation.problems=3")
-    config = config_of(*overrides(folder, *sizes, "iterations=2", "optim.batch_size=8", "optim.lr=1e-3"))
+    config = small_config(folder, *sizes, "iterations=2", "optim.batch_size=8", "optim.lr=1e-3")
     run(config)
     return config

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.conftest import column, config_of, lines_of, overrides, values_of
+from tests.conftest import column, lines_of, small_config, values_of
 from tests.report.made_up import evaluation, made_run
 from topr_exp.pipeline import run
 from topr_exp.report.grouping import group_runs
@@ -29,7 +29,7 @@ def test_more_than_5_percent_cut_off_is_one_line(cut_off, warns, capsys):
 
 @pytest.mark.parametrize("rounds", [[], ROUNDS], ids=["offline", "rounds"])
 def test_a_run_says_what_its_limit_cut_off(rounds, tmp_path, capsys):
-    config = config_of(*overrides(tmp_path, "sampler.max_new_tokens=4", *rounds))
+    config = small_config(tmp_path, "sampler.max_new_tokens=4", *rounds)
 
     summary = run(config)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.conftest import config_of, lines_of, make_model, overrides, read_json
+from tests.conftest import lines_of, make_model, read_json, small_config
 from tests.sampling.test_sampler import EOS, check_frequencies, exact_probabilities, settings
 from topr_exp.config.model import Mismatch
 from topr_exp.models.policy import Policy
@@ -176,7 +176,7 @@ def rollouts_of(config):
 def test_a_changed_sampler_changes_what_is_trained_on_alone(smoke, tmp_path, capsys):
     """Evaluation, by the same seeds, finds the same of the base; summary.json says what was put in and came out."""
     plain_config, plain_summary = smoke
-    config = config_of(*overrides(tmp_path, "sampler.mismatch={weights: int4, logits_noise: 0.3}", "mu=sampler"))
+    config = small_config(tmp_path, "sampler.mismatch={weights: int4, logits_noise: 0.3}", "mu=sampler")
 
     summary = run(config)
 
@@ -197,7 +197,7 @@ def test_a_run_with_truncation_begins_at_ratio_1(tmp_path):
     """With top_k=2 every ratio of the first update is below 1, but for π renormalised as the sampler did."""
     first_updates = {}
     for renormalize in ("true", "false"):
-        config = config_of(*overrides(tmp_path, *LAGGED, "sampler.top_k=2", f"algo.renormalize={renormalize}"))
+        config = small_config(tmp_path, *LAGGED, "sampler.top_k=2", f"algo.renormalize={renormalize}")
         run(config)
         first_updates[renormalize] = lines_of(config.folder / "metrics.jsonl")[0]
 
@@ -211,7 +211,7 @@ def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(smoke, tmp_path
     for ratio in smoke[1]["sampler_mismatch"]["sequence_ratio"].values():
         assert ratio == pytest.approx(1, abs=1e-3)
 
-    config = config_of(*overrides(tmp_path, "sampler.top_k=2"))
+    config = small_config(tmp_path, "sampler.top_k=2")
     measured = run(config)["sampler_mismatch"]
 
     assert "sampler and trainer differ by up to " in capsys.readouterr().out

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import topr_exp
-from tests.conftest import column, config_of, lines_of, make_model, overrides, read_json
+from tests.conftest import column, lines_of, make_model, read_json, small_config
 from tests.sampling.test_sampler import EOS, settings
 from tests.sweep_tools import result
 from topr_exp.config.model import Mismatch
@@ -92,7 +92,7 @@ class Update(NamedTuple):
 
 
 def run_with(folder, *words):
-    config = config_of(*overrides(folder, *ONE_UPDATE, *words))
+    config = small_config(folder, *ONE_UPDATE, *words)
     run(config)
     return config
 

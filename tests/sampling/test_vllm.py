@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import ROOT, column, config_of, lines_of, overrides
+from tests.conftest import ROOT, column, config_of, lines_of, overrides, small_config
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sweep_tools import wait_for
 from tests.sweeps.test_group import assert_same_run, launch
@@ -178,7 +178,7 @@ SHARDS = ["sampler.prompts_per_shard=1"]  # 8 of the evaluation and 16 to train 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A whole run and its summary."""
-    config = config_of(*overrides(tmp_path_factory.mktemp("run"), *settings(*SHARDS)))
+    config = small_config(tmp_path_factory.mktemp("run"), *settings(*SHARDS))
     return config, run(config)
 
 
@@ -226,7 +226,7 @@ def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_pa
 
 def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_path):
     arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
-    one_process, two_processes = (config_of(*overrides(tmp_path / name, *arguments)) for name in ("one", "two"))
+    one_process, two_processes = (small_config(tmp_path / name, *arguments) for name in ("one", "two"))
 
     run(one_process)
     process = launch(tmp_path / "two", *arguments, "cluster.processes=2")
@@ -244,7 +244,7 @@ LAGGED = ["algo=topr", "schedule=async", "schedule.lag=1"]
 
 @pytest.mark.parametrize(("changes", "draws"), [([], 3), (LORA, 3), (LAGGED, 2)], ids=["", "lora", "lag"])
 def test_rounds_draw_from_the_weights_that_they_begin_with(tmp_path, changes, draws):
-    config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *changes)))
+    config = small_config(tmp_path, *settings(*ROUNDS, *changes))
 
     run(config)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import column, config_of, needs_peft, overrides, values_of
+from tests.conftest import column, needs_peft, small_config, values_of
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import break_off
 from topr_exp.composition.draws import random_generator
@@ -30,7 +30,7 @@ extended = pytest.mark.extended
 
 
 def config_in_rounds(folder, words):
-    return config_of(*overrides(folder, *ROUNDS, *words.split()))
+    return small_config(folder, *ROUNDS, *words.split())
 
 
 @pytest.mark.parametrize(

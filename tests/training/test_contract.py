@@ -14,9 +14,9 @@ from topr_exp.types import LossOutput
 
 @dataclass(frozen=True)
 class Changed(Loss):
-    """A loss whose output, or whose signals, are a function of the right ones."""
+    """A loss whose output is a function of the right losses, and whose signals are another one."""
 
-    change: Any = lambda output: output
+    change: Any = LossOutput
     signals_of: Any = None  # a function of the batch; None: no signals
     right: Any = TOPR
     name: str = "bad"
@@ -30,7 +30,7 @@ class Changed(Loss):
         return frozenset() if self.signals_of is None else frozenset({"limit"})
 
     def __call__(self, batch):
-        return self.change(self.right(batch))
+        return self.change(self.right(batch).loss)
 
     def signals(self, batch):
         return self.signals_of(batch)
@@ -49,17 +49,17 @@ METRIC = r"metric w per completion, shape \[16\]; got"
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda output: output.loss, rf"{OUTPUT} \[16\]"),
-        (lambda output: (output.loss, {}), f"{OUTPUT} a tuple"),
-        (lambda output: LossOutput(output.loss.mean()), rf"{LOSS} \[\]"),
-        (lambda output: LossOutput(output.loss.mean().item()), rf"{LOSS} -?\d"),
-        (lambda output: LossOutput(output.loss[1:]), rf"{LOSS} \[15\]"),
-        (lambda output: LossOutput(output.loss.detach()), "a gradient with respect to logp; got a detached tensor"),
-        (lambda output: LossOutput(output.loss.bfloat16()), "float32 or float64; got torch.bfloat16"),
-        (lambda output: LossOutput(output.loss.to("meta")), "losses on cpu, where its batch is; got meta"),
-        (lambda output: LossOutput(output.loss, {"w": output.loss.detach().mean()}), rf"{METRIC} \[\]"),
-        (lambda output: LossOutput(output.loss, {"w": output.loss}), "w detached; got a tensor with a gradient"),
-        (lambda output: LossOutput(output.loss, [output.loss]), "metrics by name.*; got a list"),
+        (lambda loss: loss, rf"{OUTPUT} \[16\]"),
+        (lambda loss: (loss, {}), f"{OUTPUT} a tuple"),
+        (lambda loss: LossOutput(loss.mean()), rf"{LOSS} \[\]"),
+        (lambda loss: LossOutput(loss.mean().item()), rf"{LOSS} -?\d"),
+        (lambda loss: LossOutput(loss[1:]), rf"{LOSS} \[15\]"),
+        (lambda loss: LossOutput(loss.detach()), "a gradient with respect to logp; got a detached tensor"),
+        (lambda loss: LossOutput(loss.bfloat16()), "float32 or float64; got torch.bfloat16"),
+        (lambda loss: LossOutput(loss.to("meta")), "losses on cpu, where its batch is; got meta"),
+        (lambda loss: LossOutput(loss, {"w": loss.detach().mean()}), rf"{METRIC} \[\]"),
+        (lambda loss: LossOutput(loss, {"w": loss}), "w detached; got a tensor with a gradient"),
+        (lambda loss: LossOutput(loss, [loss]), "metrics by name.*; got a list"),
     ],
 )
 def test_a_wrong_output_is_one_line_before_any_step(tmp_path, change, line):
@@ -72,7 +72,7 @@ def test_a_wrong_output_is_one_line_before_any_step(tmp_path, change, line):
     [(TOPR, 4, 16, r"one loss per completion, shape \[4\]"), (DPO_LOSS, 16, 5, r"one loss per pair, shape \[5\]")],
 )
 def test_the_shape_is_that_of_the_micro_batch_and_of_pairs(tmp_path, right, micro, batch, line):
-    loss = Changed(change=lambda output: LossOutput(output.loss.mean()), right=right)
+    loss = Changed(change=lambda loss: LossOutput(loss.mean()), right=right)
 
     with refused(rf"{line}; got \[\]"):
         first_update(tmp_path, loss, micro, batch)
@@ -94,6 +94,6 @@ def test_wrong_signals_are_one_line(tmp_path, signals, line, micro):
 
 
 def test_a_right_output_trains(tmp_path):
-    loss = Changed(change=lambda output: LossOutput(output.loss.double(), {"w": torch.ones(len(output.loss))}))
+    loss = Changed(change=lambda loss: LossOutput(loss.double(), {"w": torch.ones(len(loss))}))
 
     assert first_update(tmp_path, loss)["grad_norm"] > 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import config_of, make_model, needs_peft, overrides, read_json
+from tests.conftest import config_of, make_model, needs_peft, overrides, read_json, small_config
 from tests.observed import OBSERVED, Observer, observed
 from tests.sweep_tools import records
 from tests.training.test_parallel import train
@@ -72,7 +72,7 @@ class AdapterObserver(Observer):
 
 def test_each_iteration_goes_on_from_the_adapter_before_and_is_regularized_to_the_base(tmp_path):
     rounds = ["algo=kl_pg", "schedule=on_policy", "schedule.rounds=2", "schedule.prompts=4"]
-    config = config_of(*overrides(tmp_path, *rounds, "iterations=2", "optim.lr=1e-3", LORA, *OBSERVED))
+    config = small_config(tmp_path, *rounds, "iterations=2", "optim.lr=1e-3", LORA, *OBSERVED)
 
     with observed(AdapterObserver()) as observer:
         run(config)

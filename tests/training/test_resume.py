@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import config_of, needs_peft, overrides, read_json, refused, write_lines
+from tests.conftest import needs_peft, read_json, refused, small_config, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records, result
 from tests.training.broken_runs import break_off
@@ -62,7 +62,7 @@ def run_twice(undisturbed, broken, updates):
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, case):
     words, updates = BROKEN[case]
     settings = ["checkpoint.every_seconds=0", *words.split()]
-    undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in "ab")
+    undisturbed, broken = (small_config(tmp_path / name, *settings) for name in "ab")
 
     summary, resumed_summary = run_twice(undisturbed, broken, updates)
 
@@ -94,7 +94,7 @@ OTHER_LOSSES = sorted({*NAMES} - {*IN_EVERY_TEST_RUN})
 def test_every_loss_trains_is_resumed_bit_for_bit_and_named_on_the_card(outputs, name):
     schedule = IN_ROUNDS if name in ("rloo", "agro_on_policy") else OFFLINE
     settings = [*SHORT, *schedule, f"algo={name}"]
-    undisturbed, broken = (config_of(*overrides(outputs, *settings, f"name={twin}")) for twin in "ab")
+    undisturbed, broken = (small_config(outputs, *settings, f"name={twin}") for twin in "ab")
 
     run_twice(undisturbed, broken, updates=1)
 
@@ -168,8 +168,8 @@ def test_a_run_without_positives(tmp_path, capsys):
         rows.append({"question": question, "gold": str(count + 2), "completion": f" The answer is {count}."})
     source = f"data.completions={write_lines(tmp_path / 'wrong.jsonl', rows)}"
     with refused("algo=sft has nothing to learn from"):
-        run(config_of(*overrides(tmp_path), source, "algo=sft"))
-    config = config_of(*overrides(tmp_path), source, "compose=anna_karenina")
+        run(small_config(tmp_path, source, "algo=sft"))
+    config = small_config(tmp_path, source, "compose=anna_karenina")
     capsys.readouterr()
 
     summary = run(config)
@@ -194,7 +194,7 @@ def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path, own_model):
         observer.calls.append(folder.name)
         return read_model()
 
-    config = config_of(*overrides(tmp_path, *GROUPS, "algo=kl_pg", f"model.reference={own_model}", *OBSERVED))
+    config = small_config(tmp_path, *GROUPS, "algo=kl_pg", f"model.reference={own_model}", *OBSERVED)
 
     with observed(observer), reading_models(read):
         run(config)
@@ -218,7 +218,7 @@ class Blocker(Observer):
 @pytest.mark.extended
 def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_path):
     settings = [*GROUPS, "checkpoint.every_seconds=0", *OBSERVED]
-    undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in "ab")
+    undisturbed, broken = (small_config(tmp_path / name, *settings) for name in "ab")
     model_folder = broken.folder / "model"
 
     with observed(Blocker(model_folder)), refused("cannot write .*/model: "):
@@ -231,4 +231,4 @@ def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_pa
 def test_a_round_that_keeps_nothing(tmp_path):
     line = r"compose.pass_rate=\[0.9, 0.95\]: of 16 problems that round 0 drew \(10 times\) none is solved so often"
     with refused(rf"^{line}$"):
-        run(config_of(*overrides(tmp_path, *GROUPS, "compose.pass_rate=[0.9,0.95]")))
+        run(small_config(tmp_path, *GROUPS, "compose.pass_rate=[0.9,0.95]"))

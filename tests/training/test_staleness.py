@@ -5,7 +5,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from tests.conftest import column, config_of, overrides, read_json, refused, values_of
+from tests.conftest import column, config_of, read_json, refused, small_config, values_of
 from tests.extending import POLICY, project
 from tests.sweep_tools import records
 from tests.training.test_asynchronous import LENGTHS, ROUNDS, Clock
@@ -90,7 +90,7 @@ def test_a_mistake_is_one_line(words, line):
 def test_a_policy_of_ones_own_trains_on_the_longest_first(tmp_path):
     with project(tmp_path, POLICY):
         words = [f"{OWN_POLICY}=longest_first.LongestFirst", "schedule.when_stale.max_lag=1"]
-        config = config_of(*overrides(tmp_path / "out", "schedule=async", *ROUNDS, *LENGTHS, *words))
+        config = small_config(tmp_path / "out", "schedule=async", *ROUNDS, *LENGTHS, *words)
         summary = run(config)
 
     inputs = read_json(config.folder / "inputs.json")
