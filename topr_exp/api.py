@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
@@ -43,8 +42,9 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError with one line: the key, what was given, what is allowed.
     """
-    if options := [word for word in overrides if word.startswith("-")]:
-        raise ConfigError(f"{options[0]}: compose takes KEY=VALUE alone")
+    for word in overrides:
+        if word.startswith("-"):
+            raise ConfigError(f"{word}: compose takes KEY=VALUE alone")
     jobs = plan(parse_arguments(list(overrides))).jobs
     if len(jobs) > 1:
         raise ConfigError(f"{len(jobs)} runs: compose makes one; call it for each")
@@ -103,7 +103,8 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     updates, seconds; base_NAME and final_NAME of pass@1 and the other figures, with _low and _high of the run's 95 %
     interval. Shares lie between 0 and 1; what a run lacks is missing. TOPRError where there are no runs.
     """
-    return runs_frame(group_runs(find_runs(map(Path, folders))).runs)
+    runs = find_runs(map(Path, folders))
+    return runs_frame(group_runs(runs).runs)
 
 
 def read_curves(*folders: str | Path, kind: str = "training") -> pd.DataFrame:
@@ -111,7 +112,8 @@ def read_curves(*folders: str | Path, kind: str = "training") -> pd.DataFrame:
 
     kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
     """
-    return pd.concat({run.name: run.curves[kind] for run in find_runs(map(Path, folders))}, names=["run", "step"])
+    runs = find_runs(map(Path, folders))
+    return pd.concat({run.name: run.curves[kind] for run in runs}, names=["run", "step"])
 
 
 def compare_runs(*folders: str | Path, against: str | None = None, figure: str = "pass@1") -> pd.DataFrame:
@@ -128,7 +130,8 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
 
     TOPRError where no finished run has the figure; ConfigError for a group that there is not.
     """
-    return compare([*map(Path, folders)], against, figure).frame()
+    paths = list(map(Path, folders))
+    return compare(paths, against, figure).frame()
 
 
 def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["train", "test"] = "train") -> pd.DataFrame:
@@ -154,14 +157,14 @@ def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["tra
         rollouts_name = sources[f"{prefix}rollouts"].split(" ")[0]
         verdicts_name = sources[f"{prefix}verdicts"].split(" ")[0]
         store = find_store(Path(run), rollouts_name, sources["store"])
-        rollouts = store.open(store.root / rollouts_name).read()
+        row_numbers = None
         if prefix == prefixes[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
-            rollouts = rollouts.take(read_row_numbers(folder / IMPORTED))
-        frames.append(join_columns(rollouts, store.open(store.root / verdicts_name).read()))
+            row_numbers = read_row_numbers(folder / IMPORTED)
+        frames.append(read_graded(store, rollouts_name, verdicts_name, row_numbers))
     frame = pd.concat(frames, ignore_index=True)
-    examples = read_row_numbers(folder / EXAMPLES)  # a row's number once for each time that it is trained on
-    rows, counts = np.unique(examples, return_counts=True)
-    frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
+    examples = read_row_numbers(folder / EXAMPLES).ravel()  # a row's number once for each time that it is trained on
+    counts = pd.Series(examples).value_counts()
+    frame["chosen"] = counts.reindex(frame.index, fill_value=0)
     return frame
 
 
@@ -175,7 +178,7 @@ def read_tested_completions(run: Path) -> pd.DataFrame:
     rollouts_name = f"rollouts/{recorded_path.name}"
     verdicts_name = f"verdicts/{Path(final['verdicts']).name}"
     store = find_store(run, rollouts_name, recorded_path.parent.parent)
-    return join_columns(store.open(store.root / rollouts_name).read(), store.open(store.root / verdicts_name).read())
+    return read_graded(store, rollouts_name, verdicts_name)
 
 
 def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
@@ -190,9 +193,18 @@ def find_store(run: Path, table: str, recorded_path: str | Path) -> Store:
     return Store(Path(recorded_path))
 
 
-def join_columns(rollouts: pa.Table, verdicts: pa.Table) -> pd.DataFrame:
-    """Rows of completions beside their verdicts; of a column of both, that of the verdicts."""
-    shared = sorted({*rollouts.column_names} & {*verdicts.column_names})
+def read_graded(
+    store: Store, rollouts_name: str, verdicts_name: str, row_numbers: NDArray[np.integer] | None = None
+) -> pd.DataFrame:
+    """Completions of a store's table beside their verdicts; of a column of both, that of the verdicts.
+
+    row_numbers: of the completions that the verdicts are on; None: all.
+    """
+    rollouts = store.open(store.root / rollouts_name).read()
+    verdicts = store.open(store.root / verdicts_name).read()
+    if row_numbers is not None:
+        rollouts = rollouts.take(row_numbers)
+    shared = [name for name in verdicts.column_names if name in rollouts.column_names]
     return pd.concat([rollouts.drop_columns(shared).to_pandas(), verdicts.to_pandas()], axis=1)
 
 
@@ -203,8 +215,9 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
 
     grader: gsm8k, lenient, math, final, or package.module.name.
     """
+    pairs = zip(completions, golds, strict=True)
     with Grader(grader) as open_grader:
-        return [outcome.verdict for outcome in open_grader.grade(zip(completions, golds, strict=True))]
+        return [outcome.verdict for outcome in open_grader.grade(pairs)]
 
 
 # ---- sweeps
@@ -236,9 +249,10 @@ def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
 
 def read_config(run: str | Path) -> Config:
     """The settings of a run's folder, checked. TOPRError where its config.json can't be read."""
-    stored, fault = read_run_file(Path(run) / "config.json")
+    path = Path(run) / "config.json"
+    stored, fault = read_run_file(path)
     if not stored:
-        raise TOPRError(f"{Path(run) / 'config.json'} {fault}")
+        raise TOPRError(f"{path} {fault}")
     return load(OmegaConf.create(stored["resolved"]))
 
 
@@ -269,4 +283,6 @@ def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"
     from topr_exp.data.prompts import build_prompter, tokenize_prompts
 
     problems = getattr(load_problems(config.data), split)
-    return list(tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens).prompts)
+    prompter = build_prompter(config.data)
+    questions = tokenize_prompts(problems, prompter, policy, config.sampler.max_new_tokens)
+    return list(questions.prompts)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate, headlines
 from topr_exp.report.grouping import group_runs, setting_text
 from topr_exp.report.ranking import standing
-from topr_exp.report.reader import find_runs
+from topr_exp.report.reader import Run, find_runs
 from topr_exp.report.tables import interval_columns
 from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.terminal import align_columns, plural, warn
@@ -33,9 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.compare", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    reference = "reference: a group's name, or a setting's value (default: the first group)"
-    # p~ is easier to type than p̃.
-    parser.add_argument("--against", type=lambda text: text.replace("p~", "p̃"), metavar="GROUP", help=reference)
+    parser.add_argument(
+        "--against",
+        type=lambda text: text.replace("p~", "p̃"),  # which is easier to type
+        metavar="GROUP",
+        help="reference: a group's name, or a setting's value (default: the first group)",
+    )
     parser.add_argument("--figure", choices=FIGURES, default="pass@1", help="default: %(default)s")
     return exit_status(partial(print_comparison, parser.parse_args(arguments)))
 
@@ -44,9 +48,10 @@ def print_comparison(options: argparse.Namespace) -> int:
     compared = compare(options.folders, options.against, options.figure)
     reference = options.against or next(iter(compared.groups))
     rows = comparison_rows(compared.groups, compared.differences, reference=reference, name=compared.figure)
-    titles = list(rows[0])
-    cells = [list(row.values()) for row in rows]
-    print("\n".join(align_columns([titles, *cells])))
+    table = [list(rows[0])]  # titles
+    for row in rows:
+        table.append(list(row.values()))
+    print("\n".join(align_columns(table)))
     print("[ ]: 95 % each; differences are paired by seed and test problem", *compared.remarks, sep="\n")
     return 0
 
@@ -66,12 +71,15 @@ class Compared:
         rows = []
         for label, runs in self.groups.items():
             to_reference = self.differences.get(label)
-            interval = to_reference if isinstance(to_reference, Interval) else None
             row: dict[str, Any] = {"group": label, "runs": len(runs)}
             row |= interval_columns(f"final_{self.figure}", estimate(runs, self.figure))
             row["against"] = self.references[label] if to_reference is not None else None
-            row |= interval_columns("difference", interval)
-            row["not_compared"] = to_reference if interval is None else None
+            if isinstance(to_reference, Interval):
+                row |= interval_columns("difference", to_reference)
+                row["not_compared"] = None
+            else:
+                row |= interval_columns("difference", None)
+                row["not_compared"] = to_reference
             rows.append(row)
         frame = DataFrame(rows).set_index("group")
         frame.attrs["remarks"] = self.remarks
@@ -83,12 +91,7 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     if figure not in FIGURES:
         raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
     all_runs = find_runs(folders)
-    runs = [run for run in all_runs if run.status == "done"]
-    if len(runs) < len(all_runs):
-        warn(f"{plural(len(all_runs) - len(runs), 'unfinished run')} left out")
-    for run in runs:
-        for fault in run.changed:
-            warn(f"{run.name}, changed since it finished: {fault}")
+    runs = finished_runs(all_runs)
     name = figure if figure != "maj" else headlines(runs)[-1]  # maj@K, where a run has one
     if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
         raise TOPRError(f"no finished run there has {figure} ({plural(len(all_runs), 'run')})")
@@ -108,6 +111,17 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     return Compared(name, comparison.groups, reference_of, to_reference, remarks)
 
 
+def finished_runs(runs: Sequence[Run]) -> list[Run]:
+    """The finished ones of some runs; warns of the others, and of runs that changed since."""
+    complete_runs = [run for run in runs if run.is_done]
+    if len(complete_runs) < len(runs):
+        warn(f"{plural(len(runs) - len(complete_runs), 'unfinished run')} left out")
+    for run in complete_runs:
+        for fault in run.changed:
+            warn(f"{run.name}, changed since it finished: {fault}")
+    return complete_runs
+
+
 def references(values_by_label: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
     """Map each group to its reference: one group for all, or the group that has the value `against` and is equal else.
 
@@ -115,16 +129,15 @@ def references(values_by_label: Mapping[str, tuple[str, ...]], against: str | No
     ConfigError where `against` is neither.
     """
     if against is None or against in values_by_label:
-        return dict.fromkeys(values_by_label, against or next(iter(values_by_label)))
+        reference = against or next(iter(values_by_label))
+        return dict.fromkeys(values_by_label, reference)
     positions: set[int] = set()
-    known_values: dict[str, None] = {}  # in the order of the groups
     for values in values_by_label.values():
         positions |= {position for position, value in enumerate(values) if value == against}
-        if len(values) > 1:
-            known_values |= dict.fromkeys(values)
     if len(positions) != 1:
-        allowed = "; ".join([*values_by_label, *known_values])
-        raise ConfigError(f"--against {against}: no such group; allowed: {allowed}")
+        all_values = chain.from_iterable(values_by_label.values())
+        allowed = dict.fromkeys([*values_by_label, *all_values])
+        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join(allowed)}")
     (position,) = positions
     label_of = {values: label for label, values in values_by_label.items()}
     reference_of = {}

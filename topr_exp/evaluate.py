@@ -82,8 +82,10 @@ def settings(args: Namespace) -> Config:
     composer = Composer(args)
     run_settings: dict[str, Any] = {}
     model = composer.other_model(composer.fixed())
+    folder = None
     if model is not None and model.folder is not None:
-        run_settings = settings_beside(model.folder.resolve())
+        folder = model.folder.resolve()
+        run_settings = settings_beside(folder)
         data = run_settings.get("data", {}).get("name")
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
@@ -95,8 +97,8 @@ def settings(args: Namespace) -> Config:
         ask_as(run_settings, composed, command_line)
     elif model is not None:
         say(f"settings of {model.described}")
-    if model is not None and model.folder is not None:
-        composed.model.path = literal(str(model.folder.resolve()))
+    if folder is not None:
+        composed.model.path = literal(str(folder))
     config = load(composed)
     check_files(config, trains=False)
     return config
@@ -149,11 +151,11 @@ def ask_as(run_settings: dict[str, Any], composed: DictConfig, command_line: dic
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
     where the question rests on code of the user's, which is taken from the command line alone.
     """
-    question_keys = {"_target_"}
+    data_keys = {"_target_"}
     for source in schemas_by_choice("data").values():
-        question_keys |= {field.name for field in fields(source)}
-    question_keys -= {*LOG_KEYS}
-    for group, taken_keys in {**TAKEN_KEYS, "data": question_keys}.items():
+        data_keys |= {field.name for field in fields(source)}
+    taken_keys_by_group = {**TAKEN_KEYS, "data": data_keys.difference(LOG_KEYS)}
+    for group, taken_keys in taken_keys_by_group.items():
         composed[group] = settings_of_question(group, taken_keys, run_settings[group], composed[group], command_line)
 
 
@@ -165,8 +167,10 @@ def settings_of_question(
     settings: Any = OmegaConf.to_container(composed)
     stored_choice = stored.get("name")
     is_other_choice = group != "model" and command_line.get(group, stored_choice) != stored_choice
-    if is_other_choice:
-        taken_keys = taken_keys - ENGINE_KEYS - {"name"} if group == "sampler" else set()
+    if is_other_choice and group == "sampler":
+        taken_keys = taken_keys - ENGINE_KEYS - {"name"}
+    elif is_other_choice:
+        taken_keys = set()
     else:
         settings = {key: settings[key] for key in settings if key in stored or f"{group}.{key}" in command_line}
         is_users_sampler = group == "sampler" and "_target_" in settings
@@ -174,7 +178,8 @@ def settings_of_question(
             taken_keys = stored.keys() - {"_target_"}
     for key, value in stored.items():
         name = f"{group}.{key}"
-        if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
+        is_overridden = name in command_line or any(word.startswith(f"{name}.") for word in command_line)
+        if is_overridden:
             continue
         if key in taken_keys and value in PACKAGE_VALUES.get(name, [value]):
             settings[key] = literal(value)
@@ -214,7 +219,8 @@ def evaluate_model(config: Config) -> None:
     stop = StopFlag()
     with stop.listening(), stop.immediate():
         task = load_task(config, test_only=True)
-        weights = weights_fingerprint(fetch_model_folder(config.model.path, config.model.revision))
+        model_folder = fetch_model_folder(config.model.path, config.model.revision)
+        weights = weights_fingerprint(model_folder)
         question = {name: value for name, value in config.identity.items() if name in DECIDING_GROUPS}
         folder = folder_of(config, question, weights)
         with disk_errors(f"write in {folder}"):
@@ -250,8 +256,10 @@ def folder_of(config: Config, question: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to weights of the same fingerprint."""
     model = {**question["model"], "path": None}  # wherever its folder is: the fingerprint of its weights stands for it
     inputs = {**question, "weights": weights, "model": model}
-    name = "_".join(["eval", safe_name(config.model.name)[:24], safe_name(config.data.name)[:24]])
-    return Path(config.output_dir) / config.name / name_with_hash(name, inputs)
+    model_name = safe_name(config.model.name)[:24]
+    data_name = safe_name(config.data.name)[:24]
+    name = name_with_hash(f"eval_{model_name}_{data_name}", inputs)
+    return Path(config.output_dir) / config.name / name
 
 
 def table(figures: dict[str, Any]) -> str:

@@ -67,7 +67,9 @@ def add_verdicts(rows: list[dict[str, Any]], grader: Grader) -> None:
     well_formed = [row for row in rows if "completion" in row]
     pairs = [(row["completion"], as_text(row["gold"])) for row in well_formed]
     for row, outcome in zip(well_formed, grader.grade(pairs), strict=True):
-        row |= {"verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path}
+        row["verdict"] = outcome.verdict
+        row["answer"] = outcome.answer
+        row["path"] = outcome.path
         if outcome.reward is not None:
             row["reward"] = outcome.reward
 

@@ -49,7 +49,7 @@ from topr_exp.training.asynchronous import AsyncRounds
 from topr_exp.training.collection import Collector
 from topr_exp.training.loop import BatchSource, FixedSet, train
 from topr_exp.training.parallel import parallelize
-from topr_exp.training.rounds import Compose, Rounds
+from topr_exp.training.rounds import Rounds
 from topr_exp.training.trainer import Trainer
 
 
@@ -66,48 +66,58 @@ def run_stages(session: Session) -> dict[str, Any]:
     folder = session.folder
     task = prepare_task(session)
     policies = load_policies(session)
-    data = load_data(session, task, policies)
-    report = open_report(session.config, data)
+    experiment = load_experiment(session, task, policies)
 
-    base_figures = evaluate(session, task, policies, data, iteration=0)
+    base_figures = evaluate(experiment, iteration=0)
     final_figures = base_figures
     for iteration in folder.unfinished_iterations():
         if not folder.model_of(iteration).exists():  # else an earlier attempt trained it
-            train_iteration(session, task, policies, data, report, iteration)
+            train_iteration(experiment, iteration)
         folder.remove_leftovers(iteration)
         policies.reload(folder.model_of(iteration))
-        final_figures = evaluate(session, task, policies, data, iteration=iteration)
-    return summarize(session, data, base_figures, final_figures)
+        final_figures = evaluate(experiment, iteration=iteration)
+    return summarize(experiment, base_figures, final_figures)
 
 
-def train_iteration(
-    session: Session, task: Task, policies: Policies, data: "RunData", report: TrainingReport, iteration: int
-) -> None:
+def train_iteration(experiment: "Experiment", iteration: int) -> None:
     """Train the policy and save it.
 
     The trainer and π_ref are freed on return, before the saved policy is loaded: there may be no memory for two.
     """
-    policies.add_adapter(iteration)
-    compose = partial(compose_training_set, session.config, report, iteration)
-    open_training = open_rounds if session.config.schedule.in_rounds else open_fixed_set
-    with open_training(session, policies, data, compose, iteration) as (trainer, batches):
-        journal = open_journal(session, task, trainer, data, iteration)
-        train(trainer, batches, journal, iteration=iteration, save_every=session.config.checkpoint.every_seconds)
+    config = experiment.config
+    session = experiment.session
+    experiment.policies.add_adapter(iteration)
+    open_training = open_rounds if config.schedule.in_rounds else open_fixed_set
+    with open_training(experiment, iteration) as (trainer, batches):
+        journal = open_journal(experiment, trainer, iteration)
+        train(trainer, batches, journal, iteration=iteration, save_every=config.checkpoint.every_seconds)
     del batches  # with π_ref: to gather the weights may take its memory
     session.check_sources()
     trainer.save_policy(session.folder.model_of(iteration))
 
 
 @dataclass(frozen=True)
-class RunData:
-    """Problems of a run and imported completions."""
+class Experiment:
+    """A run under way: what its stages share."""
 
+    session: Session
+    task: Task
+    policies: Policies
     train: TokenizedProblems
     test: TokenizedProblems
     imported: Completions | None
     needs_sampling: bool  # False: imported completions alone are trained on
     trained_on: TrainedOn
     header: str  # for the user: the settings that decide the result
+    report: TrainingReport
+
+    @property
+    def config(self) -> Config:
+        return self.session.config
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.session.folder
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ def load_policies(session: Session) -> Policies:
     return policies
 
 
-def load_data(session: Session, task: Task, policies: Policies) -> RunData:
+def load_experiment(session: Session, task: Task, policies: Policies) -> Experiment:
     """Tokenize prompts, load imported completions before anything is sampled, and print the header."""
     config = session.config
     folder = session.folder
@@ -165,46 +175,53 @@ def load_data(session: Session, task: Task, policies: Policies) -> RunData:
     trained_on = count_trained_on(config, task.sets.train, train.problems, imported)
     header = format_header(config, policy, task.sets, train, test, trained_on, log_report)
     say(header + "\n")
-    data = RunData(
+    experiment = Experiment(
+        session,
+        task,
+        policies,
         train=train,
         test=test,
         imported=imported,
         needs_sampling=needs_sampling,
         trained_on=trained_on,
         header=header,
+        report=open_report(config, needs_sampling=needs_sampling),
     )
-    iterations_left = len(folder.unfinished_iterations())
-    folder.start_forecast(plan_forecast(config, data, iterations_left))
-    return data
+    folder.start_forecast(plan_forecast(experiment))
+    return experiment
 
 
-def plan_forecast(config: Config, data: RunData, iterations: int) -> Forecast:
+def plan_forecast(experiment: Experiment) -> Forecast:
     """Plan the work of this attempt, for the time left."""
+    config = experiment.config
     sampled_completions = 0
-    if data.needs_sampling:
-        problem_count = config.schedule.prompts or len(data.train.problems)
+    if experiment.needs_sampling:
+        problem_count = config.schedule.prompts or len(experiment.train.problems)
         sampled_completions = problem_count * config.data.n
-    trains_on_pairs = unit_of(config.algo.needs) == "pairs"
+    completions_per_example = 1
+    if unit_of(config.algo.needs) == "pairs":
+        completions_per_example = 2
     sizes = Sizes(
         sampled_completions=sampled_completions,
-        imported_completions=len(data.imported) if data.imported is not None else 0,
+        imported_completions=len(experiment.imported) if experiment.imported is not None else 0,
         examples=config.compose.n_examples,
-        completions_per_example=2 if trains_on_pairs else 1,
+        completions_per_example=completions_per_example,
         scores_mu=config.mu == "scored",
-        test_problems=len(data.test.problems),
+        test_problems=len(experiment.test.problems),
         completions_per_test=config.data.eval_n,
     )
+    iterations = len(experiment.folder.unfinished_iterations())
     return Forecast(planned_steps(sizes, config.schedule, config.optim, config.evaluation, iterations))
 
 
-def open_report(config: Config, data: RunData) -> TrainingReport:
+def open_report(config: Config, *, needs_sampling: bool) -> TrainingReport:
     in_rounds = config.schedule.in_rounds
     can_solve_for_baseline = config.reward == "pm1" and not in_rounds
     return TrainingReport(
         loss=config.algo,
         in_rounds=in_rounds,
         weight_key="effective_positive" if can_solve_for_baseline else "baseline",
-        token_limit=config.sampler.max_new_tokens if data.needs_sampling else None,
+        token_limit=config.sampler.max_new_tokens if needs_sampling else None,
         drops_truncated=config.compose.drop_truncated,
     )
 
@@ -213,65 +230,68 @@ def open_report(config: Config, data: RunData) -> TrainingReport:
 
 
 @contextlib.contextmanager
-def open_fixed_set(
-    session: Session, policies: Policies, data: RunData, compose: Compose, iteration: int
-) -> Iterator[tuple[Trainer, BatchSource]]:
+def open_fixed_set(experiment: Experiment, iteration: int) -> Iterator[tuple[Trainer, BatchSource]]:
     """Open training on one set, whose completions lie in the store."""
-    config = session.config
-    store = session.store_of(iteration - 1)
-    sources = sample(session, policies, data, store, iteration)
-    sources = grade(session, sources, store)
-    scored = score(session, policies, data, sources, store)
-    training_set = compose_sources(session, scored, compose, store, iteration)
+    optim = experiment.config.optim
+    folder = experiment.folder
+    store = experiment.session.store_of(iteration - 1)
+    sources = sample(experiment, store, iteration)
+    sources = grade(experiment, sources, store)
+    scored = score(experiment, sources, store)
+    training_set = compose_sources(experiment, scored, store, iteration)
     fixed_set = FixedSet(
-        training_set, config.optim, seed=config.seed, iteration=iteration, mu_is_start=scored.mu_is_start
+        training_set, optim, seed=experiment.config.seed, iteration=iteration, mu_is_start=scored.mu_is_start
     )
-    with session.folder.stage("training"):
-        trainer = open_trainer(session, policies, scored.reference, iteration)
+    with folder.stage("training"):
+        trainer = open_trainer(experiment, scored.reference, iteration)
         yield trainer, fixed_set
-        show_completions(session.folder.path, "train", iteration, training_set.completions, training_set.examples)
+        show_completions(folder.path, "train", iteration, training_set.completions, training_set.examples)
 
 
-def sample(session: Session, policies: Policies, data: RunData, store: Store, iteration: int) -> list[Completions]:
+def sample(experiment: Experiment, store: Store, iteration: int) -> list[Completions]:
     """Sample completions to train on; imported ones replace them, or with `compose.mix` follow them."""
-    config = session.config
+    config = experiment.config
+    session = experiment.session
     sources = list[Completions]()
     with session.folder.stage("sampling"):
-        if data.needs_sampling:
+        if experiment.needs_sampling:
             seed = config.sampler.seed
             if iteration > 1:  # the policy was trained on completions of the earlier seeds
                 seed = seed_of(seed, iteration)
             n = config.data.n
-            policy = policies.trained
-            sampled = sample_completions(session.sampler, policy, data.train, n, seed=seed, store=store)
+            policy = experiment.policies.trained
+            sampled = sample_completions(session.sampler, policy, experiment.train, n, seed=seed, store=store)
             session.folder.add_across_ranks("tokens_sampled", sampled.tokens_sampled)
             sources.append(sampled)
-        if data.imported is not None:
-            sources.append(data.imported)
+        if experiment.imported is not None:
+            sources.append(experiment.imported)
         session.free_sampler()
     return sources
 
 
-def grade(session: Session, sources: list[Completions], store: Store) -> list[Completions]:
+def grade(experiment: Experiment, sources: list[Completions], store: Store) -> list[Completions]:
     """Grade by the grader, or by the rewards that came with the completions."""
-    config = session.config
-    with session.folder.stage("grading"):
-        if config.reward == "given":
-            return [grade_by_log(completions, config.data.threshold, store) for completions in sources]
-        return [grade_completions(completions, config.grading, store) for completions in sources]
+    config = experiment.config
+    graded = []
+    with experiment.folder.stage("grading"):
+        for completions in sources:
+            if config.reward == "given":
+                graded.append(grade_by_log(completions, config.data.threshold, store))
+            else:
+                graded.append(grade_completions(completions, config.grading, store))
+    return graded
 
 
-def score(
-    session: Session, policies: Policies, data: RunData, sources: list[Completions], store: Store
-) -> ScoredSources:
+def score(experiment: Experiment, sources: list[Completions], store: Store) -> ScoredSources:
     """Add log μ, log π_old and log π_ref, and compare the sampler's log-probabilities with training's."""
-    config = session.config
-    with session.folder.stage("scoring"):
+    config = experiment.config
+    policies = experiment.policies
+    with experiment.folder.stage("scoring"):
         mu_is_start = policies.mu_is_start(sources)
         scored, reference = policies.score(sources, store)
         first_source = scored[0]  # what was sampled, if anything was
-        is_mismatched = data.needs_sampling and not config.sampler.unchanged
-        is_mu_by_training = config.mu == "scored" and data.imported is None
+        is_mismatched = experiment.needs_sampling and not config.sampler.unchanged
+        is_mu_by_training = config.mu == "scored" and experiment.imported is None
         mismatch = None
         if is_mismatched or is_mu_by_training:
             if is_mu_by_training:
@@ -281,20 +301,17 @@ def score(
             mismatched_sampler = config.sampler if is_mismatched else None
             mismatch = measure_mismatch(Ragged(logp), first_source.lists("sampler_logp"), mismatched_sampler)
             say(describe_mismatch(mismatch))
-        if config.mu == "sampler" and data.needs_sampling:  # the header has the gap of imported completions
+        if config.mu == "sampler" and experiment.needs_sampling:  # the header has the gap of imported completions
             gap = describe_logprob_gap(first_source, policies.trained, config.optim.score_batch_size)
             say(f"{'log μ':<11} {gap}")
     return ScoredSources(scored, reference, mismatch, mu_is_start)
 
 
 def compose_training_set(
-    config: Config,
-    report: TrainingReport,
-    iteration: int,
-    completions: Completions,
-    round_number: int | None = None,
+    experiment: Experiment, iteration: int, completions: Completions, round_number: int | None = None
 ) -> TrainingSet:
     """Compose the training set of an iteration or round."""
+    config = experiment.config
     training_set = build_training_set(
         completions,
         config.reward,
@@ -306,18 +323,17 @@ def compose_training_set(
         effective=config.effective_positive,
         round_number=round_number,
     )
-    report.describe(training_set)
+    experiment.report.describe(training_set)
     return training_set
 
 
-def compose_sources(
-    session: Session, scored: ScoredSources, compose: Compose, store: Store, iteration: int
-) -> TrainingSet:
+def compose_sources(experiment: Experiment, scored: ScoredSources, store: Store, iteration: int) -> TrainingSet:
     """Compose the training set of all sources, and save which completions it has."""
-    with session.folder.stage("composition"):
-        training_set = compose(merge_sources(scored.completions))
+    folder = experiment.folder
+    with folder.stage("composition"):
+        training_set = compose_training_set(experiment, iteration, merge_sources(scored.completions))
         save_training_set(
-            session.folder.iteration_folder(iteration),
+            folder.iteration_folder(iteration),
             training_set,
             scored.completions,
             store=store.root,
@@ -330,20 +346,19 @@ def compose_sources(
 
 
 @contextlib.contextmanager
-def open_rounds(
-    session: Session, policies: Policies, data: RunData, compose: Compose, iteration: int
-) -> Iterator[tuple[Trainer, BatchSource]]:
+def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Trainer, BatchSource]]:
     """Open training on completions that the policy samples every few updates, or that wait for a later update."""
-    config = session.config
+    config = experiment.config
+    session = experiment.session
     folder = session.folder
     session.sampler.close()  # the next engine has to fit into the memory that a reference and training leave free
     with folder.stage("training"), open_grader(config.grading) as grader:
-        reference = policies.reference()
+        reference = experiment.policies.reference()
         kl_reference = reference if "vocab_kl" in config.algo.needs else None  # other losses need log π_ref alone
-        trainer = open_trainer(session, policies, kl_reference, iteration)
+        trainer = open_trainer(experiment, kl_reference, iteration)
         collector = Collector(
             trainer,
-            data.train,
+            experiment.train,
             session.sampler,
             grader,
             reference,
@@ -352,9 +367,13 @@ def open_rounds(
             stage_timer=folder.timer.nested,
         )
         rounds_class = AsyncRounds if config.schedule.asynchronous else Rounds
-        mu_is_samplers = config.mu == "sampler"
         rounds = rounds_class(
-            collector, compose, config.schedule, config.compose, seed=config.seed, mu_is_samplers=mu_is_samplers
+            collector,
+            partial(compose_training_set, experiment, iteration),
+            config.schedule,
+            config.compose,
+            seed=config.seed,
+            mu_is_samplers=config.mu == "sampler",
         )
         yield trainer, rounds
     save_rounds(
@@ -370,91 +389,90 @@ def open_rounds(
 # ---- training and evaluation, offline and in rounds
 
 
-def open_trainer(session: Session, policies: Policies, reference: Policy | None, iteration: int) -> Trainer:
+def open_trainer(experiment: Experiment, reference: Policy | None, iteration: int) -> Trainer:
     """Make a trainer that resumes from the iteration's newest checkpoint, its metrics cut back to that."""
-    config = session.config
-    folder = session.folder
-    policy = policies.trained
+    config = experiment.config
+    folder = experiment.folder
+    stop = experiment.session.stop
+    policy = experiment.policies.trained
     policy.rename_weights(f"{folder.path.name}, iteration {iteration}, in training")
     checkpoints = folder.path / "checkpoints" / str(iteration)
-    with session.stop.immediate():  # in training a stop signal waits for the loop, which has not begun
+    with stop.immediate():  # in training a stop signal waits for the loop, which has not begun
         layout = parallelize(policy, config.cluster.parallel)
-        trainer = Trainer(policy, config.algo, reference, config.optim, checkpoints, layout, session.stop)
+        trainer = Trainer(policy, config.algo, reference, config.optim, checkpoints, layout, stop)
     folder.metrics.rewind(iteration, trainer.step)
     return trainer
 
 
-def open_journal(session: Session, task: Task, trainer: Trainer, data: RunData, iteration: int) -> EvaluatingJournal:
+def open_journal(experiment: Experiment, trainer: Trainer, iteration: int) -> EvaluatingJournal:
     """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
+    session = experiment.session
     every = session.config.evaluation.every
-    evaluate_now = partial(evaluate_update, session, task, trainer, data, iteration)
+    evaluate_now = partial(evaluate_update, experiment, trainer, iteration)
     journal = EvaluatingJournal(session.folder, every, evaluate_now, session.stop, session.check_sources)
     journal.resume(trainer.step, trainer.samples)
     return journal
 
 
-def evaluate(session: Session, task: Task, policies: Policies, data: RunData, *, iteration: int) -> dict[str, Any]:
+def evaluate(experiment: Experiment, *, iteration: int) -> dict[str, Any]:
     """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
-    config = session.config
+    config = experiment.config
+    session = experiment.session
     folder = session.folder
     store = session.store_of(iteration)
     with folder.stage("evaluation"):
-        answers = answer_tests(session, task, policies.trained, data.test, store)
+        answers = answer_tests(experiment, experiment.policies.trained, experiment.test, store)
         show_completions(folder.path, "test", iteration, answers)
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         if config.evaluation.every is not None:  # the curve of this iteration ends here
             subset = summarise_evaluation(answers, config.evaluation.problems)
             session.check_sources()
             folder.evaluations.add({"iteration": iteration, "subset": True, **subset})
-        figures = task.figures(answers, store, folder.path, iteration)
+        figures = experiment.task.figures(answers, store, folder.path, iteration)
         session.check_sources()
         folder.evaluations.add({"iteration": iteration, **figures})
     return figures
 
 
-def evaluate_update(
-    session: Session, task: Task, trainer: Trainer, data: RunData, iteration: int, step: int, samples_seen: int
-) -> None:
+def evaluate_update(experiment: Experiment, trainer: Trainer, iteration: int, step: int, samples_seen: int) -> None:
     """Evaluate the policy in training on the first `evaluation.problems` (null: all): a point of the run's curve."""
+    session = experiment.session
     folder = session.folder
     trainer.zero_grad()  # the sampler needs the memory of the gradients
-    indices = range(len(data.test.problems))[: session.config.evaluation.problems]
-    questions = data.test.select(indices)
+    indices = range(len(experiment.test.problems))[: experiment.config.evaluation.problems]
+    questions = experiment.test.select(indices)
     with folder.timer.nested("evaluation"), trainer.layout.gathered_weights():
         name = f"{folder.path.name}, iteration {iteration}, update {step}"
         policy = replace(trainer.policy, fingerprint=name)
-        answers = answer_tests(session, task, policy, questions, session.run_store)
+        answers = answer_tests(experiment, policy, questions, session.run_store)
         session.free_sampler()
         figures = summarise_evaluation(answers)
         session.check_sources()
-        point = {"iteration": iteration, "step": step, "samples_seen": samples_seen, "subset": True}
-        folder.evaluations.add({**point, **figures})
+        position = {"iteration": iteration, "step": step, "samples_seen": samples_seen}
+        folder.evaluations.add({**position, "subset": True, **figures})
 
 
-def answer_tests(
-    session: Session, task: Task, policy: Policy, questions: TokenizedProblems, store: Store
-) -> Completions:
+def answer_tests(experiment: Experiment, policy: Policy, questions: TokenizedProblems, store: Store) -> Completions:
     """Sample and grade answers to test problems."""
-    answers = task.evaluate(session.sampler, policy, questions, store)
-    session.folder.add_across_ranks("tokens_sampled_to_evaluate", answers.tokens_sampled)
+    answers = experiment.task.evaluate(experiment.session.sampler, policy, questions, store)
+    experiment.folder.add_across_ranks("tokens_sampled_to_evaluate", answers.tokens_sampled)
     return answers
 
 
-def summarize(
-    session: Session, data: RunData, base_figures: dict[str, Any], final_figures: dict[str, Any]
-) -> dict[str, Any]:
+def summarize(experiment: Experiment, base_figures: dict[str, Any], final_figures: dict[str, Any]) -> dict[str, Any]:
     """Write the model's card and the summary, then the mark that the run is finished."""
-    config = session.config
-    folder = session.folder
+    config = experiment.config
+    folder = experiment.folder
+    trained_on = experiment.trained_on
     problem_figures = {
-        "problems": {"train": data.trained_on.count, "test": len(data.test.problems)},
-        "trained_on": data.trained_on.text,
-        "too_long": {"train": data.train.too_long, "test": data.test.too_long},
+        "problems": {"train": trained_on.count, "test": len(experiment.test.problems)},
+        "trained_on": trained_on.text,
+        "too_long": {"train": experiment.train.too_long, "test": experiment.test.too_long},
     }
     summary = summarize_run(folder, config, base_figures, final_figures, problem_figures)
     if config.checkpoint.weights != "none":
         environment = folder.read("environment.json")
-        write_card(folder.model_of(config.iterations), config, summary, environment, data.trained_on, data.header)
+        write_card(folder.model_of(config.iterations), config, summary, environment, trained_on, experiment.header)
     folder.finish(summary)
     say("\n" + format_results(summary, folder.path))
     return summary

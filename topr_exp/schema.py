@@ -191,7 +191,8 @@ def describe(option: Any) -> str:
     if choices := choices_of(option):
         return "one of " + ", ".join(choices)
     if dataclasses.is_dataclass(option):
-        return "{" + ", ".join(f"{field.name}: ..." for field in dataclasses.fields(option)) + "}"
+        keys = [f"{field.name}: ..." for field in dataclasses.fields(option)]
+        return f"{{{', '.join(keys)}}}"
     if typing.get_origin(option) is dict or (isinstance(option, type) and issubclass(option, Section)):
         return "{_target_: package.module.name}"
     if typing.get_origin(option) is list:
@@ -243,10 +244,12 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
     run, is yielded too, whole, before its own leaves: so both have a value of that key.
     """
     for key, item in value.items():
-        if not isinstance(item, dict) or not item or (prefix and f"{prefix}{key}" in leaves):
-            yield f"{prefix}{key}", item
-        if isinstance(item, dict):
-            yield from flatten(item, leaves, f"{prefix}{key}.")
+        name = f"{prefix}{key}"
+        is_group = isinstance(item, dict) and bool(item)
+        if not is_group or (prefix and name in leaves):
+            yield name, item
+        if is_group:
+            yield from flatten(item, leaves, f"{name}.")
 
 
 def class_path(value: Any) -> str | None:
@@ -289,7 +292,10 @@ def identity(settings: Any, prefix: str = "") -> dict[str, Any]:
         values["_target_"] = re.sub(r"^topr_exp\..*\.", "", target)
     values |= getattr(settings, "former", {})
     for field, key, value in identity_settings(settings, prefix):
-        values[field.name] = identity(value, f"{key}.") if dataclasses.is_dataclass(value) else plain(value)
+        if dataclasses.is_dataclass(value):
+            values[field.name] = identity(value, f"{key}.")
+        else:
+            values[field.name] = plain(value)
     return values
 
 
@@ -315,7 +321,8 @@ def run_name(settings: Any, own_loss: Any = None) -> str:
 
     own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too.
     """
-    parts = [safe_name(group.name)[:MAX_CHOICE_LENGTH] for group in (settings.algo, settings.data, settings.model)]
+    choices = (settings.algo, settings.data, settings.model)
+    parts = [safe_name(choice.name)[:MAX_CHOICE_LENGTH] for choice in choices]
     learning_rate = f"lr{text_in_name(settings.optim.lr)}"
     seed = f"s{settings.seed}"
     hyper_keys = set[str]()
@@ -375,7 +382,8 @@ def text_in_name(value: Any) -> str:
 
 def name_with_hash(name: str, inputs: Any) -> str:
     """The name of a folder: one for the eye, and a hash of the inputs that decide what is in the folder."""
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(inputs, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{name}_{digest[:10]}"
 
 

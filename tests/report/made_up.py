@@ -79,7 +79,7 @@ def write_graded_run(
         columns = pa.table({"verdict": np.array(VERDICTS)[verdicts].ravel(), "class": classes.astype(np.int32).ravel()})
         table = Store(folder / "store").table("verdicts", {"golds": golds, "run": str(folder), "step": step}, 1)
         table.fill(lambda _, columns=columns: columns)
-        figures = summarise(verdicts, classes, resamples=100)
+        figures = summarise(verdicts, classes)
         evaluations.append({"iteration": step, **figures, "verdicts": str(table.folder)})
     config = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
     write_run(folder, config, [], evaluations, {})

@@ -142,13 +142,16 @@ class TrainingSet:
 
     def summary(self) -> dict[str, Any]:
         """Summarize the set and its completions, JSON-ready; with mean reward and imported share where there are."""
+        completions = self.completions
         summary = dict(self.description)
-        summary["truncated_share"] = float(self.completions.is_truncated.mean())
-        if self.completions.reward is not None:
+        summary["truncated_share"] = float(completions.is_truncated.mean())
+        if completions.reward is not None:
             summary["mean_reward"] = float(self.reward[self.examples].mean())
-        if self.completions.is_imported is not None:
-            summary["imported_share"] = float(self.completions.is_imported[self.examples].mean())
-        return summary | {"baseline": self.baseline, "effective_positive": self.effective_positive}
+        if completions.is_imported is not None:
+            summary["imported_share"] = float(completions.is_imported[self.examples].mean())
+        summary["baseline"] = self.baseline
+        summary["effective_positive"] = self.effective_positive
+        return summary
 
 
 def build_training_set(

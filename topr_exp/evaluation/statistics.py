@@ -12,7 +12,6 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.intervals import (
-    RESAMPLES,
     Clusters,
     Counts,
     Mask,
@@ -38,7 +37,7 @@ class Scores(NamedTuple):
     voted: ByK
 
 
-def measure(verdicts: Codes, classes: Codes, trials: int = TRIALS) -> Scores:
+def measure(verdicts: Codes, classes: Codes) -> Scores:
     """pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
 
     verdicts: [P, n] codes of `verdicts`.
@@ -52,7 +51,7 @@ def measure(verdicts: Codes, classes: Codes, trials: int = TRIALS) -> Scores:
     correct_counts = is_correct.sum(axis=1)
     ks = powers_of_two(n)
     passed = {k: pass_at_k(correct_counts, n, k) for k in ks}
-    voted = maj_at_ks(voting, ks, default_rng([0, 0]), trials=trials)
+    voted = maj_at_ks(voting, ks, default_rng([0, 0]))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
     passed[1] = voted[1] = is_correct.mean(axis=1)
     return Scores(passed, voted)
@@ -63,29 +62,21 @@ def headline_k(n: int) -> int:
     return min(HEADLINE_K, powers_of_two(n)[-1])
 
 
-def summarise(
-    verdicts: Codes,
-    classes: Codes,
-    problems: Sequence[Problem] = (),
-    *,
-    trials: int = TRIALS,
-    resamples: int = RESAMPLES,
-) -> Figures:
+def summarise(verdicts: Codes, classes: Codes, problems: Sequence[Problem] = ()) -> Figures:
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
     pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems, samples and, where they
     are fewer, sources; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
-    verdicts, classes, trials: as for `measure`. resamples: of the bootstrap over problems. problems: [P], with levels,
-    subjects and what they were made from: those of one source are resampled together.
+    verdicts, classes: as for `measure`. problems: [P], with levels, subjects and what they were made from: those of one
+    source are resampled together.
     """
     n = verdicts.shape[1]
-    scores = measure(verdicts, classes, trials)
+    scores = measure(verdicts, classes)
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
     clusters = number_sources([problem.source for problem in problems])
-    rng = default_rng([0, 1])
-    intervals = bootstrap_intervals(columns, rng, resamples=resamples, clusters=clusters, share=True)
+    intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
     points = [interval.as_dict() for interval in intervals]
     ks = list(map(str, scores.passed))
     correct_counts = (verdicts == CORRECT).sum(axis=1)
@@ -231,7 +222,7 @@ def pass_at_k(correct: Counts, n: int, k: int) -> Values:
     return 1 - miss_probabilities[correct]
 
 
-def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator, *, trials: int = TRIALS) -> ByK:
+def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator) -> ByK:
     """maj@K of each problem: its mean over draws of K of the n completions without replacement.
 
     A trial shuffles each problem's completions once and takes the first K for every K: uniform draws, a smooth curve.
@@ -239,9 +230,9 @@ def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator, *, trials: int
     candidate, worth = voting
     problems, width = worth.shape
     totals = {k: np.zeros(problems) for k in ks}
-    for _ in range(trials):
+    for _ in range(TRIALS):
         shuffled = rng.permuted(candidate, axis=1)
         for k, total in totals.items():
             votes = count_votes(shuffled[:, :k], width)
             total += majority_score(votes, worth)
-    return {k: total / trials for k, total in totals.items()}
+    return {k: total / TRIALS for k, total in totals.items()}

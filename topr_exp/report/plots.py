@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -397,4 +398,4 @@ def all_positions(lines: Sequence[Line]) -> list[float]:
 
 def file_part(name: str) -> str:
     """A name of letters, digits and underscores."""
-    return "".join(character if character.isalnum() else "_" for character in name)
+    return re.sub(r"\W", "_", name)

@@ -11,6 +11,7 @@ from topr_exp.evaluation.intervals import Interval, Values, crossed_interval
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.reader import DAMAGE, Run
 from topr_exp.runs.records import Record
+from topr_exp.runtime.terminal import one_line
 from topr_exp.store import Store, Table
 from topr_exp.types import CORRECT, INVALID, VERDICTS, TOPRError
 
@@ -187,8 +188,7 @@ def damage_as_error(run: Run) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        reason = " ".join(str(error).split())[:100]
-        raise TOPRError(f"{run.name}: its verdicts can't be read ({reason})") from error
+        raise TOPRError(f"{run.name}: its verdicts can't be read ({one_line(error, 100)})") from error
 
 
 def counts_as_text(counts: Iterable[float]) -> str:

@@ -54,6 +54,11 @@ def printable(text: str, keep: str = "\n\t") -> str:
     return CONTROL.sub(escape, text)
 
 
+def one_line(error: BaseException, limit: int) -> str:
+    """The message of an error in one line, cut to so many characters."""
+    return " ".join(str(error).split())[:limit]
+
+
 def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"{count} {noun}"

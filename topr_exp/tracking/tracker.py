@@ -18,7 +18,7 @@ from topr_exp.runs.records import Record
 from topr_exp.runtime import distributed
 from topr_exp.runtime.json_files import read_lines
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.runtime.terminal import say, warn
+from topr_exp.runtime.terminal import one_line, say, warn
 from topr_exp.tracking.tensorboard_writer import TensorBoardWriter
 from topr_exp.tracking.wandb_writer import WandbWriter
 from topr_exp.tracking.writer import Writer
@@ -54,12 +54,13 @@ class Tracker:
         self._has_given_up = False
 
     def __enter__(self) -> "Tracker":
-        if distributed.is_main_process() and self.name != "none" and not self._folder.done:
-            self._writer = make_writer(self._tracking, self._folder.path, self._warn)
+        folder = self._folder
+        if distributed.is_main_process() and self.name != "none" and not folder.done:
+            self._writer = make_writer(self._tracking, folder.path, self._warn)
             self._thread.start()
-            self._queue.put(read_records(self._folder.path))
-            self._folder.metrics.listen(lambda record: self._queue.put(Records([record], [])))
-            self._folder.evaluations.listen(lambda record: self._queue.put(Records([], [record])))
+            self._queue.put(read_records(folder.path))
+            folder.metrics.listen(lambda record: self._queue.put(Records([record], [])))
+            folder.evaluations.listen(lambda record: self._queue.put(Records([], [record])))
         return self
 
     def _forward(self) -> None:
@@ -143,5 +144,5 @@ def read_records(folder: Path) -> Records:
 
 def describe_error(error: BaseException) -> str:
     """Format an error in one line, with its kind."""
-    text = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
-    return f"{type(error).__name__}: {text}".rstrip(": ")  # the class alone, for an error without a text
+    text = f"{type(error).__name__}: {one_line(error, MAX_ERROR_LENGTH)}"
+    return text.rstrip(": ")  # the class alone, for an error without a text

@@ -14,6 +14,7 @@ from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Record
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runtime.json_files import read_lines
+from topr_exp.runtime.terminal import one_line
 from topr_exp.schema import flatten
 from topr_exp.tracking.writer import Point, Writer, chart_values, tracker_name
 
@@ -60,8 +61,7 @@ class WandbWriter(Writer):
             if wandb.login(prompt=False):
                 return self._init(None)
         except Exception as error:
-            reason = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
-            self.warn(f"going on offline ({reason})")
+            self.warn(f"going on offline ({one_line(error, MAX_ERROR_LENGTH)})")
             wandb.teardown()  # the failed attempt holds the id
         return self._init("offline")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.terminal import one_line
 from topr_exp.tracking.wandb_writer import wandb_project
 from topr_exp.types import TOPRError
 
@@ -70,8 +71,8 @@ def run_command(options: argparse.Namespace) -> int:
             print(f"workspace: {workspace.url}")
             return 0
     except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise TOPRError(f"W&B did not take the workspace ({type(error).__name__}: {reason})") from error
+        reason = f"{type(error).__name__}: {one_line(error, 300)}"
+        raise TOPRError(f"W&B did not take the workspace ({reason})") from error
     raise TOPRError("nobody is logged in to W&B: `wandb login`, or --save FILE for the specification alone")
 
 

@@ -1,7 +1,9 @@
 """Interface of a tracker's client: one run, to which records are written in order, each once."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -66,10 +68,12 @@ class Writer(ABC):
         Steps are unique and follow from the updates done, so that the tracker's last step says what it has.
         """
         updates, placed_evaluations = on_one_axis([*self._last_updates.values(), *metrics], evaluations)
+        points = []
+        for record in updates:
+            points.append(Point(STEPS_PER_UPDATE * record["optimizer_step"], "train", record))
         self._has_curve |= any(record.get("subset") for record in placed_evaluations)
-        points = [Point(STEPS_PER_UPDATE * record["optimizer_step"], "train", record) for record in updates]
-        points += [self._evaluation_point(record) for record in placed_evaluations]
-        for point in sorted(points, key=lambda point: point.step):
+        points += map(self._evaluation_point, placed_evaluations)
+        for point in sorted(points, key=attrgetter("step")):
             if point.step > self.last_step:
                 self.log(point)
                 self.last_step = point.step
@@ -89,20 +93,20 @@ def chart_values(kind: Kind, record: Record) -> dict[str, float]:
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     values = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
     numbers = dict(record)
-    for curve in ("pass@k", "maj@k"):  # with the points pass@1, pass@2, ...
-        for k, figure in record.get(curve, {}).items():
-            numbers[f"{curve.removesuffix('k')}{k}"] = figure["value"]
+    for curve in ("pass", "maj"):  # with the points pass@1, pass@2, ...
+        for k, figure in record.get(f"{curve}@k", {}).items():
+            numbers[f"{curve}@{k}"] = figure["value"]
     for name, value in numbers.items():
         if as_number(value) is None or name.endswith("_se") or name in (*AXES, "maj@1"):
             continue
         is_majority = name in record and name.startswith("maj@")  # and no point of the curve
-        is_charted = name in CHARTS[kind] or (kind == "eval" and is_majority)
-        chart = f"{kind}/{name}" if is_charted else f"rest/{kind}_{name}"
-        values[chart] = value
+        if name in CHARTS[kind] or (kind == "eval" and is_majority):
+            values[f"{kind}/{name}"] = value
+        else:
+            values[f"rest/{kind}_{name}"] = value
     return {tracker_name(name): value for name, value in values.items()}
 
 
 def tracker_name(name: str) -> str:
     """Rewrite a name so that trackers can sort and filter by it: letters, digits, _ and /."""
-    spelled = name.replace("@", "_at_")
-    return "".join(character if character.isalnum() or character in "_/" else "_" for character in spelled)
+    return re.sub(r"[^\w/]", "_", name.replace("@", "_at_"))

@@ -87,23 +87,28 @@ def tally(
     return Tally(values, solutions=is_correct.shape[1], verifications=n)
 
 
-def summarise(counted: Tally, resamples: int = RESAMPLES) -> Figures:
+def summarise(counted: Tally) -> Figures:
     """Name -> value, low, high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
     """
-    columns = np.stack(list(counted.values.values()), axis=1)
+    names = list(counted.values)
+    columns = np.stack([counted.values[name] for name in names], axis=1)
     means = columns.mean(axis=0, keepdims=True)
     if len(counted) > 1:
-        resampled_means = bootstrap_means(columns, resamples, default_rng([0, 2]))
+        resampled_means = bootstrap_means(columns, RESAMPLES, default_rng([0, 2]))
         means = np.concatenate([means, resampled_means])
-    samples_by_name = dict(zip(counted.values, means.T, strict=True))
+    samples_by_name = dict(zip(names, means.T, strict=True))
     summary: Figures = {}
     for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
-        summary[name] = interval(figure(name, samples_by_name), len(counted))
+        samples = figure(name, samples_by_name)
+        summary[name] = interval(samples, problems=len(counted))
     summary["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"])
-    return {**summary, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
+    summary["problems"] = len(counted)
+    summary["solutions"] = counted.solutions
+    summary["verifications"] = counted.verifications
+    return summary
 
 
 def interval(samples: Samples, problems: int) -> Point:
@@ -146,9 +151,10 @@ def weighted_score(voting: Ballots, approvals: Counts) -> Values:
     """
     candidate, worth = voting
     gives_answer = candidate[:, :, None] == np.arange(worth.shape[1])  # [P, K, C] by solution and answer
-    approvals_of_answer = (gives_answer * approvals[:, :, None]).sum(axis=1)
+    approvals_of_answer = (gives_answer * approvals[:, :, None]).sum(axis=1)  # [P, C]
     is_given = gives_answer.any(axis=1)
-    return majority_score(is_given * (approvals_of_answer + 1), worth)  # also an answer that nobody approves has a vote
+    votes = is_given * (approvals_of_answer + 1)  # also an answer that nobody approves of has one
+    return majority_score(votes, worth)
 
 
 # ---- the table at the end of a run or an evaluation
