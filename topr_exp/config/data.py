@@ -199,8 +199,9 @@ class DataConfig(Section, ABC):
 
     def solution(self, problem: Problem) -> str | None:
         """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""
-        ending = ENDINGS[self.prompt_format] if self.prompt_format is not None else "{answer}"
-        return ending.format(answer=problem.answer)
+        if self.prompt_format is None:
+            return problem.answer
+        return ENDINGS[self.prompt_format].format(answer=problem.answer)
 
     # ---- what all have in common
 

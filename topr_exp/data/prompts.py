@@ -62,10 +62,9 @@ class Prompter:
             messages.append({"role": "user", "content": self._fill_template(shot.question, shot.fields)})
             messages.append({"role": "assistant", "content": shot.answer})
         messages.append({"role": "user", "content": prompt})
-        try:
-            return apply_chat_template(tokenizer, messages, self.chat_options)
-        except Exception as error:  # a template is a program of the model's
-            raise TOPRError(f"the model's chat template refuses the prompt ({first_line(error)})") from None
+        return apply_chat_template(
+            tokenizer, messages, self.chat_options, fault="the model's chat template refuses the prompt"
+        )
 
     def _fill_template(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: the texts may hold braces too.
@@ -74,9 +73,14 @@ class Prompter:
         return re.sub(placeholders, lambda match: texts[match.group()[1:-1]], self.template)
 
 
-def apply_chat_template(tokenizer: Any, messages: list[dict[str, str]], options: Mapping[str, Any]) -> str:
-    """Render messages up to where the assistant's next one begins; the template may raise anything."""
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+def apply_chat_template(
+    tokenizer: Any, messages: list[dict[str, str]], options: Mapping[str, Any], *, fault: str
+) -> str:
+    """Render messages up to where the assistant's next one begins; a TOPRError of the template begins with `fault`."""
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    except Exception as error:  # a template is a program of the model's
+        raise TOPRError(f"{fault} ({first_line(error)})") from None
     return text
 
 

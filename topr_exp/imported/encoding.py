@@ -18,7 +18,6 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime.terminal import plural, warn
 from topr_exp.sampling.completions import Completions, StoredTables, index_in_group
 from topr_exp.sampling.generation import fingerprint
-from topr_exp.schema import first_line
 from topr_exp.store import Ragged
 from topr_exp.types import Problem, TOPRError
 
@@ -170,11 +169,8 @@ def encode_prompt(
         return policy.encode(prompt.value)
     if getattr(policy.tokenizer, "chat_template", None) is None:
         raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
-    try:
-        text = apply_chat_template(policy.tokenizer, json.loads(prompt.value), chat_options or {})
-    except Exception as error:  # a template is a program of the model's
-        fault = f"the model's chat template refuses the messages {prompt.value:.80} ({first_line(error)})"
-        raise TOPRError(f"data.completions: {fault}") from None
+    fault = f"data.completions: the model's chat template refuses the messages {prompt.value:.80}"
+    text = apply_chat_template(policy.tokenizer, json.loads(prompt.value), chat_options or {}, fault=fault)
     return policy.encode(text, chat=True)
 
 

@@ -18,33 +18,29 @@ def find_tables(store: Store) -> list[Table]:
     """Return all tables by name, damaged ones too; TOPRError without a store, or if none may be read."""
     if not store.root.is_dir():
         raise TOPRError(f"{store.root} is no store: there is no such folder")
-    tables = []
-    may_read_all = True
     with disk_errors(f"read {store.root}"):
         kind_folders = [path for path in sorted(store.root.iterdir()) if KIND.fullmatch(path.name) and path.is_dir()]
+    folders: list[Path] = []
+    tables = []
+    refusals = []
     for kind_folder in kind_folders:
         try:
-            folders = sorted(kind_folder.iterdir())
+            folders += sorted(kind_folder.iterdir())
         except PermissionError as error:
-            warn_unreadable(error)
-            may_read_all = False
-            continue
-        for folder in folders:
-            try:
-                table = table_in(store, folder)
-            except PermissionError as error:
-                warn_unreadable(error)
-                may_read_all = False
-                continue
+            refusals.append(error)
+    for folder in folders:
+        try:
+            table = table_in(store, folder)
+        except PermissionError as error:
+            refusals.append(error)
+        else:
             if table is not None:
                 tables.append(table)
-    if not tables and not may_read_all:
+    for refusal in refusals:
+        warn(f"cannot read {refusal.filename}: Permission denied; what is in it is left out")
+    if refusals and not tables:
         raise TOPRError(f"this user may read no table of {store.root}")
     return tables
-
-
-def warn_unreadable(error: PermissionError) -> None:
-    warn(f"cannot read {error.filename}: Permission denied; what is in it is left out")
 
 
 def table_in(store: Store, folder: Path) -> Table | None:
