@@ -124,8 +124,8 @@ def _same_chain(gold: Node, answer: Node, compare_leaves: LeafRule) -> Equality:
 
 def _all_same(pairs: Iterable[tuple[Node, Node]], compare_leaves: LeafRule) -> Equality:
     is_undecided = False
-    for left, right in pairs:
-        equality = same(left, right, compare_leaves)
+    for first, second in pairs:
+        equality = same(first, second, compare_leaves)
         if equality is False:
             return False
         is_undecided |= equality is None
@@ -189,8 +189,8 @@ def is_parseable(tokens: Tokens) -> bool:
     """
     if not tokens or len(tokens) > MAX_SYMBOLIC_TOKENS:
         return False
-    for left, right in itertools.pairwise(tokens):
-        if number_like(left) and (right == "_" or number_like(right)):
+    for token, next_token in itertools.pairwise(tokens):
+        if number_like(token) and (next_token == "_" or number_like(next_token)):
             return False
     return all(_is_admitted(token) for token in tokens)
 

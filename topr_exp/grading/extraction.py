@@ -29,7 +29,8 @@ _JOINT_CHARS = 60
 _BARE = re.compile(r"[^\n$]{0,200}?(?=\$|\\[)\]])|[^\s$}]+")  # \boxed 5: to the end of its formula, or one word
 MAX_BOXES = 1000  # the last ones of a completion; a text with more repeats itself
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
-_PHRASES = {
+_MARKS = {
+    "math": _BOX,
     "gsm8k": re.compile(r"the\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
     # "Answer: 60", "the answer is 60", GSM8K's own "#### 60" (#### and a word is a heading)
     "lenient": re.compile(
@@ -39,7 +40,7 @@ _PHRASES = {
     "verdict": re.compile(r"\bverdict[\s*_]*(?::|\bis\b)", re.IGNORECASE),
 }
 _TAG = re.compile("<answer>")
-_LENIENT_MARK = re.compile(f"{_BOX.pattern}|{_PHRASES['lenient'].pattern}", re.IGNORECASE)
+_LENIENT_MARK = re.compile(f"{_BOX.pattern}|{_MARKS['lenient'].pattern}", re.IGNORECASE)
 _VERDICT_WORDS = re.compile(r"\b(?:correct|incorrect|not|or)\b|n['’]t\b", re.IGNORECASE)
 # What begins a clause that says something about the value before it, and takes nothing back.
 _CLAUSE = re.compile(
@@ -68,7 +69,7 @@ def extract(completion: str, answer_format: str) -> str | None:
         raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {answer_format}")
     if answer_format == "lenient":
         return _lenient_answer(completion)
-    mark_pattern = _BOX if answer_format == "math" else _PHRASES[answer_format]
+    mark_pattern = _MARKS[answer_format]
     text = _own_text(completion, mark_pattern)
     if text is None:
         return None
@@ -97,7 +98,7 @@ def why_invalid(completion: str, answer_format: str) -> str:
         "math": r"\boxed{...}",
         "lenient": "number",
     }[answer_format]
-    mark_pattern = _BOX if answer_format == "math" else _PHRASES[answer_format]
+    mark_pattern = _MARKS[answer_format]
     if answer_format == "lenient" or mark_pattern.search(_after_thought(completion)) is None:
         return f"it has no {mark}"
     if answer_format == "math":
@@ -113,7 +114,7 @@ def _lenient_answer(completion: str) -> str | None:
     if text is None:
         return None
     boxed = last_boxed(text)
-    statement, phrase_start = _after_phrase(text, _PHRASES["lenient"])
+    statement, phrase_start = _after_phrase(text, _MARKS["lenient"])
     if boxed is not None and max(text.rfind(r"\boxed"), text.rfind(r"\fbox")) > phrase_start:
         return _without_clause(boxed)
     if statement is not None:

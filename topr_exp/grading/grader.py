@@ -27,7 +27,7 @@ from topr_exp.runtime.files import find_module_file
 from topr_exp.schema import build
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict, has_half_pair
 
-GRADER_VERSION = "8"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "9"  # part of store keys: raise it with every change that can change a verdict
 
 NUMBER_FORMATS = ("gsm8k", "lenient")
 SYMBOLIC = "topr_exp.grading.symbolic.equal"
@@ -169,7 +169,11 @@ class Grader(AbstractContextManager["Grader"]):
         if not candidates:
             return []
         results = self.start().submit([(candidate, answer) for candidate in candidates])
-        return [candidate for candidate, result in zip(candidates, results, strict=True) if result == ("ok", True)]
+        equal = []
+        for candidate, result in zip(candidates, results, strict=True):
+            if result == ("ok", True):
+                equal.append(candidate)
+        return equal
 
     def _outcomes_by_answer(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         golds = [gold for _, gold in chunk]

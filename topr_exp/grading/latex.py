@@ -71,6 +71,7 @@ _SYNONYMS = {
     r"\cdots": r"\ldots", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
     "pi": r"\pi", "sqrt": r"\sqrt", "percent": "%", "pct": "%", "percentage": "%", r"\bigcup": r"\cup",
 }  # fmt: skip
+SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _FUNCTIONS = words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm")
 _ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\overline": 1, r"\hat": 1, r"\vec": 1, r"\tilde": 1,
               r"\end": 1, r"\mathbb": 1}  # fmt: skip
@@ -107,8 +108,7 @@ def tokenize(text: str) -> Tokens:
     for match in _TEXT.finditer(text):
         tokens += _plain(text[end : match.start()])
         command, content = match.groups()
-        token_before = next((token for token in reversed(tokens) if token != " "), "")
-        tokens += _text_tokens(command, content, token_before)
+        tokens += _text_tokens(command, content, _last_token(tokens))
         end = match.end()
     tokens += _plain(text[end:])
     joined = _join_thousands(tokens)
@@ -118,7 +118,7 @@ def tokenize(text: str) -> Tokens:
 
 def number_like(token: str) -> bool:
     """Match a literal number (ASCII digits, at most one decimal point)."""
-    return token[0] in "0123456789." and token != "."
+    return token not in ("", ".") and token[0] in "0123456789."
 
 
 def integer_like(token: str) -> bool:
@@ -134,10 +134,37 @@ def _plain(text: str) -> list[str]:
             tokens.append(" ")
             continue
         token = _SYNONYMS.get(lexeme, lexeme)
-        if token in _FUNCTIONS:
+        if (scale := _scale(lexeme)) and number_like(_last_token(tokens)):
+            tokens += ["*", scale]
+        elif token in _FUNCTIONS:
             tokens.append("\\" + token)
         elif token:
             tokens.append(token)
+    return tokens
+
+
+def _last_token(tokens: list[str]) -> str:
+    """The last one that is no space; "" for none."""
+    return next((token for token in reversed(tokens) if token != " "), "")
+
+
+def _scale(word: str) -> str:
+    """The number that a word such as "million" or "Millions" multiplies by; "" for another word."""
+    scale = SCALES.get(word.lower().removesuffix("s"))
+    if scale is None:
+        return ""
+    return str(scale)
+
+
+def _words_behind_number(text: str) -> list[str]:
+    """Scales as factors, the other words as one text token."""
+    tokens: list[str] = []
+    unread_words = text.split()
+    while unread_words and (scale := _scale(unread_words[0])):
+        tokens += ["*", scale]
+        unread_words.pop(0)
+    if unread_words:
+        tokens.append('"' + " ".join(unread_words))
     return tokens
 
 
@@ -158,14 +185,16 @@ def _text_tokens(command: str, content: str, token_before: str) -> list[str]:
     if stripped in ("and", "or", "percent", "pct", "percentage"):
         return [_SYNONYMS[stripped]]
     ends_value = token_before in ("}", r"\pi", r"\circ")
-    follows_value = bool(token_before) and (number_like(token_before) or ends_value)
+    follows_value = number_like(token_before) or ends_value
     if follows_value and _SHORT_UNIT.fullmatch(word):
         return ['"' + word]
     items = re.sub(r",?\s*\b(?:and|or)\b", ",", word)  # \text{A and D}
     if (command.startswith("math") and "\\" in word) or not _WORDY.search(items):
         return [" ", *_plain(items), " "]
     if quantity := _QUANTITY.fullmatch(word):
-        return [*_plain(quantity.group(1)), '"' + quantity.group(2)]
+        return [*_plain(quantity.group(1)), *_words_behind_number(quantity.group(2))]
+    if number_like(token_before):
+        return _words_behind_number(word)
     return ['"' + " ".join(word.split())]
 
 

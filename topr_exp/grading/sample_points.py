@@ -17,7 +17,6 @@ Point = Mapping[str, float]  # a value for each name
 
 # Positive, where identities such as sqrt(a b) = sqrt(a) sqrt(b) hold: the first name's value, the step to the next's.
 _POSITIVE_POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
-_SIGNED_POINTS = 64  # all combinations of the signs of six names
 # Absolute values of names.
 _SMALLEST_SIZE = 0.1
 _LARGEST_SIZE = 20.0
@@ -34,33 +33,33 @@ _NUMERIC: dict[str, Callable[..., complex]] = {
 }  # fmt: skip
 
 
-def certainly_different(left: Tokens, right: Tokens) -> bool:
+def certainly_different(gold: Tokens, answer: Tokens) -> bool:
     """True if the two expressions certainly have different values; False if that is not known."""
-    left_tree = expression_tree(left)
-    right_tree = expression_tree(right)
-    if left_tree is None or right_tree is None:
+    gold_tree = expression_tree(gold)
+    answer_tree = expression_tree(answer)
+    if gold_tree is None or answer_tree is None:
         return False
-    names = sorted(names_of(left_tree) | names_of(right_tree))
+    names = sorted(names_of(gold_tree) | names_of(answer_tree))
     starts_and_steps = _POSITIVE_POINTS if names else _POSITIVE_POINTS[:1]
     for start, step in starts_and_steps:
         point = {name: start + step * index for index, name in enumerate(names)}
-        if differ_at(point, left_tree, right_tree):
+        if differ_at(point, gold_tree, answer_tree):
             return True
     return False
 
 
-def differ_at(point: Point, left: Tree, right: Tree) -> bool | None:
+def differ_at(point: Point, gold: Tree, answer: Tree) -> bool | None:
     """Compare the values at a point; True if they differ by more than rounding, None where one is undefined."""
-    left_sample = _Sample(point)
-    right_sample = _Sample(point)
+    gold_sample = _Sample(point)
+    answer_sample = _Sample(point)
     try:
-        gap = abs(evaluate(left, left_sample.value) - evaluate(right, right_sample.value))
+        gap = abs(evaluate(gold, gold_sample.value) - evaluate(answer, answer_sample.value))
     except (UnreadableError, ArithmeticError, TypeError, ValueError, RecursionError):
         return None
-    return gap > _RELATIVE_ROUNDING * max(left_sample.largest, right_sample.largest)
+    return gap > _RELATIVE_ROUNDING * max(gold_sample.largest, answer_sample.largest)
 
 
-def signed_points(names: Sequence[str], count: int = _SIGNED_POINTS) -> Iterator[Point]:
+def signed_points(names: Sequence[str], count: int) -> Iterator[Point]:
     """Points of all signs and orders of size, the same for the same names.
 
     Bit i of a point's number is the sign of name i, so the first point is positive; names after the sixth always are.

@@ -259,12 +259,12 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
     positions = [index for index, token in enumerate(tokens) if token in (r"\pm", r"\mp")]
     if len(positions) != 1:
         return None
-    left = tokens[: positions[0]]
-    right = tokens[positions[0] + 1 :]
-    follows_value = bool(left) and left[-1] not in _OPEN
+    center = tokens[: positions[0]]
+    deviation = tokens[positions[0] + 1 :]
+    follows_value = bool(center) and center[-1] not in _OPEN
     plus = ("+",) if follows_value else ()
-    sum_node = _node((*left, *plus, *right), depth + 1)
-    difference_node = _node((*left, "-", *right), depth + 1)
+    sum_node = _node((*center, *plus, *deviation), depth + 1)
+    difference_node = _node((*center, "-", *deviation), depth + 1)
     return Group("list", (sum_node, difference_node), tokens)
 
 

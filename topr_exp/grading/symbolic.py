@@ -4,9 +4,10 @@ The parser reads only LaTeX that is written here from a list of admitted tokens,
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import sympy
@@ -20,16 +21,16 @@ from sympy.polys.rings import PolyRing
 from topr_exp.grading.equivalence import Equality, QuickRule, same
 from topr_exp.grading.expression import FUNCTIONS, Tree, expression_tree
 from topr_exp.grading.latex import Tokens, integer_like
+from topr_exp.grading.real_domain import Region, points_between_roots, values_at
 from topr_exp.grading.sample_points import Point, differ_at, names_of, signed_points
 from topr_exp.grading.structure import Leaf, parse
 
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _MATRIX_NAMES = frozenset(("pmatrix", "vmatrix"))
 _UNEVALUATED = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit)  # sympy takes seconds for their values
-SAMPLE_POINTS = 16
+TREE_POINTS = 64  # all combinations of the signs of six names
+EXPRESSION_POINTS = 16  # each takes sympy a millisecond or more
 RELATIVE_ACCURACY = 1e-9  # far above the rounding of 15 digits
-
-Signs = tuple[tuple[str, bool], ...]  # (name, is it positive?)
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -62,44 +63,47 @@ def _compare_leaves(gold: Leaf, answer: Leaf) -> Equality:
 
 # ---- two expressions are equal if they are equal wherever both are defined and real
 
+Differ = Callable[[Point], Equality]  # do the values differ at a point? None: one of them is undefined there
+
 
 def _same_trees(gold: Tree, answer: Tree) -> bool:
-    """Compare for real symbols; where that proves nothing, for symbols with signs at which both have a value.
-
-    A difference at one sample point, whatever its signs, is a difference.
-    """
-    gap = to_sympy(gold) - to_sympy(answer)
-    if sympy.expand(gap) == 0:
-        return True
     names = sorted(names_of(gold) | names_of(answer))
-    points = signed_points(names) if names else ()
-    first_defined: Point | None = None
-    for point in points:
-        differ = differ_at(point, gold, answer)
-        if differ:
-            return False
-        if differ is not None and first_defined is None:
-            first_defined = point
-    if first_defined is None:
-        return _is_zero(gap)
-    signs = _signs(first_defined)
-    return _is_zero_for_signs(gap, to_sympy(gold, signs) - to_sympy(answer, signs))
+    return _same_on_domain(
+        to_sympy(gold), to_sympy(answer), names, differ=lambda point: differ_at(point, gold, answer), count=TREE_POINTS
+    )
 
 
 def _same_expressions(gold: sympy.Expr, answer: sympy.Expr) -> bool:
     """Compare as `_same_trees` does, for expressions without a tree."""
-    values = _real_values(gold, answer)
-    if not all(_same_number(value.left, value.right) for value in values):
-        return False
-    if not values:
+    names = _free_names(gold, answer)
+    if gold.has(*_UNEVALUATED) or answer.has(*_UNEVALUATED):
         return _is_zero(gold - answer)
-    signs = _signs(values[0].point)
-    return _is_zero_for_signs(gold - answer, _with_signs(gold, signs) - _with_signs(answer, signs))
+    return _same_on_domain(
+        gold, answer, names, differ=lambda point: _values_differ(point, gold, answer), count=EXPRESSION_POINTS
+    )
 
 
-def _is_zero_for_signs(gap: sympy.Expr, signed_gap: sympy.Expr) -> bool:
-    """Prove that a difference is 0 for real symbols or for signed ones; the cheapest proof first."""
-    return bool(sympy.expand(signed_gap) == 0) or _is_zero(gap) or _is_zero(signed_gap)
+def _same_on_domain(gold: sympy.Expr, answer: sympy.Expr, names: Sequence[str], *, differ: Differ, count: int) -> bool:
+    """Equal where no sample point tells them apart and a proof succeeds, the cheapest first.
+
+    count: of sample points; more are taken between the roots of what stands under roots and logarithms.
+    """
+    gap = gold - answer
+    if sympy.expand(gap) == 0:
+        return True
+    if not names:
+        return _is_zero(gap)
+    first_defined: Point | None = None
+    for point in chain(signed_points(names, count), points_between_roots((gold, answer), names)):
+        is_different = differ(point)
+        if is_different:
+            return False
+        if is_different is not None and first_defined is None:
+            first_defined = point
+    if first_defined is None:
+        return _is_zero(gap)
+    regional_gap = Region(first_defined).normal_form(gap)
+    return regional_gap == 0 or _is_zero(gap) or _is_zero(regional_gap)
 
 
 def _is_zero(gap: sympy.Expr) -> bool:
@@ -110,59 +114,32 @@ def _is_zero(gap: sympy.Expr) -> bool:
     return bool(simple.is_number and sympy.simplify(simple.expand(complex=True)) == 0)
 
 
-def _signs(point: Point) -> Signs:
-    return tuple((name, value > 0) for name, value in sorted(point.items()))
+def _free_names(*expressions: sympy.Expr) -> list[str]:
+    names: set[str] = set()
+    for expression in expressions:
+        names |= {symbol.name for symbol in expression.free_symbols}
+    return sorted(names)
 
 
-class _RealValues(NamedTuple):
-    """The values of two expressions at a sample point, to 15 digits."""
-
-    point: Point
-    left: sympy.Number
-    right: sympy.Number
-
-
-def _real_values(left: sympy.Expr, right: sympy.Expr) -> list[_RealValues]:
-    """Values of both where both are real; none without symbols, or where they would take seconds."""
-    names = sorted(symbol.name for symbol in left.free_symbols | right.free_symbols)
-    if not names or left.has(*_UNEVALUATED) or right.has(*_UNEVALUATED):
-        return []
-    values: list[_RealValues] = []
-    for point in signed_points(names, SAMPLE_POINTS):
-        left_value = _value_at(point, left)
-        right_value = _value_at(point, right)
-        if _is_real(left_value) and _is_real(right_value):
-            values.append(_RealValues(point, left_value, right_value))
-    return values
+def _values_differ(point: Point, gold: sympy.Expr, answer: sympy.Expr) -> Equality:
+    gold_value = _real_value(point, gold)
+    answer_value = _real_value(point, answer)
+    if gold_value is None or answer_value is None:
+        return None
+    return not _same_number(gold_value, answer_value)
 
 
-def _value_at(point: Point, expression: sympy.Expr) -> sympy.Expr:
-    values = {symbol: point[symbol.name] for symbol in expression.free_symbols}
-    return expression.evalf(subs=values)
+def _real_value(point: Point, expression: sympy.Expr) -> sympy.Number | None:
+    """The value to 15 digits; None where it is not real."""
+    value = expression.evalf(subs=values_at(point, expression))
+    if value.is_Number and value.is_finite:
+        return value
+    return None
 
 
-def _is_real(value: sympy.Expr) -> bool:
-    return bool(value.is_Number and value.is_finite)
-
-
-def _same_number(left: sympy.Number, right: sympy.Number) -> bool:
+def _same_number(first: sympy.Number, second: sympy.Number) -> bool:
     """Compare two rounded values."""
-    return bool(abs(left - right) <= RELATIVE_ACCURACY * max(abs(left), abs(right)))
-
-
-def _with_signs(expression: sympy.Expr, signs: Signs) -> sympy.Expr:
-    signed = dict(signs)
-    return expression.subs({symbol: _signed_symbol(symbol.name, signed) for symbol in expression.free_symbols})
-
-
-def _signed_symbol(name: str, signs: Mapping[str, bool]) -> sympy.Expr:
-    """A positive symbol or its negative; a real symbol where `signs` does not hold its name."""
-    if name not in signs:
-        return sympy.Symbol(name.lstrip("\\"), real=True)
-    size = sympy.Symbol(name.lstrip("\\"), positive=True)
-    if signs[name]:
-        return size
-    return -size
+    return bool(abs(first - second) <= RELATIVE_ACCURACY * max(abs(first), abs(second)))
 
 
 # ---- relations
@@ -212,18 +189,44 @@ def _difference_of_sides(relation: Relational) -> sympy.Expr:
     return numerator
 
 
-def _constant_ratio(left: sympy.Expr, right: sympy.Expr) -> sympy.Expr | None:
-    """The number left / right, wherever both are defined and real; None where it is no number."""
-    values = _real_values(left, right)
-    # Multiplied crosswise: a value may be 0.
-    if not all(_same_number(value.left * values[0].right, value.right * values[0].left) for value in values):
-        return None
-    ratio = sympy.simplify(left / right)
-    if not ratio.is_number and values:
-        ratio = sympy.simplify(_with_signs(ratio, _signs(values[0].point)))
+def _constant_ratio(gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
+    """The number gold / answer, wherever both are defined and real; None where it is no number."""
+    first: _RealValues | None = None
+    for values in _real_values(gold, answer):
+        if first is None:
+            first = values
+        # Multiplied crosswise: a value may be 0.
+        if not _same_number(values.gold * first.answer, values.answer * first.gold):
+            return None
+    ratio = sympy.simplify(gold / answer)
+    if not ratio.is_number and first is not None:
+        ratio = sympy.simplify(Region(first.point).with_signs(ratio))
     if ratio.is_number:
         return ratio
     return None
+
+
+class _RealValues(NamedTuple):
+    """The values of two expressions at a sample point."""
+
+    point: Point
+    gold: sympy.Number
+    answer: sympy.Number
+
+
+def _real_values(gold: sympy.Expr, answer: sympy.Expr) -> Iterator[_RealValues]:
+    """Yield the values where both are real; none without names, or where they would take seconds."""
+    names = _free_names(gold, answer)
+    if not names or gold.has(*_UNEVALUATED) or answer.has(*_UNEVALUATED):
+        return
+    for point in signed_points(names, EXPRESSION_POINTS):
+        gold_value = _real_value(point, gold)
+        answer_value = _real_value(point, answer)
+        if gold_value is not None and answer_value is not None:
+            yield _RealValues(point, gold_value, answer_value)
+
+
+# ---- expressions for sympy
 
 
 def to_latex(tokens: Tokens) -> str:
@@ -253,15 +256,15 @@ def to_latex(tokens: Tokens) -> str:
 
 
 @lru_cache(maxsize=256)
-def to_sympy(tree: Tree, signs: Signs = ()) -> Any:
+def to_sympy(tree: Tree) -> Any:
     """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
     kind, *children = tree
-    operands = [to_sympy(child, signs) if isinstance(child, tuple) else child for child in children]
+    operands = [to_sympy(child) if isinstance(child, tuple) else child for child in children]
     match kind:
         case "number":
             return sympy.Rational(*Fraction(operands[0]).as_integer_ratio())
         case "name":
-            return _signed_symbol(operands[0], dict(signs))
+            return sympy.Symbol(operands[0], real=True)
         case "root" if operands[1].is_odd and operands[0].is_negative:
             return -sympy.root(-operands[0], operands[1])
     return _OPERATORS[kind](*operands)
@@ -304,6 +307,8 @@ WARM_UP = (
     (r"x^2+2x+1", r"(x+1)^2"),
     (r"\sin^2 x", r"1-\cos^2 x"),
     (r"\log_2 8x", r"3+\log_2 x"),
+    (r"\sqrt{\frac{x}{x-a}}", r"\frac{\sqrt{x}}{\sqrt{x-a}}"),
+    (r"a^{\ln x}", r"x^{\ln a}"),
     (r"y=2x+1", r"2x-y+1=0"),
     (r"x^2<4", r"4>x^2"),
     (r"\begin{pmatrix}\sqrt{4}x\\1\end{pmatrix}", r"\begin{pmatrix}2x\\1\end{pmatrix}"),
