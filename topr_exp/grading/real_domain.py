@@ -24,9 +24,9 @@ MAX_STEPS = 200  # of the search for roots
 STARTS = 4  # sample points from which roots in each name are looked for
 
 
-def values_at(point: Point, expression: sympy.Expr) -> dict[sympy.Symbol, float]:
-    """The values of an expression's names."""
-    return {symbol: point[symbol.name] for symbol in expression.free_symbols}
+def values_at(point: Point, expression: sympy.Expr) -> dict[sympy.Symbol, sympy.Float]:
+    """The values of an expression's names; evalf fails on Python's floats inside of floor and ceiling."""
+    return {symbol: sympy.Float(point[symbol.name]) for symbol in expression.free_symbols}
 
 
 def points_between_roots(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Iterator[Point]:
