@@ -1,6 +1,6 @@
 """Packed trees: the same log-probabilities and gradients as padded rows and as sequences one by one."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from unittest.mock import Mock
 
 import numpy as np
@@ -63,20 +63,17 @@ def tree_of(model, sequences, layout):
     return build_tree(sequences, **LAYOUTS[layout])
 
 
-@dataclass
-class Outcome:
-    """Log-probabilities by sequence, and the gradient of a sum that weights every token differently."""
+class Outcome(NamedTuple):
+    """Log-probabilities of all tokens, and the gradient of a sum that weights each of them differently."""
 
-    logp: list[torch.Tensor]
-    gradients: list[torch.Tensor]
+    logp: torch.Tensor
+    gradient: torch.Tensor
 
 
 def with_gradient(model, logp):
-    total = torch.zeros(())
-    for index, values in enumerate(logp, 1):
-        total = total + (index * values * torch.arange(1, len(values) + 1)).sum()
+    total = (torch.arange(1, len(logp) + 1) * logp).sum()
     gradients = torch.autograd.grad(total, list(model.parameters()))
-    return Outcome([values.detach() for values in logp], list(gradients))
+    return Outcome(logp.detach(), torch.cat([gradient.flatten() for gradient in gradients]))
 
 
 def scored(model, sequences, layout, *, recompute=False):
@@ -85,7 +82,7 @@ def scored(model, sequences, layout, *, recompute=False):
     with recomputed_layers(model, recompute):
         hidden = states_in_layout(model, inputs, tree)
     (logp,) = OutputLayer(model, float32=True).scores(hidden, ScoreFunction(inputs, None, entropy=False))
-    return with_gradient(model, logp.split(inputs.lengths.tolist()))
+    return with_gradient(model, logp)
 
 
 def one_by_one(model, sequences):
@@ -95,16 +92,14 @@ def one_by_one(model, sequences):
         ids = torch.tensor(np.concatenate([prompt, completion]).astype(np.int64))[None]
         logp = model(ids).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
         logps.append(logp.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1))
-    return with_gradient(model, logps)
+    return with_gradient(model, torch.cat(logps))
 
 
 def assert_same(outcome, expected, tolerance=1e-6):
-    """Equal to `tolerance` relative to the largest log-probability and the largest gradient."""
-    for name in ("logp", "gradients"):
-        references = getattr(expected, name)
-        largest = max(float(reference.abs().max()) for reference in references)
-        for tensor, reference in zip(getattr(outcome, name), references, strict=True):
-            assert float((tensor - reference).abs().max()) <= tolerance * max(largest, 1.0)
+    """Equal to `tolerance` relative to the largest log-probability and the largest slope."""
+    for values, expected_values in zip(outcome, expected, strict=True):
+        largest = max(float(expected_values.abs().max()), 1.0)
+        assert float((values - expected_values).abs().max()) <= tolerance * largest
 
 
 @pytest.fixture
@@ -146,10 +141,10 @@ def test_gradient_checkpointing_changes_nothing(model, layout):
 
 
 def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(model):
-    exact, errors = torch.cat(one_by_one(model, SHARED).logp), {}
+    exact, errors = one_by_one(model, SHARED).logp, {}
     for layout in ("padded", "both"):
         with torch.autocast("cpu", torch.bfloat16):
-            logp = torch.cat(scored(model, SHARED, layout).logp)
+            logp = scored(model, SHARED, layout).logp
         errors[layout] = float((logp - exact).abs().mean())
 
     assert 0 < errors["both"] < 2 * errors["padded"] < 0.1

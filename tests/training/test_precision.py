@@ -14,6 +14,7 @@ from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.output_layer import ChunkedScoring, OutputLayer, ScoresByChunk
 
 CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.bfloat16)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
@@ -63,13 +64,10 @@ def logp_by_hand(policy, sequences, dtype):
     return logits.log_softmax(-1)[np.arange(len(tokens)), tokens].numpy()
 
 
-@pytest.mark.parametrize(
-    ("float32_head", "dtype", "other_dtype"),
-    [(True, torch.float32, torch.bfloat16), (False, torch.bfloat16, torch.float32)],
-)
-def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, float32_head, dtype, other_dtype):
+@pytest.mark.parametrize(("dtype", "other_dtype"), [DTYPES, DTYPES[::-1]])
+def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype, other_dtype):
     policy, loss, indices = new_policy(), RecordingAGRO("agro", 0.5, False), np.arange(4)
-    policy.compute_dtype, policy.float32_head = torch.bfloat16, float32_head
+    policy.compute_dtype, policy.float32_head = torch.bfloat16, dtype is torch.float32
     examples = make_examples(policy, loss)
     trainer = new_trainer(policy, loss, optim(micro_batch_size=4), tmp_path)
 
@@ -129,7 +127,7 @@ def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s():
     assert_same_gradients(by_halves.sum(), exact.sum(), (hidden, layer.weight))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_frozen_output_layer_gives_states_their_gradient_alone(dtype):
     hidden, layer = made_states(), made_layer(dtype).requires_grad_(False)
     exact = log_p(hidden.double() @ layer.weight.double().T)
