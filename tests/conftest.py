@@ -1,14 +1,19 @@
 """What many tests use: a small random model, a policy around it, and runs with few problems."""
 
 import gc
+import importlib
 import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterable
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -75,12 +80,78 @@ def haste():
         yield
 
 
+# ---- surroundings of a command
+
+
+@contextmanager
+def at_work_in(folder):
+    """Make a folder the working folder, beside whose commands modules of one's own are found."""
+    path = [*sys.path]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        with chdir(folder):
+            yield folder
+    finally:
+        sys.path[:] = path
+
+
 @pytest.fixture
-def working_folder(tmp_path, monkeypatch):
-    """The working folder, beside whose commands modules of one's own are found."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+def working_folder(tmp_path):
+    with at_work_in(tmp_path):
+        yield tmp_path
+
+
+@pytest.fixture
+def variables():
+    """The variables of this process, which a test may change."""
+    with patch.dict(os.environ):
+        yield os.environ
+
+
+class Clock:
+    """A time that passes only where a test says so; `asleep` is called while somebody sleeps."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.asleep = lambda: None
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.asleep()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A function that puts an object in the place of a package; None: as if the package were not installed."""
+    return lambda package, module: monkeypatch.setitem(sys.modules, package, module)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A function that has another one answer for the data sets of the hub."""
+    import datasets
+
+    return lambda answer: monkeypatch.setattr(datasets, "load_dataset", answer)
+
+
+@pytest.fixture
+def be_rank(monkeypatch):
+    """A function: be this process of the run from now on."""
+    from topr_exp.runtime import distributed
+
+    return lambda rank: monkeypatch.setattr(distributed, "_rank", rank)
+
+
+# ---- models, completions, settings
 
 
 @pytest.fixture(scope="session")
@@ -183,17 +254,27 @@ def config_of(*arguments):
 
 
 def small_config(folder, *settings):
-    """The checked settings of a run of `overrides`."""
+    """The checked settings of a run of a few seconds in `folder`."""
     return config_of(*overrides(folder, *settings))
 
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory):
-    """The settings and the summary of a finished run of `overrides`, to read only."""
+    """The settings and the summary of a finished run of these, to read only."""
     from topr_exp.pipeline import run
 
     config = small_config(tmp_path_factory.mktemp("smoke"))
     return config, run(config)
+
+
+def parted(table):
+    """The rows of a table, whose cells ` | ` parts."""
+    return [row.split(" | ") for row in table.strip("\n").splitlines()]
+
+
+def each_row(names, table):
+    """Run a test for each row of a table; names: of its columns."""
+    return pytest.mark.parametrize(names.split(), parted(table))
 
 
 def lines_of(path):

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import ROOT
+from tests.conftest import ROOT, at_work_in
 from topr_exp.runs import preflight
 
 
@@ -40,9 +38,7 @@ def project(folder: Path, *parts: str) -> Iterator[Path]:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(code)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.syspath_prepend(folder)
+    with at_work_in(folder):
         forget()
         yield folder
         forget()

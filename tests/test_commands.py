@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, each_row
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import answer
 
@@ -52,9 +52,8 @@ topr_exp.grade --format mml | 2 | grader must be one of gsm8k, lenient, math, fi
 """
 
 
-@pytest.mark.parametrize("row", MISTAKES.strip().splitlines(), ids=lambda row: row.split(" | ")[0])
-def test_a_mistake_is_one_line_and_a_status(row, tmp_path):
-    words, status, message = row.split(" | ")
+@each_row("words status message", MISTAKES)
+def test_a_mistake_is_one_line_and_a_status(words, status, message, tmp_path):
     if "SWEEP" in words:
         words = words.replace("SWEEP", str(make_sweep_of_two(tmp_path / "sweep")))
 

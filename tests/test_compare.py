@@ -37,11 +37,11 @@ def write_run(folder, algo, seed=0, level=0.5, **settings):
     return np.stack([correct, invalid])
 
 
-def numbers(text: str) -> list[float]:
+def numbers(text):
     return list(map(float, re.findall(r"[-+]?\d+\.\d", text)))
 
 
-def vote(correct: int, invalid: int) -> float:
+def vote(correct, invalid):
     """Whether the most frequent answer is right: the correct one against that of all wrong ones but one."""
     wrong = N - correct - invalid
     answers = ["wrong"] * (wrong - 1) + ["also wrong"] * min(wrong, 1)
@@ -152,14 +152,13 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         write_run(tmp_path / "runs" / algo, algo)
     topr = tmp_path / "runs" / "topr"
 
-    def error_of(status: int, *words: object) -> str:
+    def error_of(status, *words):
         assert main([*map(str, words)]) == status
         return capsys.readouterr().err
 
-    message = "error: --against p̃=1: no such group; allowed: naive; topr\n"
-    assert error_of(2, topr.parent, "--against", "p~=1") == message
+    assert "error: --against p̃=1: no such group; allowed: naive; topr" in error_of(2, topr.parent, "--against", "p~=1")
     assert error_of(1, tmp_path / "nowhere") == f"error: {tmp_path / 'nowhere'}: no such folder\n"
-    figures = {part: {"pass@1": 0.5} for part in ("base", "final")}  # as an own grader without answers leaves it
+    figures = {"base": {"pass@1": 0.5}, "final": {"pass@1": 0.5}}  # as an own grader without answers leaves it
     (topr / "summary.json").write_text(json.dumps(figures))
     assert "error: no finished run there has maj (1 run)\n" in error_of(1, topr, "--figure", "maj")
     (topr / "DONE").unlink()

@@ -1,22 +1,16 @@
 """`python -m topr_exp.evaluate`: any model folder, one that a run wrote with that run's settings."""
 
-import gc
 import shutil
 import sys
-import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import column, config_of, lines_of, names_in, read_json, small_config
-from tests.observed import reading_models
+from tests.conftest import at_work_in, column, config_of, lines_of, names_in, read_json, small_config
 from tests.run_folders import write_json
 from topr_exp.config.yamls import CONF
 from topr_exp.evaluate import main
-from topr_exp.models.model_folder import SHIPPED, weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.schema import plain
 
@@ -86,14 +80,13 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished, cop
 
 
 @pytest.mark.extended
-def test_shipped_names_other_data_and_foreign_folders(finished, tmp_path):
-    shipped = evaluate(tmp_path / "a", "model=tiny", *SMALL[:2])
-    (folder,) = (tmp_path / "a").glob("evaluations/*")
+def test_other_data_and_foreign_folders(finished, tmp_path):
     foreign = shutil.copytree(finished / "model", tmp_path / "it's mine" / "x")
+
     other_data = evaluate(tmp_path / "b", f"model={finished}", "data=math", *SMALL[:2])
     model = evaluate(tmp_path / "c", f"model={foreign}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
 
-    assert shipped["model"]["path"] == "tiny"
+    (folder,) = (tmp_path / "b").glob("evaluations/*")
     assert names_in(folder) == {"eval.json", "environment.json", "completions.jsonl"}
     assert set(column(lines_of(folder / "completions.jsonl"), "set")) == {"test"}
     assert (other_data["data"]["name"], other_data["sampler"]["temperature"]) == ("math", 0.9)
@@ -129,104 +122,77 @@ def marker(tmp_path):
     return tmp_path / "was_run"
 
 
-def write_code(path, marker, end=""):
-    path.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n{end}")
+def code_with(marker, end=""):
+    return f"from pathlib import Path\nPath({str(marker)!r}).touch()\n{end}"
 
 
 def pack_tokenizer(folder, marker):
-    code = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
-    write_code(folder / "model" / "code.py", marker, code)
+    own_class = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
+    (folder / "model" / "code.py").write_text(code_with(marker, own_class))
     (folder / "model" / "checksums.json").unlink()  # as whoever changes a model on purpose would
     path = folder / "model" / "tokenizer_config.json"
-    own_class = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}}
-    write_json(path, read_json(path) | own_class)
+    write_json(path, read_json(path) | {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}})
     change_settings(folder, "model", {"trust_remote_code": True})
 
 
 def pack_interpreter(folder, marker):
     program = folder / "brought"
-    write_code(program, marker)
-    program.write_text(f"#!{sys.executable}\n{program.read_text()}")
+    program.write_text(f"#!{sys.executable}\n{code_with(marker)}")
     program.chmod(0o755)
     change_settings(folder, "sampler", plain(config_of("sampler=vllm").sampler) | {"python": str(program)})
 
 
-def pack_grader(folder, marker):
-    write_code(folder / "brought.py", marker, "def grade(*_):\n    return 'correct'\n")
-    change_settings(folder, "data", {"grader": {"_target_": "brought.grade"}})
-
-
-def pack_sampler(folder, marker):
-    write_code(folder / "brought.py", marker)
-    change_settings(folder, "sampler", {"_target_": "brought.Own", "name": "own"})
-
-
-def pack_source(folder, marker):
-    write_code(folder / "brought.py", marker)
-    change_settings(folder, "data", {"_target_": "brought.Source"})
-
-
 def pack_yaml(folder, marker):
-    write_code(folder / "brought.py", marker)
     (folder / "brought.yaml").write_text("defaults: [gsm8k, _self_]\n_target_: brought.Source\n")
     change_settings(folder, "data", {"name": f"{len(CONF.parts) * '../'}{str(folder)[1:]}/brought"})
 
 
-def pack_key(folder, marker):
-    change_settings(folder, "data", {"seed": {"a:1,b": 1}})
-
-
-TRUSTED = {pack_tokenizer: "model.trust_remote_code=true", pack_grader: "data.grader={_target_: brought.grade}"}
+def pack_setting(group, **values):
+    return lambda folder, marker: change_settings(folder, group, values)
 
 
 @pytest.mark.parametrize(
-    ("pack", "status", "message"),
+    ("pack", "status", "message", "permission"),
     [
-        (pack_tokenizer, 1, "contains custom code"),
-        (pack_interpreter, 2, "no vLLM in that environment"),
-        (pack_grader, 2, "data.grader._target_=brought.grade of the run that wrote"),
-        (pack_sampler, 2, "sampler._target_=brought.Own of the run that wrote"),
-        (pack_source, 2, "data._target_=brought.Source of the run that wrote"),
-        (pack_yaml, 2, "brought: expected one of gsm8k, math"),
-        (pack_key, 2, "data.seed={'a:1,b': 1}: expected a whole number"),
+        (pack_tokenizer, 1, "contains custom code", "model.trust_remote_code=true"),
+        (pack_interpreter, 2, "no vLLM in that environment", None),
+        (
+            pack_setting("data", grader={"_target_": "brought.grade"}),
+            2,
+            "data.grader._target_=brought.grade of the run that wrote",
+            "data.grader={_target_: brought.grade}",
+        ),
+        (
+            pack_setting("sampler", _target_="brought.Own", name="own"),
+            2,
+            "sampler._target_=brought.Own of the run",
+            None,
+        ),
+        (
+            pack_setting("data", _target_="brought.Source"),
+            2,
+            "data._target_=brought.Source of the run that wrote",
+            None,
+        ),
+        (pack_yaml, 2, "brought: expected one of gsm8k, math", None),
+        (pack_setting("data", seed={"a:1,b": 1}), 2, "data.seed={'a:1,b': 1}: expected a whole number", None),
     ],
+    ids=["tokenizer", "interpreter", "grader", "sampler", "source", "yaml", "key"],
 )
-def test_nothing_that_a_folder_brings_is_run(pack, status, message, copied, marker, tmp_path, monkeypatch, capsys):
+def test_nothing_that_a_folder_brings_is_run(pack, status, message, permission, copied, marker, tmp_path, capsys):
     """The same code is run where the command line names it."""
+    (copied / "brought.py").write_text(code_with(marker, "def grade(*_):\n    return 'correct'\n"))
     pack(copied, marker)
-    monkeypatch.syspath_prepend(copied)
     words = [f"model={copied}", f"output_dir={tmp_path / 'out'}", *SMALL]
 
-    assert main(words) == status
+    with at_work_in(copied):
+        assert main(words) == status
 
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("error: ") == 1
-    assert "Traceback" not in error
-    assert not marker.exists()
-    if pack in TRUSTED:
-        assert main([*words, TRUSTED[pack]]) == 0
-        assert marker.exists()
-
-
-def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path):
-    """A GPU may have no room for both."""
-    models: dict[str, Callable[[], Any]] = {}
-
-    def read(folder, read_model):
-        assert all(model() is None for model in models.values())
-        model = read_model()
-        model.circle = [model]  # as the first model of a process is held by frames of its loading
-        models[folder.name] = weakref.ref(model)
-        return model
-
-    verifier = ["task=verifier", "task.solver=tiny", "task.test_solutions=2"]
-    gc.disable()  # so that no circle goes by chance
-    try:
-        with reading_models(read):
-            results = evaluate(tmp_path, "model=tiny_verifier", *verifier, *SMALL[:2])
-    finally:
-        gc.enable()
-
-    assert list(models) == ["tiny", "tiny_verifier"]
-    assert results["weights"] == weights_fingerprint(SHIPPED / "tiny_verifier")
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("error: ") == 1
+        assert "Traceback" not in error
+        assert not marker.exists()
+        if permission is not None:
+            assert main([*words, permission]) == 0
+            assert marker.exists()

@@ -1,7 +1,6 @@
 """Names of values: nouns of the domain, no pronouns, articles or participles."""
 
 import ast
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +17,7 @@ TERMS = frozenset({"chosen", "done"})  # of DPO: the correct response of a pair;
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 
-def bindings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def bindings(tree):
     """(line, name) of each variable and parameter that is bound."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

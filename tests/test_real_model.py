@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from scripts.real_model import write_real_model
 from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, needs_peft, read_json, write_lines
 from tests.sweep_tools import result
 from tests.training.broken_runs import break_off
-from topr_exp.config.settings import Config
 from topr_exp.data.benchmarks import gsm8k_gold
 from topr_exp.data.prompts import CHAT_TEMPLATES, Prompter
 from topr_exp.evaluate import main
@@ -68,7 +66,7 @@ def test_the_weights_are_a_language_models(policy):
 
 
 def test_a_chat_prompt_is_the_templates_and_its_end_is_also_the_padding(policy):
-    tokenizer: Any = policy.tokenizer
+    tokenizer = policy.tokenizer
     question = "Tom has 3 apples and buys 2 more. How many has he?"
     content = CHAT_TEMPLATES["gsm8k"].replace("{question}", question)
     messages = [{"role": "user", "content": content}]
@@ -90,7 +88,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def short_run(folder: Path, model: Path, *words: str) -> Config:
+def short_run(folder, model, *words):
     """The settings of a run of two updates; `words` replace what is given before them."""
     return config_of(*last_of_each([
         "model=smollm2_135m", f"model.path={model}", "model.dtype=float32", "sampler=hf", "data=gsm8k",

@@ -15,32 +15,32 @@ CHANGED = r"rollouts/.*\.arrow changed while it was read; nothing made of it is 
 CURVE, NO_CURVE = "evaluation.every=2", "evaluation.every=null"
 
 
-def is_completions(path: Path) -> bool:
+def is_completions(path):
     return path.name == "completions.jsonl"
 
 
-def is_evaluations(path: Path) -> bool:
+def is_evaluations(path):
     return path.name == "eval.jsonl"
 
 
-def is_state_of_training(path: Path) -> bool:
+def is_state_of_training(path):
     return path.name == "state.json" and read_json(path)["stage"] == "training"
 
 
-def is_verdicts_of_run(path: Path) -> bool:
+def is_verdicts_of_run(path):
     """The verdicts on what a policy in training drew, which lie in the run's folder."""
     return path.suffix == ".arrow" and path.parents[1].name == "verdicts" and (path.parents[3] / "state.json").exists()
 
 
-def count_evaluations(folder: Path) -> int:
+def count_evaluations(folder):
     return len(lines_of(folder / "eval.jsonl")) if (folder / "eval.jsonl").exists() else 0
 
 
-def count_checkpoints(folder: Path) -> int:
+def count_checkpoints(folder):
     return len([*folder.glob("checkpoints/1/step-*")])
 
 
-def count_models(folder: Path) -> int:
+def count_models(folder):
     return len([*folder.glob("model")])
 
 

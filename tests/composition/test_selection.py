@@ -33,7 +33,13 @@ def rows_of(selection):
 
 
 def problems_of(completions, selection):
-    return set(completions.problem_index[selection.examples.ravel()].tolist())
+    return set(completions.problem_index[rows_of(selection)].tolist())
+
+
+def select_examples(is_correct, *words, **changes):
+    """Description and rows of a selection by `compose` of completions of PROBLEM."""
+    selection = select_at_start("examples", make_graded(PROBLEM, is_correct), compose(*words, **changes))
+    return selection.description, rows_of(selection)
 
 
 each_size = pytest.mark.parametrize("n", [None, 1, 3, 5, 8])
@@ -41,44 +47,44 @@ each_size = pytest.mark.parametrize("n", [None, 1, 3, 5, 8])
 
 @each_size
 def test_uniform_takes_any_without_repetition(n):
-    selection = select_at_start("examples", make_graded(PROBLEM, PATTERNS[5]), compose(n_examples=n))
+    description, rows = select_examples(PATTERNS[5], n_examples=n)
 
-    rows = rows_of(selection)
-    assert len(rows) == min(n or 7, 7) == selection.description["n_train"]
+    assert len(rows) == min(n or 7, 7) == description["n_train"]
     assert rows == sorted(set(rows))
 
 
 @each_size
 def test_positives_takes_correct_ones(n):
     for is_correct in PATTERNS[1:]:
-        selection = select_at_start("examples", make_graded(PROBLEM, is_correct), compose("positives", n_examples=n))
+        description, rows = select_examples(is_correct, "positives", n_examples=n)
 
-        assert len(set(rows_of(selection))) == min(n or 7, is_correct.sum())
-        assert is_correct[rows_of(selection)].all()
-        assert selection.description["positive_share"] == 1
+        assert len(set(rows)) == min(n or 7, is_correct.sum())
+        assert is_correct[rows].all()
+        assert description["positive_share"] == 1
 
 
 @each_size
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.6])
 def test_proportion_has_the_share_or_is_refused(share, n):
-    config = compose("proportion", n_examples=n, positive_share=share)
+    changes = {"n_examples": n, "positive_share": share}
     for is_correct in PATTERNS:
-        right, wrong = is_correct.sum(), (~is_correct).sum()
-        sizes = [size for size in range(1, 8) if round(share * size) <= right and size - round(share * size) <= wrong]
-        candidates = make_graded(PROBLEM, is_correct)
-        is_possible = n in sizes
+        right = is_correct.sum()
+        sizes = []
+        for size in range(1, 8):
+            if round(share * size) <= right and size - round(share * size) <= 7 - right:
+                sizes.append(size)
+        is_refused = n not in sizes
         if n is None:
-            is_possible = right > 0 and wrong > 0
-        if not is_possible:
+            is_refused = right in (0, 7)
+        if is_refused:
             with refused(f"compose.positive_share={share}.* available"):
-                select_at_start("examples", candidates, config)
+                select_examples(is_correct, "proportion", **changes)
             continue
 
-        selection = select_at_start("examples", candidates, config)
+        description, rows = select_examples(is_correct, "proportion", **changes)
 
-        rows, size = rows_of(selection), n or max(sizes)
-        assert len(rows) == len(set(rows)) == size
-        assert is_correct[rows].sum() == round(share * size) == selection.description["n_positive"]
+        assert len(rows) == len(set(rows)) == (n or max(sizes))
+        assert is_correct[rows].sum() == round(share * len(rows)) == description["n_positive"]
 
 
 @each_size
@@ -86,28 +92,21 @@ def test_anna_karenina_takes_the_first_correct_one_of_each_problem_and_any_incor
     for is_correct in PATTERNS:
         first_rows = {np.flatnonzero((problem == PROBLEM) & is_correct)[0] for problem in set(PROBLEM[is_correct])}
 
-        selection = select_at_start(
-            "examples", make_graded(PROBLEM, is_correct), compose("anna_karenina", n_examples=n)
-        )
+        description, rows = select_examples(is_correct, "anna_karenina", n_examples=n)
 
-        rows = rows_of(selection)
         positives = {row for row in rows if is_correct[row]}
         assert len(rows) == len(set(rows)) == min(n or 7, len(first_rows) + (~is_correct).sum())
         assert positives <= first_rows
         assert len(positives) == min(n or 7, len(first_rows))
         is_short = n is not None and (n > len(rows) or n <= len(first_rows))
-        assert bool(selection.description["note"]) == (is_short or not positives)
+        assert bool(description["note"]) == (is_short or not positives)
 
 
 @pytest.mark.parametrize("n", [None, 1, 20, 1000])
 def test_pairs_are_distinct_of_one_problem_and_the_correct_one_comes_first(n):
-    problem, is_correct = np.repeat([0, 1, 2], [4, 15, 6]), np.arange(25) % 3 == 0
     order = np.random.default_rng(0).permutation(25)
-    problem, is_correct = problem[order], is_correct[order]
-    available = 0
-    for index in range(3):
-        verdicts = is_correct[problem == index]
-        available += min(PAIRS_PER_PROBLEM, int(verdicts.sum() * (~verdicts).sum()))
+    problem, is_correct = np.repeat([0, 1, 2], [4, 15, 6])[order], order % 3 == 0
+    available = 2 * 2 + PAIRS_PER_PROBLEM + 2 * 4
 
     selection = select_at_start("pairs", make_graded(problem, is_correct), compose(n_examples=n))
 
@@ -115,7 +114,7 @@ def test_pairs_are_distinct_of_one_problem_and_the_correct_one_comes_first(n):
     assert (problem[chosen] == problem[rejected]).all()
     assert is_correct[chosen].all()
     assert not is_correct[rejected].any()
-    assert len({*zip(chosen.tolist(), rejected.tolist(), strict=True)}) == len(chosen) == min(n or 999, available)
+    assert len(set(map(tuple, selection.examples.tolist()))) == len(chosen) == min(n or 999, available)
     assert max(Counter(problem[chosen].tolist()).values()) <= PAIRS_PER_PROBLEM
     description = selection.description
     assert (description["n_train"], description["available"]) == (len(chosen), available)
@@ -198,29 +197,22 @@ def test_each_condition_on_completions_holds_beside_the_others(rate, drop_trunca
     usable = set(range(16) if rate is None else range(4, 12))
     if drop_truncated:
         usable -= {3, 7, 11, 15}
-    pairs = set()
-    for right, wrong in product(usable, usable):
-        is_pair = SOLVED.is_correct[right] and not SOLVED.is_correct[wrong]
-        if is_pair and SOLVED.problem_index[right] == SOLVED.problem_index[wrong]:
-            pairs.add((right, wrong))
+    of_both_kinds = usable & set(range(4, 12))
 
     assert rows_of(select_at_start("examples", SOLVED, config)) == sorted(usable)
-    assert {*map(tuple, select_at_start("pairs", SOLVED, config).examples.tolist())} == pairs
+    assert set(rows_of(select_at_start("pairs", SOLVED, config))) == of_both_kinds
 
 
 # ---- lines for the user
 
 
 def test_more_than_there_is_takes_all_and_says_so():
-    completions = make_graded(PROBLEM, PATTERNS[5])
+    description, rows = select_examples(PATTERNS[5], n_examples=50_000)
 
-    selection = select_at_start("examples", completions, compose(n_examples=50_000))
-
-    assert rows_of(selection) == list(range(7))
-    assert (
-        selection.description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
-    )
-    assert select_at_start("examples", completions, compose(n_examples=7)).description["note"] is None
+    assert rows == list(range(7))
+    assert description["note"] == "compose.n_examples=50000 is more than there are: all 7 completions are used"
+    all_of_them, _ = select_examples(PATTERNS[5], n_examples=7)
+    assert all_of_them["note"] is None
 
 
 def candidates(right, wrong):
@@ -265,18 +257,8 @@ def test_a_composed_set_in_numbers():
 
     description = select_at_start("examples", completions, compose("anna_karenina")).description
 
-    assert description == {
-        "compose": "anna_karenina",
-        "unit": "examples",
-        "requested": None,
-        "available": 5,
-        "n_train": 5,
-        "n_positive": 2,
-        "positive_share": 0.4,
-        "n_problems": 3,
-        "n_truncated": 2,
-        "note": None,
-    }
+    counts = {"available": 5, "n_train": 5, "n_positive": 2, "positive_share": 0.4, "n_problems": 3, "n_truncated": 2}
+    assert description == {"compose": "anna_karenina", "unit": "examples", "requested": None, "note": None, **counts}
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1.0, 0.0, 1.0])), min_size=1, max_size=30))

@@ -3,19 +3,15 @@
 import copy
 import dataclasses
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.algorithms.tabular_policies import NAMES as LOSSES
-from tests.conftest import config_of
+from tests.conftest import config_of, each_row
 from tests.extending import LOSS, project
-from topr_exp.config.groups import OptimConfig
-from topr_exp.config.settings import Config
 from topr_exp.config.yamls import loss_of_own_yaml
-from topr_exp.schema import NOT_IDENTITY, Section, run_name
+from topr_exp.schema import NOT_IDENTITY, run_name
 
 LORA = "model.lora={rank:16,alpha:32,targets:all-linear}"
 
@@ -32,11 +28,9 @@ _s0_50bc118111
 """
 
 
-@pytest.mark.parametrize("row", FOLDERS.strip().splitlines())
-def test_names_never_change(row):
+@each_row("words name", FOLDERS.replace("LORA", LORA))
+def test_names_never_change(words, name):
     """Users' folders outlive a release: a key that was added takes no neutral default where one of these changes."""
-    words, name = row.replace("LORA", LORA).split(" | ")
-
     assert config_of(*words.split()).folder.name == name
 
 
@@ -65,7 +59,7 @@ class Leaf(NamedTuple):
     name: str
 
 
-def leaves(group: Any, prefix: str = "") -> Iterator[Leaf]:
+def leaves(group, prefix=""):
     for field in dataclasses.fields(group):
         value = getattr(group, field.name)
         if dataclasses.is_dataclass(value):
@@ -96,43 +90,6 @@ def test_the_list_holds_no_setting_that_changes_a_result():
     assert excluded_optim == {"optim.micro_batch_size", "optim.gradient_checkpointing", "optim.compile"}
 
 
-@dataclass(frozen=True)
-class Curriculum(Section):
-    kind: str = "none"
-    levels: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaterOptim(OptimConfig):
-    average: str = "mean"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaterConfig(Config):
-    curriculum: Curriculum = dataclasses.field(default=Curriculum())
-
-
-@pytest.mark.parametrize(
-    ("average", "curriculum", "added"),
-    [
-        ("mean", Curriculum(), {}),
-        ("sum", Curriculum(), {"optim": {"average": "sum"}}),
-        ("mean", Curriculum(levels=3), {"curriculum": {"levels": 3}}),
-    ],
-)
-def test_a_key_or_group_of_a_later_release_changes_no_folder_at_its_neutral_value(average, curriculum, added):
-    config = config_of()
-    settings = vars(config) | {"optim": LaterOptim(**vars(config.optim), average=average)}
-
-    later_config = LaterConfig(**settings, curriculum=curriculum)
-
-    expected = copy.deepcopy(config.identity)
-    for group, values in added.items():
-        expected[group] = expected.get(group, {}) | values
-    assert later_config.identity == expected
-    assert (later_config.folder == config.folder) == (not added)
-
-
 # ---- names
 
 
@@ -143,14 +100,14 @@ def test_names_are_short_and_safe_whatever_the_settings_hold():
         assert re.fullmatch(r"[\w.-]{1,80}_[0-9a-f]{10}", config.folder.name, re.ASCII)
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("algo=tis algo.b_neg=2 algo.b_pos=3", "_b_pos3_b_neg2_"),
-        ("algo.length_normalize=false", "_no-length_normalize_"),
-        ("algo=cispo algo.cap=.inf", "_cap-inf_"),
-    ],
-)
+PARTS = """
+algo=tis algo.b_neg=2 algo.b_pos=3 | _b_pos3_b_neg2_
+algo.length_normalize=false | _no-length_normalize_
+algo=cispo algo.cap=.inf | _cap-inf_
+"""
+
+
+@each_row("words part", PARTS)
 def test_a_name_shows_what_differs_from_the_losss_own_yaml(words, part):
     assert part in config_of(*words.split()).folder.name
 

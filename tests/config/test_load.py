@@ -4,12 +4,11 @@ import dataclasses
 import re
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import ROOT, config_of, needs_gym, refused
+from tests.conftest import ROOT, config_of, each_row, needs_gym, refused
 from topr_exp.algorithms.regressions import DPO
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.groups import ComposeConfig
@@ -32,7 +31,7 @@ NEEDED_SETTINGS = {
 }
 
 
-def yaml_choices() -> list[Any]:
+def yaml_choices():
     choices = []
     for path in sorted(CONF.glob("*/*.yaml")):
         marks = [needs_gym] if path.stem in ("reasoning_gym", "tiny_tasks") else []
@@ -81,29 +80,26 @@ def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model):
     assert other_weights.model.revision is None
 
 
-@pytest.mark.parametrize(
-    ("has_vllm", "has_gpu", "cluster", "sampler", "prompts"),
-    [
-        (True, True, "local", "vllm", 256),
-        (True, False, "local", "hf", 32),
-        (False, True, "local", "hf", 32),
-        (True, False, "slurm", "vllm", 256),  # submitted where no GPU is, run where one is
-    ],
-)
-def test_a_preset_samples_with_vllm_where_it_can(
-    has_vllm, has_gpu, cluster, sampler, prompts, working_folder, monkeypatch
-):
-    if has_vllm:
-        (working_folder / "vllm").mkdir()
-        (working_folder / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')")
-    if has_gpu:
-        (working_folder / "driver").touch()
-    monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", working_folder / "driver")
+# What is on a machine | where a sweep runs | its sampler | prompts of a shard
+SAMPLERS = """
+vllm driver | local | vllm | 256
+vllm | local | hf | 32
+driver | local | hf | 32
+vllm | slurm | vllm | 256
+"""  # the last is submitted where no GPU is, and run where one is
 
+
+@each_row("parts cluster sampler prompts", SAMPLERS)
+def test_a_preset_samples_with_vllm_where_it_can(parts, cluster, sampler, prompts, working_folder, monkeypatch):
+    for part in parts.split():
+        (working_folder / part).mkdir()
+        (working_folder / part / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.setattr("topr_exp.config.sampler_choice.DRIVER", working_folder / "driver")
     words = ["--config-dir", str(working_folder), "model=qwen2_5_0_5b", "data=gsm8k", f"cluster={cluster}"]
 
     config = config_of(*words)
-    assert (config.sampler.name, config.sampler.prompts_per_shard) == (sampler, prompts)
+
+    assert (config.sampler.name, config.sampler.prompts_per_shard) == (sampler, int(prompts))
     assert config_of(*words, "sampler=hf").sampler.name == "hf"
 
 
@@ -144,10 +140,8 @@ model=deepseek_r1_8b data=math | data.n=32 data.eval_n=16 PAPER
 """
 
 
-@pytest.mark.parametrize("row", SETTINGS.strip().splitlines())
-def test_the_command_line_wins_over_the_model_and_the_model_over_everything_else(row):
-    words, settings = row.split(" | ")
-
+@each_row("words settings", SETTINGS)
+def test_the_command_line_wins_over_the_model_and_the_model_over_everything_else(words, settings):
     config = config_of(*words.split())
 
     for setting in settings.replace("PAPER", PAPER).split():
@@ -172,16 +166,16 @@ class UnknownNeed(DPO):
 
 
 class NeedsText(DPO):
-    needs = "pairs"  # type: ignore[assignment]
+    needs = "pairs"
 
 
 class UnknownRewards(DPO):
     needs = frozenset()
-    rewards = "zero-one"  # type: ignore[assignment]
+    rewards = "zero-one"
 
 
 class UnnamedSignals(DPO):
-    def signals(self, batch: Any) -> Any:
+    def signals(self, batch):
         return {}
 
 

@@ -6,21 +6,20 @@ import math
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import NAMES, load
-from tests.conftest import ROOT, config_of, refused
+from tests.conftest import ROOT, config_of, each_row, refused
 from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.hydra_internals import BasicSweeper
 from topr_exp.config.retired import RETIRED
 from topr_exp.config.yamls import CONF
-from topr_exp.runs.plan import Plan, plan
+from topr_exp.runs.plan import plan
 from topr_exp.schema import Section, above, at_least, ranges, within
 from topr_exp.types import ConfigError
 
@@ -33,14 +32,14 @@ PLACEHOLDERS = {
 }
 
 
-def plan_of(*words: str) -> Plan:
+def plan_of(*words):
     return plan(parse_arguments(words))
 
 
 # ---- mistakes
 
 
-def mistakes() -> list[Any]:
+def mistakes():
     """The rows of mistakes.txt: words of a command line, and a part of the line that answers them."""
     rows = []
     for row in Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8").splitlines()[1:]:
@@ -78,7 +77,7 @@ def test_every_range_is_applied_in_its_own_words():
             continue
         for key, range_ in ranges(type(section)):
             default = "" if isinstance(getattr(section, key), str) else -11.0
-            wrong: Any = WRONG_VALUES.get(key, default)
+            wrong = WRONG_VALUES.get(key, default)
             if range_ is LINE_BREAKS:
                 wrong = [r"\n"] if key == "stop" else r"{question}\n"
             message = f"{key} must be {range_.allowed}; got {wrong or 'nothing'}"
@@ -116,7 +115,7 @@ schedule.replay=0.5
 """
 
 
-@pytest.mark.parametrize("words", UNREAD.strip().splitlines())
+@each_row("words", UNREAD)
 def test_a_setting_that_nothing_reads_is_a_warning_of_the_whole_sweep(words, capsys):
     plan_of("-m", "seed=0,1", *words.split())
 
@@ -144,7 +143,7 @@ def test_line_breaks_and_latex_are_taken_as_they_are():
     assert config_of(f'data.template="{latex}"').data.template == latex
 
 
-def composed(*words: str) -> tuple[Composer, list[tuple[list[str], Any]]]:
+def composed(*words):
     """A composer with nothing of other tests, and the words and settings of its runs."""
     composer = Composer(parse_arguments(words))
     composer.compositions = {}
@@ -165,10 +164,8 @@ optim.lr=1e-3,2e-3 | [0.001, 0.002]
 """
 
 
-@pytest.mark.parametrize("row", TEXTS.strip().splitlines())
-def test_a_text_has_the_users_own_words(row):
-    setting, values = row.split(" | ")
-
+@each_row("setting values", TEXTS)
+def test_a_text_has_the_users_own_words(setting, values):
     _, runs = composed("-m", "tracking=wandb", setting)
 
     key = setting.partition("=")[0]
@@ -197,7 +194,7 @@ seed=shuffle(1) optim.lr=sort(1e-3,1e-5)
 """
 
 
-@pytest.mark.parametrize("words", SWEEPS.strip().splitlines())
+@each_row("words", SWEEPS)
 def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper(words):
     composer, runs = composed("-m", *words.split())
 

@@ -3,12 +3,10 @@
 import json
 import shutil
 from argparse import Namespace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import refused
+from tests.conftest import each_row, refused
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.load import load
 from topr_exp.config.model_choice import SHIPPED, Shape, choose_settings
@@ -25,24 +23,24 @@ HAS_SHAPE = "whose model has its shape"
 NOTHING_FITS = "since no YAML of conf/model has its name or shape"
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> Path:
+def write_config(folder, config):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
-def model_folder(folder: Path, shape: Shape) -> Path:
+def model_folder(folder, shape):
     """A folder of a model's settings, without weights."""
     return write_config(folder, shape._asdict())
 
 
-def run_folder(folder: Path, weights: str, shape: Shape, model_name: str) -> Path:
+def run_folder(folder, weights, shape, model_name):
     """A folder of a run that trained a model with the settings of `model_name`."""
     model_folder(folder / weights, shape)
     return write_config(folder, {"resolved": {"model": {"name": model_name}}})
 
 
-def composed(*words: str) -> list[Any]:
+def composed(*words):
     """The checked settings of each run; no file is looked at."""
     composer = Composer(parse_arguments([*words, "sampler=hf"]))
     return [load(run) for _, run in composer.jobs()]
@@ -68,9 +66,8 @@ tiny 777 30 49152 | model=llama3_8b, since no YAML of conf/model has its name or
 """
 
 
-@pytest.mark.parametrize("row", FOLDERS.strip().splitlines())
-def test_a_folder_takes_the_settings_of_its_name_or_shape(row, tmp_path):
-    words, described = row.split(" | ")
+@each_row("words described", FOLDERS)
+def test_a_folder_takes_the_settings_of_its_name_or_shape(words, described, tmp_path):
     name, *numbers = words.split()
     folder = model_folder(tmp_path / name, Shape(*map(int, numbers)))
 
@@ -113,14 +110,15 @@ def test_a_run_without_a_model_is_one_line(tmp_path):
 # ---- the settings of a run
 
 
-@pytest.mark.parametrize("key", ["model", "model.path"])
-@pytest.mark.parametrize(
-    ("word", "settings_of"),
-    [
-        ("owner/Name-7B", "model=llama3_8b, since no YAML of conf/model names it"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "model=deepseek_r1_8b, which is for it"),
-    ],
-)
+NAMES_ON_THE_HUB = """
+owner/Name-7B | model=llama3_8b, since no YAML of conf/model names it
+deepseek-ai/DeepSeek-R1-Distill-Llama-8B | model=deepseek_r1_8b, which is for it
+"""
+both_keys = pytest.mark.parametrize("key", ["model", "model.path"])
+
+
+@both_keys
+@each_row("word settings_of", NAMES_ON_THE_HUB)
 def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, word, settings_of, capsys):
     (job,) = plan(parse_arguments([f"{key}={word}", "sampler=hf"])).jobs
 
@@ -187,7 +185,7 @@ def test_evaluate_takes_the_same_settings(tmp_path, capsys):
 # ---- names of folders
 
 
-@pytest.mark.parametrize("key", ["model", "model.path"])
+@both_keys
 @pytest.mark.parametrize("name", ["it's mine", "a,b", "${oc.env:HOME}", "x=y"])
 def test_a_folder_may_have_any_name(name, key, tmp_path):
     folder = model_folder(tmp_path / name, TOY)
@@ -197,10 +195,10 @@ def test_a_folder_may_have_any_name(name, key, tmp_path):
     assert (config.model.path, config.model.name) == (str(folder), name)
 
 
-@pytest.mark.parametrize("key", ["model", "model.path"])
-def test_the_name_of_a_folder_may_be_computed(key, tmp_path, monkeypatch):
+@both_keys
+def test_the_name_of_a_folder_may_be_computed(key, tmp_path, variables):
     folder = model_folder(tmp_path / "own", TOY)
-    monkeypatch.setenv("WEIGHTS", str(tmp_path))
+    variables["WEIGHTS"] = str(tmp_path)
 
     (config,) = composed(f"{key}=${{oc.env:WEIGHTS}}/own")
 

@@ -1,25 +1,23 @@
 """Import of a user's own code that fails."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.conftest import each_row
 from topr_exp.config.load import class_of
 from topr_exp.types import ConfigError
 
+FAILING = r"""
+import sys\nsys.exit('bye')\n | line 2, raised SystemExit: bye
+import json\n1 / 0\n | line 2, raised ZeroDivisionError: division by zero
+def f(:\n | line 1, raised SyntaxError: invalid syntax
+import absent_module\n | line 1, raised ModuleNotFoundError: No module named 'absent_module'
+"""
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import sys\nsys.exit('bye')\n", "line 2, raised SystemExit: bye"),
-        ("import json\n1 / 0\n", "line 2, raised ZeroDivisionError: division by zero"),
-        ("def f(:\n", "line 1, raised SyntaxError: invalid syntax"),
-        ("import absent_module\n", "line 1, raised ModuleNotFoundError: No module named 'absent_module'"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_named_with_its_line(working_folder: Path, code: str, reason: str) -> None:
+
+@each_row("code reason", FAILING)
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(working_folder, code, reason):
     name = f"failing_{abs(hash(code))}"
-    (working_folder / f"{name}.py").write_text(code)
+    (working_folder / f"{name}.py").write_text(code.replace(r"\n", "\n"))
 
     with pytest.raises(ConfigError) as error:
         class_of("algo._target_", f"{name}.Mine")
@@ -27,6 +25,6 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(working_folder:
     assert str(error.value) == f"algo._target_={name}.Mine: {name}.py, {reason}"
 
 
-def test_a_class_that_a_module_lacks_is_named() -> None:
+def test_a_class_that_a_module_lacks_is_named():
     with pytest.raises(ConfigError, match=r"^algo\._target_=json\.Mine: module 'json' has no attribute 'Mine'$"):
         class_of("algo._target_", "json.Mine")

@@ -3,7 +3,6 @@
 import hashlib
 import random
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,8 @@ from tests.conftest import config_of, refused, values_of
 from topr_exp.data import embedded_gsm8k, embedded_math, ledger
 from topr_exp.data.embedded import SPLITS, Calc, draw_problems, draw_tasks, split_of
 from topr_exp.data.problems import load_problems
-from topr_exp.types import Problem
 
-GENERATORS: dict[str, Any] = {
+GENERATORS = {
     "gsm8k": embedded_gsm8k.draw,
     "math": embedded_math.draw,
     **{f"ledger {turns}": partial(ledger.draw, turns=turns) for turns in (2, 5, 10, 22)},
@@ -21,11 +19,11 @@ GENERATORS: dict[str, Any] = {
 every_generator = pytest.mark.parametrize("name", GENERATORS)
 
 
-def draw(name: str, split: str, count: int, seed: int) -> list[Problem]:
+def draw(name, split, count, seed):
     return draw_problems(GENERATORS[name], name.split()[0], split=split, count=count, seed=seed)
 
 
-def questions_of(problems: list[Problem]) -> set[str]:
+def questions_of(problems):
     return set(values_of(problems, "question"))
 
 
@@ -40,7 +38,7 @@ def questions_of(problems: list[Problem]) -> set[str]:
 )
 def test_problems_and_their_workings_stay_what_they_are(name, digest):
     """Runs and the shipped models rest on them: a change of a generator must be seen."""
-    content: list[Any] = []
+    content = []
     for problem in draw(name, "train", 500, 0):
         content.append((problem.id, problem.question, problem.answer, problem.level, problem.subject))
     for task in draw_tasks(GENERATORS[name], "pretrain", count=500, seed=5):

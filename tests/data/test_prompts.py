@@ -3,14 +3,13 @@
 import dataclasses
 import re
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import config_of, refused, values_of
+from tests.conftest import config_of, each_row, refused, values_of
 from topr_exp.config.data import ENDINGS
-from topr_exp.data.benchmarks import Benchmarks, math_gold
+from topr_exp.data.benchmarks import math_gold
 from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
 from topr_exp.grading import extract
 from topr_exp.types import Problem
@@ -18,9 +17,9 @@ from topr_exp.types import Problem
 GSM8K_FORM, MATH_FORM = "Question: {}\nAnswer:", "Problem: {}\nSolution:"
 
 
-def settings(name: str, **changes: Any) -> Benchmarks:
+def settings(name, **changes):
     words = [f"data={name}", "data.source=hub", "data.train_problems=null", "data.test_problems=null", "data.shots=0"]
-    data: Benchmarks = config_of(*words).data
+    data = config_of(*words).data
     return dataclasses.replace(data, **changes)
 
 
@@ -29,9 +28,7 @@ class ChatTokenizer(SimpleNamespace):
 
     chat_template = "yes"
 
-    def apply_chat_template(
-        self, messages: list[dict[str, str]], tokenize: bool, add_generation_prompt: bool, **variables: str
-    ) -> str:
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, **variables):
         assert not tokenize
         assert add_generation_prompt
         turns = [f"<{message['role']}>{message['content']}" for message in messages]
@@ -52,6 +49,7 @@ def test_zero_shot_prompts(name, grader, form):
 @pytest.mark.parametrize(("name", "shots", "form"), [("gsm8k", 8, GSM8K_FORM), ("math", 4, MATH_FORM)])
 def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(name, shots, form):
     prompter = build_prompter(settings(name, shots=shots))
+
     prompt = prompter.render("What now?")
 
     beginning = form.partition(" ")[0]
@@ -86,19 +84,20 @@ def test_examples_from_a_file(tmp_path):
     assert prompter.render("E?") == prompt
 
 
-@pytest.mark.parametrize(
-    ("name", "shots", "message"),
-    [
-        ("shots.jsonl", 1, r"shots\.jsonl:1: expected the texts question and solution"),
-        ("none.jsonl", 1, "no such file"),
-        (None, 9, r"data\.shots=9: the gsm8k examples hold 8"),
-    ],
-)
+NO_EXAMPLES = r"""
+shots.jsonl | 1 | shots\.jsonl:1: expected the texts question and solution
+none.jsonl | 1 | no such file
+- | 9 | data\.shots=9: the gsm8k examples hold 8
+"""
+
+
+@each_row("name shots message", NO_EXAMPLES)
 def test_examples_that_are_not_there_are_one_line(tmp_path, name, shots, message):
     (tmp_path / "shots.jsonl").write_text('{"question": "A?"}\n')
+    fewshot_file = None if name == "-" else str(tmp_path / name)
 
     with refused(message):
-        build_prompter(settings("gsm8k", shots=shots, fewshot_file=name and str(tmp_path / name)))
+        build_prompter(settings("gsm8k", shots=int(shots), fewshot_file=fewshot_file))
 
 
 # ---- chat

@@ -8,7 +8,6 @@ import sys
 from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,35 +20,35 @@ from topr_exp.pipeline import run
 from topr_exp.types import ConfigError
 
 
-class Sums(list[dict[str, Any]]):
+class Sums(list):
     """A stand-in for a task of the library: the next number, up to `largest`."""
 
-    def __init__(self, task: str, seed: int, size: int, largest: int = 10**6) -> None:
+    def __init__(self, task, seed, size, largest=10**6):
         assert largest > 0, "largest must be\npositive"
         rng = random.Random(f"{task}/{seed}")
         for _ in range(size):
             number = rng.randrange(largest)
             self.append({"question": f"{number} + 1 = ", "answer": str(number + 1), "metadata": {"n": number}})
 
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+    def score_answer(self, answer, entry):
         return 1.0 if Fraction(answer) == int(entry["answer"]) else 0.01
 
 
 @pytest.fixture
-def library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", SimpleNamespace(create_dataset=Sums))
+def library(stand_in):
+    stand_in("reasoning_gym", SimpleNamespace(create_dataset=Sums))
     gym.task_of.cache_clear()
     yield
     gym.task_of.cache_clear()
 
 
-def source(options: dict[str, Any] | None = None, **changes: Any) -> ReasoningGym:
-    sizes: dict[str, Any] = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
+def source(options=None, **changes):
+    sizes = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
     grader = {"_target_": "topr_exp.grading.gym.grade"}
     return ReasoningGym(**sizes | changes, name="gym", grader=grader, task="gcd", options=options)
 
 
-def questions_of(data: ReasoningGym) -> set[str]:
+def questions_of(data):
     sets = load_problems(data)
     return set(values_of([*sets.train, *sets.test], "question"))
 
@@ -77,8 +76,8 @@ def test_some_tasks_do_what_the_list_says():
     assert process.returncode == 0, process.stdout
 
 
-def test_without_the_package_a_line_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+def test_without_the_package_a_line_says_how_to_install_it(stand_in):
+    stand_in("reasoning_gym", None)
     line = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
 
     with refused(re.escape(line), ConfigError):
@@ -153,20 +152,10 @@ def test_an_answer_stands_between_tags_and_scores_1_or_less(library, completion,
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_a_model_that_knows_a_task_learns_it(task, tmp_path):
     """The shipped model solves at least a tenth of the problems, and more of them when it has been trained."""
-    options = ", ".join(f"{name}: {value}" for name, value in tasks.TASKS[task].items())
-    config = config_of(
-        "model=tiny_tasks",
-        f"data.task={task}",
-        f"data.options={{{options}}}",
-        "data.train_problems=100",
-        "data.test_problems=60",
-        "data.n=8",
-        "data.eval_n=4",
-        "optim.lr=4e-4",
-        "optim.epochs=2",
-        f"output_dir={tmp_path}",
-        "cluster.threads=1",
-    )
+    sizes = "data.train_problems=100 data.test_problems=60 data.n=8 data.eval_n=4 optim.lr=4e-4 optim.epochs=2"
+    options = json.dumps(tasks.TASKS[task]).replace('"', "")
+    words = [*sizes.split(), f"output_dir={tmp_path}", "cluster.threads=1"]
+    config = config_of("model=tiny_tasks", f"data.task={task}", f"data.options={options}", *words)
 
     summary = run(config)
 

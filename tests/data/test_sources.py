@@ -6,21 +6,18 @@ import json
 import re
 import shlex
 import sys
-from pathlib import Path
-from typing import Any
 
-import datasets
 import pytest
 
-from tests.conftest import ROOT, SHARED_DATA, config_of, overrides, refused, values_of, write_lines
+from tests.conftest import ROOT, SHARED_DATA, config_of, each_row, overrides, refused, values_of, write_lines
 from tests.extending import SOURCE, project
 from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
-from topr_exp.data.problems import ProblemSets, load_problems
+from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
 from topr_exp.runs.tasks import count_trained_on
-from topr_exp.types import ConfigError, Problem
+from topr_exp.types import ConfigError
 
 needs_real = pytest.mark.skipif(
     not SHARED_DATA.is_dir(), reason=f"no folder {SHARED_DATA} with gsm8k/ and math/ (set TOPR_SHARED_DATA)"
@@ -29,18 +26,18 @@ ALL_PROBLEMS = ("data.train_problems=null", "data.test_problems=null")
 VALIDATION = ("data.test_split=validation", "data.train_problems=25")
 
 
-def benchmark(name: str, source: Path | str, *words: str) -> ProblemSets:
+def benchmark(name, source, *words):
     """Problems of a benchmark by these settings, whose own check would read the problems of the hub."""
     sizes = () if source == "embedded" else ALL_PROBLEMS
     data = config_of(f"data={name}", "data.source=hub", *sizes, *words).data
     return load_problems(dataclasses.replace(data, source=str(source)))
 
 
-def questions_of(problems: list[Problem]) -> list[str]:
+def questions_of(problems):
     return values_of(problems, "question")
 
 
-def sums(count: int, start: int = 0, answer: str = "{}", **fields: Any) -> list[dict[str, Any]]:
+def sums(count, start=0, answer="{}", **fields):
     rows = []
     for number in range(start, start + count):
         rows.append({"question": f"What is {number} + 1?", "answer": answer.format(number + 1), **fields})
@@ -70,10 +67,9 @@ def test_a_math_folder(tmp_path):
     assert questions_of(sets.train) == ["P1", "P2", "P3"]
     assert values_of(sets.train, "level") == [4, None, 4]
     assert (sets.train[0].answer, sets.train[0].subject) == (r"\frac{1}{2}", "Algebra")
-    assert [(problem.answer, problem.subject, problem.level) for problem in sets.test] == [
-        ("(1,2)", "Geometry", 2),
-        ("18", None, None),
-    ]
+    assert values_of(sets.test, "answer") == ["(1,2)", "18"]
+    assert values_of(sets.test, "subject") == ["Geometry", None]
+    assert values_of(sets.test, "level") == [2, None]
 
 
 def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k):
@@ -128,39 +124,31 @@ def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k):
         benchmark("gsm8k", gsm8k)
 
 
-@pytest.mark.parametrize(
-    ("name", "train", "message"),
-    [
-        ("gsm8k", None, r"no train\.jsonl there"),
-        ("gsm8k", "", r"train\.jsonl holds no problems"),
-        ("gsm8k", "\n[1, 2]\n", r"train\.jsonl:2: expected a JSON object, found list"),
-        ("gsm8k", '\n{"answer": "#### 1"}\n', r"train\.jsonl:2: there is no question, it has answer"),
-        ("gsm8k/nowhere", None, "no such folder"),
-    ],
-)
-def test_missing_files_and_fields_are_one_line(gsm8k, name, train, message):
+# A benchmark and a folder below | train.jsonl there | what is said
+MISSING = r"""
+gsm8k | - | no train\.jsonl there
+gsm8k | \n | train\.jsonl holds no problems
+gsm8k | \n[1, 2]\n | train\.jsonl:2: expected a JSON object, found list
+gsm8k | \n{"answer": "#### 1"}\n | train\.jsonl:2: there is no question, it has answer
+gsm8k nowhere | - | no such folder
+math | - | no test\.jsonl or math500\.jsonl there
+"""
+
+
+@each_row("words train message", MISSING)
+def test_missing_files_and_fields_are_one_line(gsm8k, words, train, message):
+    name, *folders = words.split()
     (gsm8k / "train.jsonl").unlink()
-    if train is not None:
-        (gsm8k / "train.jsonl").write_text(train)
-    name, _, folder = name.partition("/")
+    if train != "-":
+        (gsm8k / "train.jsonl").write_text(train.replace(r"\n", "\n"))
+    if name == "math":
+        (gsm8k / "test.jsonl").unlink()
 
     with refused(message):
-        benchmark(name, gsm8k / folder)
+        benchmark(name, gsm8k.joinpath(*folders))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("gsm8k", r"no test\.jsonl there, the test problems of gsm8k"),
-        ("math", r"no test\.jsonl or math500\.jsonl there"),
-    ],
-)
-def test_a_folder_without_test_problems_is_one_line(tmp_path, name, message):
-    with refused(message):
-        benchmark(name, tmp_path)
-
-
-def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(monkeypatch):
+def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(hub):
     requests = []
 
     def answer(path, config, split, revision):
@@ -169,7 +157,7 @@ def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a
             raise ConnectionError("no route\nto the hub")
         return [{"problem": f"{path} {config}", "solution": r"\boxed{1}"}]
 
-    monkeypatch.setattr(datasets, "load_dataset", answer)
+    hub(answer)
     sets = benchmark("math", "hub")
 
     assert (len(sets.train), len(sets.test)) == (7, 1)
@@ -182,21 +170,35 @@ def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a
         benchmark("gsm8k", "hub")
 
 
-@pytest.mark.parametrize(
-    ("parse", "solution", "gold"),
-    [
-        (gsm8k_gold, "#### 5", "5"),
-        (gsm8k_gold, "x #### 1 #### -1,234.50 ", "-1234.50"),
-        (gsm8k_gold, "#### $12", "12"),
-        *((gsm8k_gold, solution, None) for solution in ("5", "#### five", "#### ٣", "####")),
-        (math_gold, r"$\boxed{1}$ or $\boxed{\frac{1}{\sqrt{2}}}$.", r"\frac{1}{\sqrt{2}}"),
-        (math_gold, r"$\fbox{x}$", "x"),
-        (math_gold, r"$\boxed 5$", "5"),
-        *((math_gold, solution, None) for solution in (r"$\boxed{5$", r"\boxed{}", "no box", r"\boxed")),
-    ],
-)
-def test_golds_in_solutions(parse, solution, gold):
-    assert parse(solution) == gold
+# The end of a solution | its gold answer, - for none
+GSM8K_GOLDS = """
+#### 5 | 5
+x #### 1 #### -1,234.50 | -1234.50
+#### $12 | 12
+5 | -
+#### five | -
+#### ٣ | -
+#### | -
+"""
+MATH_GOLDS = r"""
+$\boxed{1}$ or $\boxed{\frac{1}{\sqrt{2}}}$. | \frac{1}{\sqrt{2}}
+$\fbox{x}$ | x
+$\boxed 5$ | 5
+$\boxed{5$ | -
+\boxed{} | -
+no box | -
+\boxed | -
+"""
+
+
+@each_row("solution gold", GSM8K_GOLDS)
+def test_golds_of_gsm8k(solution, gold):
+    assert (gsm8k_gold(solution) or "-") == gold
+
+
+@each_row("solution gold", MATH_GOLDS)
+def test_golds_of_math(solution, gold):
+    assert (math_gold(solution) or "-") == gold
 
 
 @needs_real
@@ -216,7 +218,7 @@ def test_the_real_data_is_read_whole(name, train, test):
 # ---- the user's files
 
 
-def load(path: Path, *words: str) -> ProblemSets:
+def load(path, *words):
     return load_problems(config_of("data=jsonl", f"data.path={path}", *ALL_PROBLEMS, *words).data)
 
 
@@ -307,15 +309,15 @@ def test_files_and_settings_that_do_not_fit_are_one_line(tmp_path, train, test, 
         config_of("data=jsonl", f"data.path={tmp_path}", *words, "dry_run=true")
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ('{"question": "Why?"}', "there is no answer, it has question; data.fields.answer=NAME names the field"),
-        ('{"question": "Why \\ud800?", "answer": 1}', "holds half of a surrogate pair, which is no character"),
-        ('{"question": " ", "answer": 1}', "the field question is empty"),
-        ('{"question": "Why?", "answer": NaN}', "the gold answer NaN is no finite number"),
-    ],
-)
+NO_PROBLEMS = r"""
+{"question": "Why?"} | there is no answer, it has question; data.fields.answer=NAME names the field
+{"question": "Why \ud800?", "answer": 1} | holds half of a surrogate pair, which is no character
+{"question": " ", "answer": 1} | the field question is empty
+{"question": "Why?", "answer": NaN} | the gold answer NaN is no finite number
+"""
+
+
+@each_row("row message", NO_PROBLEMS)
 def test_a_row_that_is_no_problem_is_named(tmp_path, row, message):
     write_lines(tmp_path / "train.jsonl", NINE)
     write_lines(tmp_path / "test.jsonl", [row])
@@ -364,40 +366,29 @@ def coins(tmp_path):
         yield tmp_path / "coins.py"
 
 
-def change(path: Path, old: str, new: str) -> None:
+def change(path, old, new):
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     sys.modules.pop("coins", None)
 
 
-def coins_config(*words: str) -> Any:
+def coins_config(*words):
     return config_of("--config-dir", "conf", "data=coins", "experiment=smoke", "cluster.threads=1", *words)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            'if (first * more % 5 == 0) == (split == "test")',
-            'if split == "train"',
-            "the test split of data=coins holds no problems",
-        ),
-        ('id=f"coins/{first}+{more}"', 'id=f"{first}"', "data=coins: "),
-        ("answer=str(first + more)", "answer=first + more", "id, question and answer must be texts and not empty; got"),
-        ("yield Problem(", "yield dict(", "data._target_=coins.Coins: problems('test') yields dict, not Problem"),
-        (
-            "answer=str(first + more)",
-            "answer=str(1 / (first - 5))",
-            "problems('test') raised ZeroDivisionError: division by zero (coins.py, line ",
-        ),
-        (
-            "== gold",
-            "== gold + '.'",
-            "data=coins: the grader coins.grade refuses the gold of 24 of 24 problems; the first is coins/",
-        ),
-        ("numbers = re", "1 / 0; numbers = re", "grader coins.grade raised ZeroDivisionError: division by zero"),
-    ],
-)
+# What stands in the page's source | what stands there instead | what is said
+FAULTS = """
+if (first * more % 5 == 0) == (split == "test") | if split == "train" | the test split of data=coins holds no problems
+id=f"coins/{first}+{more}" | id=f"{first}" | data=coins:
+answer=str(first + more) | answer=first + more | id, question and answer must be texts and not empty; got
+yield Problem( | yield dict( | data._target_=coins.Coins: problems('test') yields dict, not Problem
+answer=str(first + more) | answer=str(1 / (first - 5)) | raised ZeroDivisionError: division by zero (coins.py, line
+== gold | == gold + '.' | the grader coins.grade refuses the gold of 24 of 24 problems; the first is coins/
+numbers = re | 1 / 0; numbers = re | grader coins.grade raised ZeroDivisionError: division by zero
+"""
+
+
+@each_row("old new message", FAULTS)
 def test_what_a_source_must_not_do_is_one_line(coins, old, new, message):
     change(coins, old, new)
 

@@ -7,8 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ DOCS = ROOT / "docs"
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
 
 
-def table_rows(text: str, heading: str) -> list[list[str]]:
+def table_rows(text, heading):
     """The cells of a text's table rows, without the headings, which have this word."""
     rows = []
     for line in text.splitlines():
@@ -53,7 +51,7 @@ def test_methods_compose_are_named_once_and_use_every_loss():
 
 def test_settings_that_are_compared_with_trls_are_there_on_both_sides():
     rows = table_rows(TEXTS["names.md"].partition("## Words")[0], "`GRPO")
-    trl_keys, our_keys = set[str](), set[str]()
+    trl_keys, our_keys = set(), set()
     for row in rows:
         trl_keys |= set(re.findall(r"`(\w+)[=\w.]*`", row[0]))
         our_keys |= set(re.findall(r"`(?:\w+\.)*(\w+)[=\w.]*`", row[2]))
@@ -146,12 +144,11 @@ def test_the_version_of_the_verdicts():
 
 
 @pytest.mark.extended
-def test_the_notebook_runs_and_topr_ends_above_ppo(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_notebook_runs_and_topr_ends_above_ppo(working_folder):
     notebook = DOCS / "first_steps.ipynb"
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
 
-    names: dict[str, Any] = {}
+    names = {}
     for cell in cells:
         exec(compile("".join(cell["source"]), notebook.name, "exec"), names)
 
@@ -162,7 +159,7 @@ def test_the_notebook_runs_and_topr_ends_above_ppo(tmp_path, monkeypatch):
     assert any(cell["outputs"] for cell in cells)
 
 
-def build_site(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+def build_site(root, site):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)

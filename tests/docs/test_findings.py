@@ -31,13 +31,13 @@ class Section:
     rows: dict[str, str]
 
 
-def sections_of(page: str) -> list[Section]:
+def sections_of(page):
     """The sections of a page, without code and pictures."""
     sections = []
     for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         heading, _, body = part.partition("\n")
         text = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-        rows: dict[str, str] = {}
+        rows = {}
         for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE):
             label, _, cells = row.partition(" | ")
             name = label.partition(",")[0]
@@ -47,13 +47,13 @@ def sections_of(page: str) -> list[Section]:
     return sections
 
 
-def sentences_of(section: Section) -> list[str]:
+def sentences_of(section):
     """The heading and the sentences, without code and the addresses of links."""
     text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", section.text)
     return [section.heading, *re.split(r"(?<=[.:])\s+(?=[A-Z])|\n\n|\n- ", text)]
 
 
-def faults(section: Section) -> list[str]:
+def faults(section):
     """A line for each sentence with a direction that names no claim, or not what is unsure of those that it names."""
     lines = []
     for sentence in sentences_of(section):
@@ -82,17 +82,17 @@ SECTIONS = [
 ]
 
 
-def test_tables_are_those_of_the_records(capfd: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_those_of_the_records(capfd):
     status = main(["--check"])
     assert status == 0, f"run python -m reproduce.findings\n{capfd.readouterr().out}"
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_direction_is_that_of_a_claim_and_says_what_is_unsure(section: Section) -> None:
+def test_a_direction_is_that_of_a_claim_and_says_what_is_unsure(section):
     assert faults(section) == []
 
 
-def test_a_direction_without_a_claim_or_its_reservation_is_named() -> None:
+def test_a_direction_without_a_claim_or_its_reservation_is_named():
     head = "## 1. TOPR ends above GRPO\n\n| | points |\n|---|---|\n| GRPO | +2.0 [+1.0, +3.0] |\n"
     rows = "| PPO, wide | +1.0 [+0.1, +1.9] *alone* |\n| TIS | +9.0 [+8.0, +10.0]° |\n\n"
     text = "TOPR ends above GRPO. It beats CISPO. It beats PPO. It beats\nTIS. TIS loses on the grid, PPO alone."
@@ -104,7 +104,7 @@ def test_a_direction_without_a_claim_or_its_reservation_is_named() -> None:
     ]
 
 
-def test_findings_are_few_and_short() -> None:
+def test_findings_are_few_and_short():
     page = FINDINGS.read_text(encoding="utf-8")
     assert len(re.findall(r"^## \d+\. ", page, re.MULTILINE)) == len(sections_of(page)) <= MOST_FINDINGS
     pages = [FINDINGS, DETAILS, ROOT / "docs" / "statistics.md"]

@@ -5,14 +5,13 @@ import logging
 import pkgutil
 import re
 import signal
-from typing import Any
 
 import pytest
 import torch
 
 import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
-from tests.conftest import ROOT, refused
+from tests.conftest import ROOT, at_work_in, refused
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
@@ -20,22 +19,21 @@ from topr_exp.training.logprobs import score_tokens
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
-def process_state() -> tuple[Any, ...]:
+def process_state():
     """What a run in a notebook must leave as it was: signal handlers, logging, threads."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     return handlers, list(logging.root.handlers), torch.get_num_threads()
 
 
-def execute(block: str, names: dict[str, Any]) -> None:
+def execute(block, names):
     exec(compile(block, "docs/python.md", "exec"), names)
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def names(tmp_path_factory):
     """The page's names after all of its blocks but the one for TRL."""
-    names: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("python"))
+    names = {}
+    with at_work_in(tmp_path_factory.mktemp("python")):
         state = process_state()
         for block in BLOCKS[:-1]:
             execute(block, names)
@@ -81,10 +79,8 @@ def test_a_mistake_is_one_line(call, line):
 
 # ---- the trainer in TRL
 
-Tensors = dict[str, torch.Tensor]
 
-
-def our_gradient(model: Any, inputs: dict[str, Any], weights: Tensors) -> tuple[Tensors, float]:
+def our_gradient(model, inputs, weights):
     """The gradient by our scoring and our reduction at the weights of the step, and how far these are from μ."""
     model.load_state_dict(weights, strict=False)
     model.zero_grad()
@@ -104,7 +100,7 @@ def our_gradient(model: Any, inputs: dict[str, Any], weights: Tensors) -> tuple[
     return gradients_of(model), float((logp - mu_logp).abs().max())
 
 
-def gradients_of(model: Any) -> Tensors:
+def gradients_of(model):
     return {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
@@ -113,15 +109,15 @@ def test_a_step_in_trl_takes_our_gradient(names, tmp_path):
     datasets = importlib.import_module("datasets")
     assert len(BLOCKS[-1].split("class ")[1].splitlines()) <= 25
     execute(BLOCKS[-1], names)
-    steps: list[tuple[dict[str, Any], Tensors, Tensors]] = []  # inputs, weights before the step, gradients
+    steps = []  # inputs, weights before the step, gradients
 
     class Watched(names["TOPRTrainer"]):
-        def _prepare_inputs(self, inputs: Any) -> Any:
+        def _prepare_inputs(self, inputs):
             self.prepared = super()._prepare_inputs(inputs)
             self.weights = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
             return self.prepared
 
-        def training_step(self, model: Any, *arguments: Any) -> Any:
+        def training_step(self, model, *arguments):
             loss = super().training_step(model, *arguments)
             steps.append((self.prepared, self.weights, gradients_of(model)))
             return loss

@@ -1,19 +1,16 @@
-"""Evaluations during training: the curve, completions that are kept to be read, signals, durable records."""
+"""Evaluations during training: the curve, completions that are kept to be read, signals."""
 
 import os
 import re
 import signal
 from collections import Counter
-from typing import Any
 
 import pytest
 
-from tests.conftest import column, config_of, lines_of, overrides, read_json
+from tests.conftest import column, lines_of, read_json, small_config
 from tests.observed import OBSERVED, Observer, observed
 from tests.sweep_tools import records, result
-from topr_exp.config.settings import Config
 from topr_exp.evaluation.showcase import PER_VERDICT
-from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.store import Store
@@ -22,7 +19,7 @@ from topr_exp.store import Store
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """A finished run of two iterations."""
-    config = config_of(*overrides(tmp_path_factory.mktemp("curve"), "iterations=2"))
+    config = small_config(tmp_path_factory.mktemp("curve"), "iterations=2")
     run(config)
     return config
 
@@ -31,12 +28,12 @@ def plain(tmp_path_factory):
 def curved(plain):
     """The same with evaluations while it trains."""
     settings = ["iterations=2", "evaluation.every=2", "evaluation.problems=3"]
-    config = config_of(*overrides(plain.folder.parents[1], *settings))
+    config = small_config(plain.folder.parents[1], *settings)
     run(config)
     return config
 
 
-def evaluations_of(config: Config, *, are_points: bool) -> list[dict[str, Any]]:
+def evaluations_of(config, *, are_points):
     """The points of a run's curve, or its evaluations on all test problems."""
     evaluations = lines_of(config.folder / "eval.jsonl")
     return [evaluation for evaluation in evaluations if bool(evaluation.get("subset")) == are_points]
@@ -90,24 +87,6 @@ def test_the_showcase_holds_a_few_of_every_kind_with_log_probabilities(plain):
         assert entry["set"] != "train" or entry["trained_on"]
 
 
-def test_each_checkpoint_of_a_run_counts_on_records_that_are_on_the_disk(tmp_path, monkeypatch):
-    config = config_of(*overrides(tmp_path, "checkpoint.every_seconds=0", "evaluation.every=2"))
-    events, rename = list[str](), os.rename
-    monkeypatch.setattr(os, "fsync", lambda number: events.append(os.readlink(f"/proc/self/fd/{number}")))
-    monkeypatch.setattr(os, "rename", lambda source, target: events.append(str(target)) or rename(source, target))
-
-    run(config)
-
-    letters = ""
-    for path in events:
-        if path.endswith("metrics.jsonl"):
-            letters += "m"
-        elif "/step-" in path and ".tmp" not in path:
-            letters += "c"
-    assert letters.count("c") >= 3
-    assert "cc" not in f"c{letters}"
-
-
 ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.updates=2", "optim.batch_size=8"]
 
 
@@ -117,12 +96,12 @@ ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.upda
 def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, schedule, step):
     settings = [*OBSERVED, "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *schedule]
     settings += [f"evaluation.every={step}", "data.train_problems=12", "data.test_problems=6"]
-    undisturbed, stopped = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
+    undisturbed, stopped = (small_config(tmp_path / name, *settings) for name in ("a", "b"))
     run(undisturbed)
-    shards = list[str]()
+    shards = []
 
     class Disturber(Observer):
-        def before_sample(self, policy: Policy, n: int) -> None:
+        def before_sample(self, policy, n):
             if policy.fingerprint.endswith(f"update {step}"):
                 shards.append(policy.fingerprint)
                 if len(shards) in (3, 5):

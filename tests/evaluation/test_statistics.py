@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -36,8 +37,8 @@ def test_every_k_is_that_of_enumeration(monkeypatch):
 
     assert list(figures["pass@k"]) == list(figures["maj@k"]) == ["1", "2", "4", "8"]
     for k in (1, 2, 4, 8):
-        passed = by_hand.mean(by_hand.pass_at_k(row, k) for row in verdicts)
-        voted = by_hand.mean(by_hand.maj_at_k(*rows, k) for rows in zip(verdicts, classes, strict=True))
+        passed = by_hand.mean(map(by_hand.pass_at_k, verdicts, repeat(k)))
+        voted = by_hand.mean(map(by_hand.maj_at_k, verdicts, classes, repeat(k)))
         tolerance = 1e-12 if k in (1, 8) else 4 * 0.5 / math.sqrt(2000 * 40)  # the others are means of draws
         assert figures["pass@k"][str(k)]["value"] == pytest.approx(passed, abs=1e-12)
         assert figures["maj@k"][str(k)]["value"] == pytest.approx(voted, abs=tolerance)
@@ -58,18 +59,10 @@ def test_the_exact_majority_is_that_of_enumeration_in_any_order_and_numbering(vo
     assert score == pytest.approx(by_hand.majority(votes), abs=1e-14)
 
 
-@pytest.mark.parametrize("n", range(1, 9))
-def test_the_closed_form_of_pass_at_k_is_the_mean_over_every_draw(n):
-    for k in range(1, n + 1):
-        for correct in range(n + 1):
-            verdicts = [C] * correct + [W] * (n - correct)
-            (closed_form,) = pass_at_k(np.array([correct]), n, k)
-            assert closed_form == pytest.approx(by_hand.pass_at_k(verdicts, k), abs=1e-14)
-
-
 def test_a_large_n_and_k_do_not_overflow():
-    closed_form = pass_at_k(np.array([0, 4, 50_001, 100_000]), 100_000, 50_000)
-    np.testing.assert_allclose(closed_form, [0, 1 - 1 / 16, 1, 1], atol=1e-4)  # of four, each is drawn half of the time
+    closed_form = pass_at_k(np.array([0, 4, 50_001]), 100_000, 50_000)
+
+    assert closed_form == pytest.approx([0, 1 - 1 / 16, 1], abs=1e-4)  # of four, each is drawn half of the time
 
 
 # ---- what is reported
@@ -106,11 +99,10 @@ def test_lengths_are_averaged_by_verdict():
 
 def test_the_error_of_the_mean_reward_is_over_problems_and_over_what_they_were_made_from():
     rewards = np.array([[1.0, 0.0], [3.0, 2.0], [0.5, 0.5], [1.0, 2.0]])
-    problem_means, source_means = np.array([0.5, 2.5, 0.5, 1.5]), np.array([1.5, 1.0])
 
     by_problem, by_source = mean_reward(rewards), mean_reward(rewards, ["a", "a", "b", "b"])
 
     assert by_problem["mean_reward"] == by_source["mean_reward"] == 1.25
-    assert by_problem["mean_reward_se"] == pytest.approx(problem_means.std(ddof=1) / math.sqrt(4))
-    assert by_source["mean_reward_se"] == pytest.approx(source_means.std(ddof=1) / math.sqrt(2))
+    for figures, means in ((by_problem, [0.5, 2.5, 0.5, 1.5]), (by_source, [1.5, 1.0])):
+        assert figures["mean_reward_se"] == pytest.approx(np.std(means, ddof=1) / math.sqrt(len(means)))
     assert mean_reward(rewards[:1]) == {"mean_reward": 0.5, "mean_reward_se": None}

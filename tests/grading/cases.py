@@ -1,20 +1,18 @@
 """Tables of `cases.toml`: answers, verdicts, hostile completions, arithmetic, mistakes of graders."""
 
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 
-Parts = Iterable[str | tuple[str, int]]  # texts, some of them with how often they are repeated
 
-
-def join_parts(parts: Parts) -> str:
+def join_parts(parts):
+    """The text of its parts, of which some are [text, times]."""
     text = ""
     for part in parts:
         text += part if isinstance(part, str) else part[0] * part[1]
     return text
 
 
-def with_answers(rows: list[list[str]]) -> list[tuple[str, str | None]]:
+def with_answers(rows):
     """Completions with their answers, None where a row has none."""
     return [(row[0], row[1] if row[1:] else None) for row in rows]
 

@@ -1,7 +1,7 @@
 """Graders that many tests share; a user's graders are found as a module beside the command is."""
 
 import copy
-from collections.abc import Iterable
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +9,14 @@ import pytest
 from tests.conftest import values_of
 from topr_exp.grading import Grader
 
+FOLDER = str(Path(__file__).parent)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_graders_are_importable():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent))
-        yield
+    sys.path.insert(0, FOLDER)
+    yield
+    sys.path.remove(FOLDER)
 
 
 @pytest.fixture(scope="session")
@@ -39,20 +41,20 @@ def graded(obedient):
     return grader
 
 
-def boxed(answer: str) -> str:
+def boxed(answer):
     return rf"\boxed{{{answer}}}"
 
 
-def verdicts_on(grader: Grader, pairs: Iterable[tuple[str, str]]) -> list[str]:
+def verdicts_on(grader, pairs):
     return values_of(grader.grade(pairs), "verdict")
 
 
-def decisions(grader: Grader, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def decisions(grader, pairs):
     """Verdicts, each with what decided it."""
     return [(outcome.verdict, outcome.path) for outcome in grader.grade(pairs)]
 
 
-def worker_pids(grader: Grader) -> list[int]:
+def worker_pids(grader):
     """Process ids of the server and the workers; none before they are needed."""
     pool = grader._pool
     if pool is None or not pool.usable:

@@ -4,7 +4,6 @@ import operator
 import random
 import re
 import time
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -27,7 +26,7 @@ from topr_exp.grading.sample_points import certainly_different
 VERDICT_OF_SIGN = {"=": "correct", "≠": "incorrect"}
 
 
-def documented(page: str, pattern: str) -> list[tuple[str, ...]]:
+def documented(page, pattern):
     """The rows of a page's lists."""
     return re.findall(pattern, (ROOT / "docs" / page).read_text(encoding="utf-8"))
 
@@ -84,7 +83,7 @@ def test_reading_an_answer_takes_linear_time(answer_format):
 # ---- labelled pairs and golds; these tests skip without the data
 
 
-def shared_rows(name: str) -> pd.DataFrame:
+def shared_rows(name):
     path = SHARED_DATA / name
     if not path.is_file():
         pytest.skip(f"{path} is absent (set TOPR_SHARED_DATA)")
@@ -198,7 +197,7 @@ OPERATIONS = (
 FORMS = (sympy.expand, sympy.together, sympy.radsimp, lambda expression: expression)
 
 
-def random_expression(rng: random.Random, depth: int = 3) -> sympy.Expr:
+def random_expression(rng, depth=3):
     if depth == 0 or rng.random() < 0.15:
         return rng.choice(ATOMS)
     first, second = random_expression(rng, depth - 1), random_expression(rng, depth - 1)
@@ -206,7 +205,7 @@ def random_expression(rng: random.Random, depth: int = 3) -> sympy.Expr:
     return operation(first, second)
 
 
-def equal_expressions(count: int, seed: int) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
+def equal_expressions(count, seed):
     """Yield expressions, each with an equal one that is written otherwise."""
     rng = random.Random(seed)
     while count:

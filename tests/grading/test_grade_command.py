@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from tests.conftest import ROOT
 from tests.grading.cases import CASES, join_parts
@@ -15,7 +14,7 @@ from tests.processes import state_of
 from tests.sweep_tools import wait_for
 
 COMMAND = [sys.executable, "-m", "topr_exp.grade", "--format"]
-SURROUNDINGS: dict[str, Any] = {
+SURROUNDINGS = {
     "cwd": ROOT,
     "env": {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
 }

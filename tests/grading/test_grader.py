@@ -2,8 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -21,14 +19,14 @@ HALF = r"\frac{\sqrt{2}}{2}"
 class NotingGrader(Grader):
     """Notes the tasks that it hands to the workers of another grader."""
 
-    def __init__(self, grader: Grader) -> None:
+    def __init__(self, grader):
         super().__init__(grader.name)
-        self.pool, self.tasks = grader.start(), list[Any]()
+        self.pool, self.tasks = grader.start(), []
 
-    def start(self) -> Any:
+    def start(self):
         return self
 
-    def submit(self, tasks: Sequence[Any]) -> Any:
+    def submit(self, tasks):
         self.tasks += tasks
         return self.pool.submit(tasks)
 
@@ -97,7 +95,7 @@ def test_equal_answers_are_one_class_whatever_their_order(name, grader):
         assert len(pairs) == len({*numbers}) == len({*expected})
 
 
-def numbers_of(rows: list[tuple[str, int]], grader: Grader) -> list[int]:
+def numbers_of(rows, grader):
     return grader.classes([answer or None for answer, _ in rows])
 
 
@@ -123,7 +121,7 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(grader):
 
 
 @pytest.mark.parametrize(
-    ("environment", "cpus"),
+    ("settings", "cpus"),
     [
         ({}, 16),
         ({"LOCAL_WORLD_SIZE": "4"}, 4),  # processes of this machine, or of torchrun
@@ -132,7 +130,8 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(grader):
         ({"LOCAL_WORLD_SIZE": "4", CPUS_PER_PROCESS: "16"}, 16),  # bound to 16 each
     ],
 )
-def test_a_process_takes_its_share_of_the_cpus(environment, cpus, monkeypatch):
+def test_a_process_takes_its_share_of_the_cpus(settings, cpus, variables, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
-    monkeypatch.setattr("os.environ", environment)
+    variables.update(settings)
+
     assert cores() == cpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, config_of, make_completions, read_json, refused, values_of
+from tests.conftest import ROOT, config_of, make_completions, refused, values_of
 from tests.extending import LOSS, REWARD, SOURCE, project
 from tests.grading.cases import CASES
 from tests.grading.conftest import decisions, verdicts_on
@@ -128,7 +128,7 @@ def test_it_may_print_wherever_standard_error_is(redirection, tmp_path):
     assert (words.count("said"), words.count("wrote"), words.count("nobody")) == (8, 8, 0)
 
 
-def session_of(path: Path) -> str:
+def session_of(path):
     """The session of a process; "" where it is gone, or a zombie."""
     try:
         state, *numbers = path.read_text().rpartition(")")[2].split()
@@ -177,13 +177,6 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     header = capsys.readouterr().out
     assert "rewards as graded" in header
     assert "tested on   8 problems of coins from Coins" in header
-    files = read_json(config.folder / "inputs.json")["files"]
-    assert files.keys() == {
-        "algo._target_ (soft_topr.py)",
-        "data._target_ (coins.py)",
-        "data.grader._target_ (closeness.py)",
-    }
-
     base = summary["base"]
     verdicts = Store(config.store).open(Path(base["verdicts"])).read().to_pandas()
     is_correct = verdicts["verdict"] == "correct"

@@ -10,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,13 +26,13 @@ PAIR = (boxed(r"\frac{\sqrt{2}}{2}"), r"\frac{1}{\sqrt{2}}")
 ENDLESS = (boxed("9^{9^{9^{9}}}"), r"\pi")
 
 
-def grade_new_answers(grader: Grader, number: int, count: int = 10) -> set[str]:
+def grade_new_answers(grader, number, count=10):
     """Verdicts on symbolic answers with this number, which were not asked for before; all are correct."""
     pairs = [(boxed(rf"{number}x+{i}+\pi"), rf"\pi+{i}+{number}x") for i in range(1, count + 1)]
     return set(verdicts_on(grader, pairs))
 
 
-def wait_for_end(pids: list[int]) -> None:
+def wait_for_end(pids):
     wait_for(lambda: not any(map(is_running, pids)))
 
 
@@ -48,7 +47,7 @@ def test_threads_share_a_grader_and_may_end(grader):
     assert worker_pids(grader) == pids
 
 
-def grade_in_child(grader: Grader, connection: Any) -> None:
+def grade_in_child(grader, connection):
     connection.send((grade_new_answers(grader, 15), worker_pids(grader)))
     grader.close()
 
@@ -265,7 +264,7 @@ def test_no_text_is_executed(code, tmp_path):
     assert (tmp_path / "kept").read_text() == "kept"
 
 
-def open_files(pid: int) -> list[str]:
+def open_files(pid):
     links = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed since it was listed

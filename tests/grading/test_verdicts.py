@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import config_of, make_completions, overrides
+from tests.conftest import make_completions, small_config
 from topr_exp.config.data import Grading
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.grading.verdicts import (
@@ -18,7 +18,6 @@ from topr_exp.grading.verdicts import (
     warn_of_invalid,
 )
 from topr_exp.pipeline import run
-from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
 from topr_exp.store.__main__ import main
 from topr_exp.store.shards import write_shard
@@ -33,11 +32,11 @@ PROBLEMS = [Problem(f"p{i}", f"{i}?", gold) for i, gold in enumerate(GOLDS)]
 RIGHT = [[1, 0, 0, 0, 1], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]]
 
 
-def stored(texts: list[str], problem: list[int], *, bounds: list[int] | None = None) -> Completions:
+def stored(texts, problem, *, bounds=None):
     return make_completions(problem, [[0]] * len(PROBLEMS), ROLLOUTS, bounds, text=texts, problems=PROBLEMS)
 
 
-def verdict_names(completions: Completions) -> list[str]:
+def verdict_names(completions):
     return [VERDICTS[code] for code in completions.verdicts]
 
 
@@ -151,11 +150,11 @@ def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(
         write_shard(table.shard_file(0), pa.table(columns, schema=table.shard(0).schema))
     capsys.readouterr()
 
-    cut_off = run(config_of(*overrides(tmp_path, "name=second")))
+    cut_off = run(small_config(tmp_path, "name=second"))
     output = capsys.readouterr()
     commands = re.findall(r"python -m topr_exp\.store (--root \S+ prune --yes --key verdicts/\w+)", output.err)
     statuses = [main(command.split()) for command in commands]
-    graded_again = run(config_of(*overrides(tmp_path, "name=third")))
+    graded_again = run(small_config(tmp_path, "name=third"))
 
     assert (cut_off["grader_timeouts"], cut_off["base"]["grader_timeouts"]) == (1, 1)
     assert "note: the grader was cut off twice on 2 completions, which count as incorrect" in output.out

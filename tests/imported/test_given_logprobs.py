@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.conftest import config_of, overrides, refused, write_lines
+from tests.conftest import refused, small_config, write_lines
 from tests.imported.test_imported_runs import FEW_TESTS, PROBLEMS
 from topr_exp.imported.given_logprobs import check_given_logprobs
 from topr_exp.imported.log_report import inspect_log
@@ -71,7 +71,7 @@ def log_of_zeros(tmp_path):
 
 @pytest.mark.parametrize("words", [[], ["mu=sampler"], ["algo=dpo"]], ids=str)
 def test_a_run_refuses_it_where_the_loss_would_read_it(tmp_path, log_of_zeros, words):
-    config = config_of(*overrides(tmp_path, f"data.completions={log_of_zeros}", "data.n=2", *FEW_TESTS, *words))
+    config = small_config(tmp_path, f"data.completions={log_of_zeros}", "data.n=2", *FEW_TESTS, *words)
 
     with refused(f"{ZERO}, which no sampler gives; mu_model=NAME"):
         run(config)
@@ -81,7 +81,7 @@ def test_a_run_refuses_it_where_the_loss_would_read_it(tmp_path, log_of_zeros, w
 
 @pytest.mark.parametrize("words", [["mu_model=tiny_noise"], ["mu=none", "algo=naive"]], ids=str)
 def test_a_run_takes_it_where_log_mu_is_not_that_of_the_log(tmp_path, log_of_zeros, words):
-    config = config_of(*overrides(tmp_path, f"data.completions={log_of_zeros}", "data.n=2", *FEW_TESTS, *words))
+    config = small_config(tmp_path, f"data.completions={log_of_zeros}", "data.n=2", *FEW_TESTS, *words)
 
     assert run(config)["n_train"] == 6
 

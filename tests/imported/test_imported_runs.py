@@ -1,28 +1,22 @@
 """Training on completions made elsewhere."""
 
 import dataclasses
-from pathlib import Path
-from typing import Any
+import json
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tests.conftest import config_of, lines_of, overrides, refused, write_lines
+from tests.conftest import config_of, each_row, lines_of, overrides, refused, small_config, write_lines
 from topr_exp.api import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
-from topr_exp.grading.verdicts import grade_by_log
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.log import open_log
-from topr_exp.models.policy import Policy, load_policy
+from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
-from topr_exp.store.__main__ import main
 from topr_exp.store.completions import export_file
-from topr_exp.store.shards import write_shard
 from topr_exp.types import Problem
 
 FEW_TESTS = ("data.test_problems=2", "data.eval_n=1")
@@ -35,7 +29,7 @@ def tiny():
     return load_policy(config_of().model, "cpu")
 
 
-def encode(folder: Path, rows: Any, *words: str, policy: Policy | None = None, **options: Any) -> Completions:
+def encode(folder, rows, *words, policy=None, **options):
     """What a file of these lines becomes beside the problems of the smoke experiment; options: of data, group_size."""
     config = config_of("experiment=smoke", *words)
     group_size = options.pop("group_size", None)
@@ -82,21 +76,22 @@ def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question():
     assert (problem.question, problem.answer, problem.fields) == ("q?", "2", {"hint": "h"})
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"problem_id": "nowhere"}, "completion 1 answers problem_id 'nowhere', which is not among"),
-        ({"prompt": "q", "gold": "1", "tokens": [99999]}, "completion 1 has token id 99999"),
-        ({"prompt": "q", "gold": "1", "completion": "", "finish": "length"}, "completion 1 is empty"),
-        ({"prompt": "q"}, "completion 1 has no gold to grade it by; data.reward=given"),
-        ({"prompt": "q", "gold": "1", "tokens": [5] * 2048}, "completion 1 and its prompt have 20"),
-        ({"prompt_tokens": [99999], "gold": "1"}, "completion 1 has token id 99999"),
-        ({"prompt": [{"role": "user", "content": "q"}], "gold": "1"}, "no chat template"),
-    ],
-)
+# What a row has beside its completion | what is said of it
+UNFIT = """
+{"problem_id": "nowhere"} | completion 1 answers problem_id 'nowhere', which is not among
+{"prompt": "q", "gold": "1", "tokens": [99999]} | completion 1 has token id 99999
+{"prompt": "q", "gold": "1", "completion": "", "finish": "length"} | completion 1 is empty
+{"prompt": "q"} | completion 1 has no gold to grade it by; data.reward=given
+{"prompt": "q", "gold": "1", "tokens": LONG} | completion 1 and its prompt have 20
+{"prompt_tokens": [99999], "gold": "1"} | completion 1 has token id 99999
+{"prompt": [{"role": "user", "content": "q"}], "gold": "1"} | no chat template
+"""
+
+
+@each_row("row message", UNFIT)
 def test_what_cannot_be_trained_on_is_one_line(tmp_path, row, message):
     with refused(message):
-        encode(tmp_path, [{"completion": "x", **row}])
+        encode(tmp_path, [{"completion": "x", **json.loads(row.replace("LONG", str([5] * 2048)))}])
 
 
 def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, tiny, capsys):
@@ -186,20 +181,6 @@ def test_complete_groups_go_to_losses_of_groups(tmp_path, tiny):
         encode(tmp_path, UNEVEN_ROWS, policy=tiny, group_size=4)
 
 
-@pytest.mark.parametrize(("group_size", "has_all_rows"), [(None, True), (3, False)])
-def test_verify_knows_which_tables_have_all_rows_of_a_log(tmp_path, tiny, group_size, has_all_rows):
-    completions = encode(tmp_path, UNEVEN_ROWS, policy=tiny, group_size=group_size)
-    store = Store(tmp_path)
-    rewarded = completions.with_columns({"reward": pa.array(np.ones(len(completions)))})
-    verdicts = grade_by_log(rewarded, 0.5, store)
-    assert main(["--root", str(store.root), "verify"]) == 0
-
-    table = store.open(store.root / verdicts.stored.verdicts)
-    write_shard(table.shard_file(0), table.shard(0).slice(1))
-
-    assert main(["--root", str(store.root), "verify"]) == int(has_all_rows)
-
-
 # ---- whole runs on text and on what another run sampled
 
 
@@ -210,7 +191,7 @@ def test_text_alone_is_tokenized_and_scored_by_the_starting_model(tmp_path):
             rows.append({"problem_id": problem.id, "completion": f" The answer is {answer}."})
     path = write_lines(tmp_path / "made.jsonl", rows)
 
-    summary = run(config_of(*overrides(tmp_path, f"data.completions={path}", *FEW_TESTS)))
+    summary = run(small_config(tmp_path, f"data.completions={path}", *FEW_TESTS))
 
     assert (summary["n_train"], summary["positive_share"]) == (12, 0.5)
     assert summary["tokens"]["tokens_scored"] > 0
@@ -225,7 +206,7 @@ def test_a_prompt_that_leaves_too_little_room_to_sample_may_be_imported(tmp_path
     assert tokenize_prompts(PROBLEMS, prompter, tiny, room).too_long > 0
     words = (f"data.completions={write_lines(tmp_path / 'all.jsonl', rows)}", f"sampler.max_new_tokens={room}")
 
-    summary = run(config_of(*overrides(tmp_path, *words, *FEW_TESTS)))
+    summary = run(small_config(tmp_path, *words, *FEW_TESTS))
 
     assert (summary["n_train"], summary["too_long"]["train"]) == (len(rows), 0)
     assert summary["trained_on"] == f"{len(rows)} problems generated in the form of gsm8k"
@@ -238,7 +219,7 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke
     (table,) = [table for table in tables if table.row_count() == 64]  # the other holds the base evaluation
     export_file(table, tmp_path / "out.jsonl")
 
-    imported = run(config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}")))
+    imported = run(small_config(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}"))
 
     assert (imported["n_train"], imported["positive_share"]) == (sampled["n_train"], sampled["positive_share"])
     # Its sampler's log-probabilities are μ here: the same up to rounding, so the results are close, not equal.
@@ -247,13 +228,13 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke
 
 def test_a_source_that_is_not_there_is_one_line(tmp_path):
     with refused(r"data\.completions=imported/abc: neither a file nor an imported table of"):
-        run(config_of(*overrides(tmp_path, "data.completions=imported/abc")))
+        run(small_config(tmp_path, "data.completions=imported/abc"))
 
 
 # ---- whole runs on a log with rewards
 
 
-def log_rows(**columns: Any) -> pd.DataFrame:
+def log_rows(**columns):
     """Four answers to each of 16 prompts, with rewards that no grader would give."""
     rows = []
     for problem in PROBLEMS:
@@ -263,7 +244,7 @@ def log_rows(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def settings_of_log(folder: Path, rows: pd.DataFrame, *words: str) -> list[str]:
+def settings_of_log(folder, rows, *words):
     path = folder / "log.parquet"
     rows.to_parquet(path)
     return overrides(folder, f"data.completions={path}", "data.reward=given", *FEW_TESTS, *words)
@@ -274,7 +255,7 @@ def outputs(tmp_path_factory):
     return tmp_path_factory.mktemp("log")
 
 
-def train_on_log(folder: Path, *words: str, **columns: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+def train_on_log(folder, *words, **columns):
     """A run on the log: its settings, its summary, and the record of its first update."""
     config = config_of(*settings_of_log(folder, log_rows(**columns), *words))
     return config, run(config), lines_of(config.folder / "metrics.jsonl")[0]

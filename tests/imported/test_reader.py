@@ -4,7 +4,6 @@ import json
 import re
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -12,21 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import column, read_json, refused, values_of, write_lines
+from tests.conftest import column, each_row, parted, read_json, refused, values_of, write_lines
 from topr_exp.config.data import Columns
 from topr_exp.imported.log import ROWS_PER_SHARD, import_rows
 from topr_exp.imported.reader import RolloutReader
 from topr_exp.imported.traces import trace_rows
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
-from topr_exp.store.table import Table
 
 FORMATS = read_json(Path(__file__).with_name("formats.json"))  # by name a row, and what is read of it
 TRACE = FORMATS["prime_rl_trace"]["row"]
 CHAT = [{"role": "user", "content": "2 + 2?"}]
 
 
-def write_log(folder: Path, rows: list[dict[str, Any]], kind: str = "jsonl") -> Path:
+def write_log(folder, rows, kind="jsonl"):
     path = folder / f"log.{kind}"
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -37,11 +35,11 @@ def write_log(folder: Path, rows: list[dict[str, Any]], kind: str = "jsonl") -> 
     return path
 
 
-def read(source: Path, columns: Columns | None = None) -> list[dict[str, Any]]:
+def read(source, columns=None):
     return [*RolloutReader(str(source), columns)]
 
 
-def import_file(store: Store, path: Path, columns: Columns | None = None) -> Table:
+def import_file(store, path, columns=None):
     return import_rows(store, RolloutReader(str(path), columns))[0]
 
 
@@ -79,10 +77,10 @@ def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path):
     assert len(names) == 2
 
 
-def test_the_train_split_of_the_hub(monkeypatch):
+def test_the_train_split_of_the_hub(hub):
     split = datasets.Dataset.from_list([FORMATS["verl"]["row"]])
     splits = datasets.DatasetDict({"test": split, "train": split})
-    monkeypatch.setattr(datasets, "load_dataset", lambda name: splits)
+    hub(lambda name: splits)
 
     assert [*RolloutReader("hub:some/log")] == [FORMATS["verl"]["expected"]]
 
@@ -119,7 +117,7 @@ def test_each_last_message_of_a_trace_is_a_completion_of_all_before_it():
 # ---- columns
 
 
-TRL_ROWS: list[dict[str, Any]] = [
+TRL_ROWS = [
     {"step": step, "prompt": "?", "completion": "x", "right": 1.0, "form": form, "advantage": 0.0}
     for step, form in [(1, 0.5), (1, None), (7, 0.5), (7, None)]
 ]
@@ -137,16 +135,16 @@ def test_rewards_that_are_added_up_and_prompts_of_several_steps(tmp_path, kind):
     assert "reward" not in read(source)[0], "which of two columns it is, nobody knows"
 
 
-@pytest.mark.parametrize(
-    ("reward", "columns", "message"),
-    [
-        ("a", "right+form", "log.jsonl:2: data.columns.reward=right+form: 'a' is no number"),
-        (float("inf"), "right+form", "log.jsonl:2: right+form must be a finite number; got inf"),
-        (1.0, "right+no", "data.columns.reward=right+no: no such column; it has step, prompt, "),
-    ],
-)
+NO_SUMS = """
+"a" | right+form | log.jsonl:2: data.columns.reward=right+form: 'a' is no number
+Infinity | right+form | log.jsonl:2: right+form must be a finite number; got inf
+1.0 | right+no | data.columns.reward=right+no: no such column; it has step, prompt,
+"""
+
+
+@each_row("reward columns message", NO_SUMS)
 def test_rewards_that_can_not_be_added_up_are_named(tmp_path, reward, columns, message):
-    source = write_log(tmp_path, [TRL_ROWS[0], TRL_ROWS[1] | {"right": reward}])
+    source = write_log(tmp_path, [TRL_ROWS[0], TRL_ROWS[1] | {"right": json.loads(reward)}])
 
     with refused(re.escape(message)):
         read(source, Columns(reward=columns))
@@ -201,42 +199,48 @@ BAD_VALUES = """
 {"finish": NaN} | finish must be text; got NaN, as pandas writes an empty cell
 {"finish": "eos"} | finish must be one of stop, length, stop_string; got 'eos'
 """
+BAD_LINES = r"""
+{"prompt": "a", "answer_text": "b", "reward": 1} | completion is missing; the columns are prompt,
+{"ask": "a", "completion": "b", "reward": 1} | problem_id is missing, and question and gold are not
+{"prompt": "a", "completion": "b"} | lacks logprobs, unlike the rows before; all rows or none
+{"prompt": CHAT, "completion": REASONED} | the last message's reasoning stands apart from its text, and no token ids say
+{ | not valid JSON (Expecting property name enclosed in double quotes
+[ | not valid JSON (Expecting value: line 2 column 1 (char 2)); the file must hold an object a line:
+DEEP | not valid JSON (maximum recursion depth exceeded
+{"problem_id": LONG} | not valid JSON (Exceeds the limit
+[1] | expected a JSON object, found list; the file must hold an object a line: jq -c
+{"completion": "\xff"} | not UTF-8 text
+{TRACE, "nodes": 5} | not a trace as verifiers writes it (TypeError:
+{TRACE, "nodes": [{"parent": 0}]} | a message's parent does not stand before it
+{TRACE, "nodes": [FIRST, {LAST, "message": {}}]} | a message must have a role and a content that is text
+{TRACE, "nodes": [FIRST, {LAST, "logprobs": [-1.0]}]} | 1 logprobs for 2 tokens
+"""
 FIRST_NODE, LAST_NODE = TRACE["nodes"]
-REASONED = [{"role": "assistant", "content": " 4.", "reasoning": "Hm."}]
-BAD_ROWS: list[tuple[dict[str, Any], str]] = [
-    (TRACE | {"nodes": 5}, "not a trace as verifiers writes it (TypeError: "),
-    (TRACE | {"nodes": [{"parent": 0}]}, "a message's parent does not stand before it"),
-    (
-        TRACE | {"nodes": [FIRST_NODE, LAST_NODE | {"message": {}}]},
-        "a message must have a role and a content that is text",
-    ),
-    (TRACE | {"nodes": [FIRST_NODE, LAST_NODE | {"logprobs": [-1.0]}]}, "1 logprobs for 2 tokens"),
-    (
-        {"prompt": CHAT, "completion": REASONED},
-        "the last message's reasoning stands apart from its text, and no token ids say how it went on",
-    ),
-]
-BAD_LINES: list[tuple[bytes, str]] = [
-    (
-        b'{"prompt": "a", "answer_text": "b", "reward": 1}',
-        "completion is missing; the columns are prompt, ",
-    ),
-    (
-        b'{"ask": "a", "completion": "b", "reward": 1}',
-        "problem_id is missing, and question and gold are not ",
-    ),
-    (b'{"prompt": "a", "completion": "b"}', "lacks logprobs, unlike the rows before; all rows or none"),
-    (b"{", "not valid JSON (Expecting property name enclosed in double quotes"),
-    (b"[", "not valid JSON (Expecting value: line 2 column 1 (char 2)); the file must hold an object a line: "),
-    (b"[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
-    (b'{"problem_id": %b}' % (b"9" * 5000), "not valid JSON (Exceeds the limit"),
-    (b"[1]", "expected a JSON object, found list; the file must hold an object a line: jq -c"),
-    (b'{"completion": "\xff"}', "not UTF-8 text"),
-]
-BAD_CASES = [*BAD_LINES, *((json.dumps(row).encode(), message) for row, message in BAD_ROWS)]
-for case in BAD_VALUES.strip().splitlines():
-    changes, message = case.split(" | ")
-    BAD_CASES.append((json.dumps(GOOD | json.loads(changes)).encode(), message))
+PLACEHOLDERS = {
+    "TRACE": json.dumps(TRACE)[1:-1],
+    "FIRST": json.dumps(FIRST_NODE),
+    "LAST": json.dumps(LAST_NODE)[1:-1],  # whose values are replaced by later ones of the same name
+    "CHAT": json.dumps(CHAT),
+    "REASONED": '[{"role": "assistant", "content": " 4.", "reasoning": "Hm."}]',
+    "DEEP": "[" * 100_000,
+    "LONG": "9" * 5000,
+    r"\xff": "\xff",
+}
+
+
+def bad_cases():
+    """Lines that are malformed, and what is said of each."""
+    cases = []
+    for line, message in parted(BAD_LINES):
+        for placeholder, text in PLACEHOLDERS.items():
+            line = line.replace(placeholder, text)
+        cases.append((line.encode("latin-1"), message))
+    for changes, message in parted(BAD_VALUES):
+        cases.append((json.dumps(GOOD | json.loads(changes)).encode(), message))
+    return cases
+
+
+BAD_CASES = bad_cases()
 
 
 @pytest.mark.parametrize(("line", "message"), BAD_CASES, ids=range(len(BAD_CASES)))
@@ -313,20 +317,18 @@ def test_a_small_parquet_that_unpacks_to_very_much_is_refused(tmp_path, dictiona
 # ---- in the store and out of it
 
 
-def test_ids_and_log_probabilities_are_stored_in_32_bits_and_the_same_content_once(tmp_path):
+def test_what_does_not_fit_into_float32_and_the_same_content_once(tmp_path):
     rows = [
         {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0]},
         {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-(10**25)]},
     ]
     store = Store(tmp_path)
-    table = import_file(store, write_lines(tmp_path / "a.jsonl", rows))
 
-    columns = table.read()
-    assert columns["tokens"].type == pa.list_(pa.int32())
-    assert columns["sampler_logp"].type == pa.list_(pa.float32())
-    assert columns["sampler_logp"].to_pylist() == [[float(np.float32(-0.1)), 0.0], [float(np.float32(-1e25))]]
-    copy = import_file(store, write_lines(tmp_path / "b.jsonl", rows))
+    table, copy = (import_file(store, write_lines(tmp_path / name, rows)) for name in ("a.jsonl", "b.jsonl"))
     longer = import_file(store, write_lines(tmp_path / "c.jsonl", rows * 2))
+
+    rounded = [[float(np.float32(-0.1)), 0.0], [float(np.float32(-1e25))]]
+    assert table.read()["sampler_logp"].to_pylist() == rounded
     assert table.name == copy.name != longer.name
 
 

@@ -2,8 +2,6 @@
 
 import resource
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors import SafetensorError
@@ -18,7 +16,7 @@ from topr_exp.types import TOPRError
 LIMITS = [0, 500, 2_000, 9_000, 1_000_000]
 
 
-def save_with_limits(folder: Path, answers: Any) -> None:
+def save_with_limits(folder, answers):
     """Save a model with each limit on the size of a file, and send what is raised and what lies in the folder."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -49,7 +47,7 @@ KINDS = {
 SHIPPED_NAMES = sorted(path.name for path in SHIPPED.iterdir() if path.is_dir())
 
 
-def write_tokenizer(kind: Kind, folder: Path) -> Path:
+def write_tokenizer(kind, folder):
     """Write a tokenizer of bytes with the special tokens of a kind."""
     words = [*dict.fromkeys([*kind.special_tokens.values(), "<|im_start|>", "<|im_end|>", "<h>"])]
     alphabet = [*words, *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -71,7 +69,7 @@ def write_tokenizer(kind: Kind, folder: Path) -> Path:
     return folder
 
 
-def change_settings(folder: Path, **changes: Any) -> None:
+def change_settings(folder, **changes):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(read_json(path) | changes))
 
@@ -84,7 +82,7 @@ def folder(request, tmp_path):
     return write_tokenizer(KINDS[request.param], tmp_path / "model")
 
 
-def policy_of(folder: Path) -> Policy:
+def policy_of(folder):
     return Policy(None, AutoTokenizer.from_pretrained(folder), "", torch.float32)
 
 

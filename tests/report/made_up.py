@@ -1,8 +1,6 @@
 """Runs that nobody ran, with figures that are all different, for what the report makes of them."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +12,9 @@ from topr_exp.store import Store
 from topr_exp.types import CORRECT, INCORRECT, INVALID, VERDICTS
 
 
-def evaluation(
-    correct: float, maj: float, invalid: float, *, ends: tuple[float, float] | None = None
-) -> dict[str, Any]:
+def evaluation(correct, maj, invalid, *, ends=None):
     """Shares in percent; ends: the interval over problems of pass@1, and of maj@8 three points higher."""
-    results: dict[str, Any] = {"pass@1": correct / 100, "maj@8": maj / 100, "problems": 50}
+    results = {"pass@1": correct / 100, "maj@8": maj / 100, "problems": 50}
     results |= {"correct": correct / 100, "invalid": invalid / 100, "incorrect": 1 - (correct + invalid) / 100}
     if ends is not None:
         low, high = ends
@@ -27,21 +23,14 @@ def evaluation(
     return results
 
 
-def point(value: float, low: float, high: float) -> dict[str, float]:
+def point(value, low, high):
     return {"value": value / 100, "low": low / 100, "high": high / 100}
 
 
-def made_run(
-    name: str,
-    base: Mapping[str, Any],
-    final: Mapping[str, Any],
-    curve: Mapping[int, tuple[float, float]] | None = None,
-    updates: Sequence[Mapping[str, float]] = (),
-    **settings: Any,
-) -> Run:
+def made_run(name, base, final, curve=None, updates=(), **settings):
     """A finished run. curve: step -> pass@1 and invalid in percent; settings: dots as two underscores."""
     seed = settings.get("seed", 0)  # decides completions and problems too
-    config: dict[str, Any] = {"algo": {"name": "topr"}, "seed": seed, "sampler": {"seed": seed}, "data": {"seed": seed}}
+    config = {"algo": {"name": "topr"}, "seed": seed, "sampler": {"seed": seed}, "data": {"seed": seed}}
     for key, value in settings.items():
         section = config
         *groups, last = key.split("__")
@@ -56,7 +45,7 @@ def made_run(
     return Run(Path(name), name, config, summary, logged, points, status="done")
 
 
-def position(step: int) -> dict[str, int]:
+def position(step):
     return {"optimizer_step": step, "iteration": 1, "samples": 32 * step, "samples_seen": 32 * step}
 
 
@@ -65,9 +54,7 @@ def position(step: int) -> dict[str, int]:
 N = 8  # completions of each problem
 
 
-def write_graded_run(
-    folder: Path, correct: np.ndarray, invalid: Any = 0, *, base: int = 1, first_gold: int = 0, **settings: Any
-) -> None:
+def write_graded_run(folder, correct, invalid=0, *, base=1, first_gold=0, **settings):
     """A finished run; correct, invalid: how many of each problem's N completions are in the end, [problems].
 
     Of the incorrect completions all but one agree on an answer. base: how many are correct before.
@@ -85,7 +72,7 @@ def write_graded_run(
     write_run(folder, config, [], evaluations, {})
 
 
-def verdicts_of(correct: np.ndarray, invalid: Any) -> tuple[np.ndarray, np.ndarray]:
+def verdicts_of(correct, invalid):
     """Codes and classes, [problems, N]."""
     numbers, first_incorrect = np.arange(N), correct[:, None]
     first_invalid = np.broadcast_to(N - np.reshape(invalid, (-1, 1)), first_incorrect.shape)

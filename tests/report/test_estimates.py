@@ -1,14 +1,11 @@
 """Means and 95 % intervals of the report against plain arithmetic."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.report.estimates import difference_between, estimate, estimate_text, headlines
-from topr_exp.report.reader import Run
 from topr_exp.report.repetitions import Repetitions, counts_as_text, difference, problem_shares
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
@@ -21,9 +18,8 @@ def runs():
     return [made_run(f"r{seed}", BASE, final, seed=seed) for seed, final in enumerate(finals)]
 
 
-def ends(runs: list[Run], name: str) -> tuple[float, float, float]:
+def ends(runs, name):
     interval = estimate(runs, name)
-    assert interval is not None
     return interval.value, interval.low, interval.high
 
 
@@ -80,9 +76,9 @@ def test_a_verifiers_solutions_to_a_problem_are_averaged_and_no_others():
     assert problem_shares(results, "maj").tolist() == [0.5, 0.125, 0.75]
 
 
-def repetitions(level_of_seed: dict[int, int]) -> Repetitions:
+def repetitions(level_of_seed):
     """Records in this order of seeds, of problems that differ around a level in percent."""
-    records: list[dict[str, Any]] = []
+    records = []
     for seed, level in level_of_seed.items():
         counts = counts_as_text(level + np.arange(-10, 11))
         records.append({"settings": {"seed": seed}, "final": {"n": 100, "of_problems": {"correct": counts}}})

@@ -1,8 +1,6 @@
 """Every number of a plot, of runs that differ in nothing but their seeds, with its 95 % interval."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,14 +11,13 @@ from tests.report.made_up import evaluation, made_run
 from topr_exp.report.drawing import draw, draw_files
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.plots import Line, Plot, band, plot_runs, size_by_age, thin
-from topr_exp.report.reader import Run, to_frame
+from topr_exp.report.reader import to_frame
 
 SHIFTS = (4.0, -1.0, -3.0)  # points between the seeds
-Lines = dict[str, pd.DataFrame]
 BASE = evaluation(30, 40, 20, ends=(25, 36)) | {"correct_histogram": [0, 0, 50]}
 
 
-def runs_of(algo: str, correct: float, maj: float, invalid: float, **settings: Any) -> list[Run]:
+def runs_of(algo, correct, maj, invalid, **settings):
     """Three seeds; the curve is below what is measured in the end, which is on other problems."""
     runs = []
     for seed, shift in enumerate(SHIFTS):
@@ -32,21 +29,21 @@ def runs_of(algo: str, correct: float, maj: float, invalid: float, **settings: A
     return runs
 
 
-def lines_by_plot(runs: Sequence[Run]) -> dict[str, Lines]:
+def lines_by_plot(runs):
     comparison = group_runs(runs)
-    lines: dict[str, Lines] = {}
+    lines = {}
     for plot in plot_runs(comparison):
         assert plot.name not in lines
         lines[plot.name] = {line.name.partition(" (")[0]: line.points for line in plot.lines}
     return lines
 
 
-def percents(points: pd.DataFrame) -> dict[float, float]:
+def percents(points):
     """The mean at each position."""
     return (100 * points["mean"]).round(6).to_dict()
 
 
-def assert_students(points: pd.DataFrame, *levels: float) -> None:
+def assert_students(points, *levels):
     """Compare with Student's intervals of the seeds around these levels."""
     for row, level in zip(points.to_numpy(), levels, strict=True):
         expected = by_hand.interval([level + shift for shift in SHIFTS])
@@ -58,29 +55,29 @@ def plots():
     return lines_by_plot([*runs_of("topr", 60, 70, 5), *runs_of("is", 45, 50, 11)])
 
 
-def test_curves_and_metrics_are_those_of_their_groups(plots):
-    assert percents(plots["curve_pass_1"]["topr"]) == {0: 28, 10: 51, 20: 55}
-    assert percents(plots["curve_pass_1"]["is"]) == {0: 28, 10: 36, 20: 40}
-    assert percents(plots["curve_invalid"]["is"]) == {0: 22, 10: 15, 20: 13}
+# A plot, its lines, and the percentage at each position of a line
+PERCENTS = {
+    "curve_pass_1": {"topr": {0: 28, 10: 51, 20: 55}, "is": {0: 28, 10: 36, 20: 40}},
+    "curve_invalid": {"is": {0: 22, 10: 15, 20: 13}},
+    "training_kl_mu": {"is": {1: 400, 2: 600, 3: 800, 4: 1000}},
+    "final": {"invalid": {0: 5, 1: 11}, "base pass@1": {0: 30, 1: 30}},
+    "pass_at_k": {"base": {1: 30, 8: 50}, "topr": {1: 60, 8: 80}, "is": {1: 45, 8: 65}},
+    "maj_at_k": {"is": {8: 50}},
+    "correct_histogram": {"topr": {0: 20, 1: 0, 2: 80}, "base": {0: 0, 1: 0, 2: 100}},
+}
+
+
+@pytest.mark.parametrize("plot", PERCENTS)
+def test_every_number_is_that_of_its_group(plot, plots):
+    for line, values in PERCENTS[plot].items():
+        assert percents(plots[plot][line]) == values
+
+
+def test_intervals_are_over_the_seeds_and_those_of_one_evaluation_over_its_problems(plots):
     assert_students(plots["curve_pass_1"]["topr"][1:], 51, 55)
-    assert plots["training_loss"]["topr"]["mean"].tolist() == pytest.approx([1, 2, 3, 4])
-    assert plots["training_kl_mu"]["is"]["mean"].tolist() == [4, 6, 8, 10]
-
-
-def test_final_figures_and_counts_are_those_of_their_groups(plots):
     assert_students(plots["final"]["pass@1"], 60, 45)
     assert_students(plots["final"]["maj@8"], 70, 50)
-    assert percents(plots["final"]["invalid"]) == {0: 5, 1: 11}
-    assert percents(plots["final"]["base pass@1"]) == {0: 30, 1: 30}
-    assert {name: percents(line) for name, line in plots["pass_at_k"].items()} == {
-        "base": {1: 30, 8: 50},
-        "topr": {1: 60, 8: 80},
-        "is": {1: 45, 8: 65},
-    }
-    assert plots["pass_at_k"]["base"].iloc[0].tolist() == [0.3, 0.25, 0.36], "of one evaluation: over problems"
-    assert percents(plots["maj_at_k"]["is"]) == {8: 50}
-    assert percents(plots["correct_histogram"]["topr"]) == {0: 20, 1: 0, 2: 80}
-    assert percents(plots["correct_histogram"]["base"]) == {0: 0, 1: 0, 2: 100}
+    assert plots["pass_at_k"]["base"].iloc[0].tolist() == [0.3, 0.25, 0.36]
 
 
 def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_size_by_age():

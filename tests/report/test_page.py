@@ -7,8 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,11 +69,11 @@ fetch("http://127.0.0.1:1/").then(() => "sent", () => "refused").then((answer) =
 """
 
 
-def sha256(text: str) -> str:
+def sha256(text):
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def read(page: Path, width: int) -> dict[str, Any]:
+def read(page, width):
     """Let READER loose on a copy of the page whose policy admits it; with the lines on the console."""
     text = page.read_text()
     (script,) = SCRIPT.findall(text)
@@ -97,10 +95,8 @@ def report(tmp_path_factory):
     sweep = make_sweep(folder, 10, steps=5)
     make_run(folder, "algo=dpo", done=False, steps=5)
     _, hostile = make_run(folder, "algo=sft", "model.name='<script>1</script>'", steps=5)
-    write_lines(
-        hostile / "completions.jsonl",
-        [completion(i, "invalid", attack, question=attack, gold=attack) for i, attack in enumerate(ATTACKS)],
-    )
+    entries = [completion(row, "invalid", attack, question=attack, gold=attack) for row, attack in enumerate(ATTACKS)]
+    write_lines(hostile / "completions.jsonl", entries)
     (hostile / "error.txt").write_text(NASTY)
     (hostile / "DONE").unlink()
     publish(sweep)
@@ -195,11 +191,11 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def contents(folder: Path) -> dict[str, str]:
+def contents(folder):
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def write_manifest(folder: Path, *files: str) -> None:
+def write_manifest(folder, *files):
     (folder / "manifest.json").write_text(json.dumps({"written_by": AUTHOR, "files": files}))
 
 

@@ -1,7 +1,6 @@
 """Which group ended best, and what of that is not sure."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.estimates import best_first, estimate_text
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.ranking import compare_with_best, rank_groups
-from topr_exp.report.reader import Run, find_runs
+from topr_exp.report.reader import find_runs
 
 CONFIDENCE = "at 95 % for all comparisons together"
 TOO_FEW = "No winner: fewer than 3 seeds in common."
@@ -20,7 +19,7 @@ RNG = np.random.default_rng(1)
 COUNTS = {algo: RNG.binomial(N, level, size=(3, 40)) for algo, level in (("topr", 0.8), ("tis", 0.77), ("sft", 0.3))}
 
 
-def write_runs(folder: Path, algo: str, counts: np.ndarray, **options: int) -> list[Run]:
+def write_runs(folder, algo, counts, **options):
     """Runs of an algorithm, one a seed; counts: [seeds, problems] correct completions of N."""
     for seed, correct in enumerate(counts):
         write_graded_run(folder / algo / str(seed), correct, algo={"name": algo}, seed=seed, **options)
@@ -35,11 +34,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def rank(*runs: Run) -> tuple[str, list[dict[str, str]]]:
+def rank(*runs):
     return rank_groups(best_first(group_runs(runs).groups))
 
 
-def verdict_on(*runs: Run) -> str:
+def verdict_on(*runs):
     """The sentences after that on the highest mean."""
     return rank(*runs)[0].partition("). ")[2]
 

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -17,23 +15,25 @@ from topr_exp.report.reader import find_runs, read_run
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.sweeps.sweep import Run
 
+EVALUATIONS = """
+{"iteration": 0, "pass@1": 0.2}
+{"iteration": 0, "pass@1": 0.25, "subset": 50}
+{"iteration": 1, "pass@1": 0.5, "subset": 50, "step": 10}
+{"iteration": 1, "pass@1": 0.6, "subset": 50, "step": 20}
+{"iteration": 1, "pass@1": 0.7, "subset": 50}
+{"iteration": 1, "pass@1": 0.65}
+"""
+
 
 def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_all_problems(tmp_path):
     _, folder = make_run(tmp_path)
-    evaluations = [
-        {"iteration": 0, "pass@1": 0.2},
-        {"iteration": 0, "pass@1": 0.25, "subset": 50},
-        {"iteration": 1, "pass@1": 0.5, "subset": 50, "step": 10},
-        {"iteration": 1, "pass@1": 0.6, "subset": 50, "step": 20},
-        {"iteration": 1, "pass@1": 0.7, "subset": 50},
-        {"iteration": 1, "pass@1": 0.65},
-    ]
-    write_lines(folder / "eval.jsonl", evaluations)
+    write_lines(folder / "eval.jsonl", EVALUATIONS.strip().splitlines())
 
     run = read_run(folder)
 
     assert column(run.evaluations, "pass@1") == [0.2, 0.65]
-    assert [(record["optimizer_step"], record["pass@1"]) for record in run.curve] == [(0, 0.25), (10, 0.5), (20, 0.7)]
+    assert column(run.curve, "optimizer_step") == [0, 10, 20]
+    assert column(run.curve, "pass@1") == [0.25, 0.5, 0.7]
 
 
 def test_an_unfinished_run_shows_how_far_it_got(tmp_path):
@@ -88,10 +88,10 @@ RESULTS = ("summary.json", "config.json", "eval.jsonl", "metrics.jsonl")
 OTHERS = ("state.json", "environment.json", "completions.jsonl", "error.txt", "run.claim")
 NO_OBJECTS = [b"", b"{}", b"[]\n", b"null\n", b"NaN", b'[[["x"]]]\n', b'"text"\n', bytes(range(256)), b"\xff{\n"]
 DEEP = [b"[" * 10**5, b'{"a":' * 500 + b"1" + b"}" * 500]
-VALUES: list[Any] = [float("nan"), 10**400, "text", [[["x"]]], {"a": {"b": 1}}, None, True, -1, "a\0\ud800"]
+VALUES = [float("nan"), 10**400, "text", [[["x"]]], {"a": {"b": 1}}, None, True, -1, "a\0\ud800"]
 
 
-def damaged_contents(content: bytes) -> Iterator[bytes]:
+def damaged_contents(content):
     """A file damaged in every way: of another kind, cut, and with other values in some of its places."""
     yield from (*NO_OBJECTS, *DEEP, content[: len(content) // 2], content[:-3])
     lines = content.splitlines() if content.count(b"\n{") else [content or b"{}"]
@@ -104,7 +104,7 @@ def damaged_contents(content: bytes) -> Iterator[bytes]:
         yield "".join(f"{json.dumps(document)}\n" for document in documents).encode()
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value):
     """Where values stand in nested lists and objects, and in what."""
     keys = range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ()
     for key in keys:

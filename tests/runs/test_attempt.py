@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 import topr_exp
-from tests.conftest import config_of, overrides, read_json, refused, values_of
+from tests.conftest import overrides, read_json, refused, small_config, values_of
 from tests.processes import PROCESSES
 from tests.sweep_tools import command
 from topr_exp.__main__ import start
@@ -25,15 +26,16 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next(tmp_path):
     failed = command("topr_exp", *overrides(tmp_path, "optim.lr=1e30"))
     finished = command("topr_exp", *overrides(tmp_path, "cluster.processes=2"))
 
-    log = (config_of(*overrides(tmp_path, "optim.lr=1e30")).folder / "log.txt").read_text()
+    log = (small_config(tmp_path, "optim.lr=1e30").folder / "log.txt").read_text()
     assert failed.returncode == 1
     assert log.startswith("==== ")
     assert "trained on" in log
     assert failed.stderr.splitlines()[-1] in log.splitlines()
-    folder = config_of(*overrides(tmp_path)).folder
+    folder = small_config(tmp_path).folder
     log = (folder / "log.txt").read_text()
     assert finished.returncode == 0, finished.stderr
-    assert log.count("next: python -m topr_exp.report") == finished.stdout.count("next: python -m topr_exp.report") == 1
+    for text in (log, finished.stdout):
+        assert text.count("next: python -m topr_exp.report") == 1
     assert f"python -m topr_exp.evaluate model={folder} data.eval_n=64" in finished.stdout
     repeated = command("topr_exp", *overrides(tmp_path))
     assert "finished before" in repeated.stdout
@@ -48,7 +50,7 @@ def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(tmp_path):
 
     summary_of_second = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
 
-    folder = config_of(*overrides(tmp_path)).folder
+    folder = small_config(tmp_path).folder
     replaced = folder.parent / "replaced" / f"{folder.name}-1"
     assert read_json(replaced / "summary.json")["final"] == json.loads(json.dumps(summary["final"]))
     assert summary_of_second["final"]["pass@1"] == summary["final"]["pass@1"]
@@ -65,7 +67,7 @@ def hold(folder, pipe):
 
 
 def test_a_folder_at_work_is_not_moved(tmp_path):
-    config = config_of(*overrides(tmp_path, "overwrite=true"))
+    config = small_config(tmp_path, "overwrite=true")
     sweep_run = Run(config.folder, 3, [], {"overwrite": True}, "", [], 0.0)
     assert overwrite.move_overwritten_folder(config).overwrite is False  # no folder: nothing to move
     config.folder.mkdir(parents=True)
@@ -87,12 +89,12 @@ def test_a_folder_at_work_is_not_moved(tmp_path):
     assert (config.folder.parent / "replaced" / f"{config.folder.name}-1" / "mine").exists()
 
 
-def test_overwrite_is_refused_where_it_could_move_a_folder_at_work(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_overwrite_is_refused_where_it_could_move_a_folder_at_work(tmp_path, variables):
+    variables["WORLD_SIZE"] = "2"
     with refused("overwrite=true: under torchrun each process would move", ConfigError):
         start(parse_arguments(overrides(tmp_path, "overwrite=true")))
 
-    monkeypatch.setenv("PATH", "")
+    variables["PATH"] = ""
     with refused("overwrite=true: Slurm does not answer"):
         move_run_folders([Run(tmp_path, 1, [], {}, "", [], 0.0, job="topr-x_0")])
     assert tmp_path.exists()
@@ -105,7 +107,7 @@ def test_overwrite_is_refused_where_it_could_move_a_folder_at_work(tmp_path, mon
 def finished(tmp_path_factory):
     """The outputs of a finished run of two iterations."""
     outputs = tmp_path_factory.mktemp("finished")
-    run(config_of(*overrides(outputs, "iterations=2")))
+    run(small_config(outputs, "iterations=2"))
     return outputs
 
 
@@ -113,7 +115,7 @@ def finished(tmp_path_factory):
 def config(finished, tmp_path):
     """The settings of a copy of it."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    return config_of(*overrides(tmp_path, "iterations=2"))
+    return small_config(tmp_path, "iterations=2")
 
 
 def flip_bit(path):
@@ -123,23 +125,20 @@ def flip_bit(path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "file", "message"),
     [
-        (
-            lambda model: flip_bit(model / "model.safetensors"),
-            "model is damaged: model.safetensors has another checksum",
-        ),
-        (lambda model: (model / "generation_config.json").unlink(), "model is damaged: generation_config.json: No"),
-        (lambda model: (model / "model.safetensors").unlink(), "model: the folder has no weights"),
-        (shutil.rmtree, "model: the folder has no config.json"),
+        (flip_bit, "model.safetensors", "model is damaged: model.safetensors has another checksum"),
+        (Path.unlink, "generation_config.json", "model is damaged: generation_config.json: No"),
+        (Path.unlink, "model.safetensors", "model: the folder has no weights"),
+        (shutil.rmtree, ".", "model: the folder has no config.json"),
     ],
 )
-def test_a_damaged_model_of_a_finished_run_is_told(damage, message, config, capsys):
+def test_a_damaged_model_of_a_finished_run_is_told(damage, file, message, config, capsys):
     model = config.folder / "model"
     assert store(["verify", str(config.folder)]) == 0
     assert f"sound    {model}: all checksums right" in capsys.readouterr().out
 
-    damage(model)
+    damage(model / file)
 
     with refused(message):
         run(config)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.composition.test_selection import compose
-from tests.conftest import ROOT, config_of, make_graded, overrides, read_json, refused
+from tests.conftest import ROOT, config_of, each_row, make_graded, overrides, refused
 from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
@@ -17,27 +17,25 @@ from topr_exp.runs.console import format_header
 from topr_exp.runs.first_prompt import preview_prompt
 from topr_exp.runs.reward_signs import advise_sign, format_signs, report_reward_signs
 from topr_exp.runs.tasks import TrainedOn
-from topr_exp.runtime import machine
+from topr_exp.runtime.machine import slow_precision
 
 # ---- the header
 
 
-def header_rows(*words, device="cpu", precision="float32", weights=598_000):
+Made = SimpleNamespace
+
+
+def header_rows(*words, precision="float32"):
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
-    policy = SimpleNamespace(
-        model=SimpleNamespace(num_parameters=lambda: weights),
-        device_description="cpu, float32",
-        device=SimpleNamespace(type=device),
-        precision=precision,
-    )
-    sets = SimpleNamespace(
-        train_report=SimpleNamespace(unparsable=1, overlapping=1),
-        test_report=SimpleNamespace(unparsable=0, overlapping=0),
-    )
-    train = SimpleNamespace(problems=[None] * 5, too_long=1)
-    test = SimpleNamespace(problems=[None] * 3, too_long=0)
+    model, device = Made(num_parameters=lambda: 598_000), Made(type="cpu")
+    policy = Made(model=model, device_description="cpu, float32", device=device, precision=precision)
+    sets = Made(train_report=Made(unparsable=1, overlapping=1), test_report=Made(unparsable=0, overlapping=0))
+    train, test = Made(problems=[None] * 5, too_long=1), Made(problems=[None] * 3, too_long=0)
     config = config_of("output_dir=out", "name=n", *words)
-    text = format_header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {})
+    return rows_of(format_header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {}))
+
+
+def rows_of(text):
     return {line[:12].rstrip(): line[12:] for line in text.splitlines()}
 
 
@@ -57,7 +55,7 @@ def test_every_row_of_a_plain_run():
     rows = header_rows("algo=topr", "baseline=-0.3", "data=gsm8k", "sampler.top_k=5", "sampler.top_p=0.9")
 
     assert rows.pop("folder").startswith("out/n/topr_gsm8k_tiny_lr1e-4_c-0.3_s0_")
-    assert rows == {line[:12].rstrip(): line[12:] for line in PLAIN_HEADER.strip().splitlines()}
+    assert rows == rows_of(PLAIN_HEADER.strip())
 
 
 # Settings | a row of the header | a part of it
@@ -74,19 +72,14 @@ data.test_split=validation | tested on | 3 problems generated in the form of gsm
 """
 
 
-@pytest.mark.parametrize("line", ROWS.strip().splitlines())
-def test_a_setting_is_named_where_it_is_made(line):
-    words, row, text = line.split(" | ")
-
+@each_row("words row text", ROWS)
+def test_a_setting_is_named_where_it_is_made(words, row, text):
     assert text in header_rows(*words.split())[row]
 
 
-def test_a_precision_that_is_slow_here_is_said(tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
-    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
-
-    assert header_rows(precision="bfloat16")["precision"] == machine.SLOW_BFLOAT16
-    assert "precision" not in header_rows("model=tiny")
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_a_precision_that_is_slow_here_is_said(precision):
+    assert header_rows(precision=precision).get("precision", "") == slow_precision("cpu", precision)
 
 
 # ---- the signs of R, and p̃
@@ -124,9 +117,8 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, advice):
     signs = training_set([True, True, False, False, False], kind, rewards, baseline=c).signs()
 
     assert format_signs(signs) == f"R           {row}"
-    assert (
-        advise_sign(signs, "topr").partition(": their R is not below 0; set data.reward=pm1, or baseline")[0] == advice
-    )
+    line = advise_sign(signs, "topr")
+    assert line.partition(": their R is not below 0; set data.reward=pm1, or baseline")[0] == advice
 
 
 # Correct ones of 1000 completions, kind of rewards, settings, algorithm | the row of p̃ | what gives 0.15
@@ -147,9 +139,8 @@ WEIGHTS = """
 """
 
 
-@pytest.mark.parametrize("line", WEIGHTS.strip().splitlines())
-def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(line, capsys):
-    case, row, advice = line.split(" | ")
+@each_row("case row advice", WEIGHTS)
+def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(case, row, advice, capsys):
     correct, kind, settings, algo = case.split()
     is_correct = np.arange(1000) < int(correct)
     rewards = np.where(is_correct, 1, -1) if kind == "given" else None
@@ -161,15 +152,13 @@ def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(l
     out, err = capsys.readouterr()
     rows = [text.split(maxsplit=1)[1] for text in out.splitlines() if text.startswith("p̃")]
     assert rows == ([] if row == "-" else [row])
-    assert ("p̃" in err) == (advice != "-")
-    if advice != "-":
-        assert f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {advice} gives 0.15" in err
+    warning = f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {advice} gives 0.15"
+    assert warning in err if advice != "-" else "p̃" not in err
 
 
-@pytest.mark.parametrize("kind", ["zero_one", "pm1"])
-def test_the_baseline_that_the_line_names_gives_the_weight(kind, capsys):
+@pytest.mark.parametrize(("kind", "middle"), [("zero_one", 0.5), ("pm1", 0.0)])
+def test_the_baseline_that_the_line_names_gives_the_weight(kind, middle, capsys):
     is_correct = np.arange(1000) < 600
-    middle = {"zero_one": 0.5, "pm1": 0.0}[kind]
     report_reward_signs(training_set(is_correct, kind, baseline=middle), config_of().algo, "baseline")
     value = capsys.readouterr().err.partition("baseline=")[2].partition(" gives")[0]
 
@@ -210,17 +199,6 @@ def test_worked_examples_stop_strings_and_a_template_of_ones_own():
     assert 'begins at ◀ and ends before "\\nQ:"):\n<bos>Q: A ferry' in prompt
     assert prompt.count("\n\nQ: ") == 2
     assert prompt.endswith("\nA:◀")
-
-
-def test_a_chat_prompt_goes_through_the_models_template(own_model):
-    path = own_model / "tokenizer_config.json"
-    template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
-    path.write_text(json.dumps({**read_json(path), "chat_template": template}))
-
-    prompt = preview_prompt(config_of(f"model.path={own_model}", "data.chat=true"))
-
-    assert "\n<eos>user: Mia has" in prompt, "a template puts a token before the messages, or none"
-    assert prompt.endswith('End with your number, as in "The answer is 12."<eos>bot:◀')
 
 
 def test_a_verifiers_prompt():

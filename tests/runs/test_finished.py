@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import small_config
 from topr_exp import compare, pipeline, track
 from topr_exp.report.reader import find_runs
 from topr_exp.runs.finished import MARK, changed_results, result_files
@@ -25,7 +25,7 @@ def run_folder(smoke, tmp_path):
 
 
 def repeat(folder):
-    pipeline.run(config_of(*overrides(folder.parents[1])))
+    pipeline.run(small_config(folder.parents[1]))
 
 
 READERS = {

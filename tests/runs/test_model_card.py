@@ -5,7 +5,7 @@ import re
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.conftest import config_of, overrides, read_json, write_lines
+from tests.conftest import config_of, read_json, small_config, write_lines
 from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.model_folder import weights_fingerprint
@@ -18,7 +18,7 @@ from topr_exp.runs.tasks import TrainedOn
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The settings of a finished run."""
-    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "baseline=-0.3"))
+    config = small_config(tmp_path_factory.mktemp("runs"), "baseline=-0.3")
     run(config)
     return config
 
@@ -85,13 +85,13 @@ def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, t
 
 
 def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(tmp_path, capsys):
-    problem = load_problems(config_of(*overrides(tmp_path)).data).train[0]
+    problem = load_problems(small_config(tmp_path).data).train[0]
     rows = [{"problem_id": problem.id, "completion": f"The answer is {problem.answer}."}]
     for number in (1, 2):
         gold = str(number + 1)
         rows.append({"question": f"How much is {number} + 1?", "gold": gold, "completion": "The answer is 3."})
     log = write_lines(tmp_path / "made.jsonl", rows)
-    config = config_of(*overrides(tmp_path, f"data.completions={log}", "compose.mix=0.5"))
+    config = small_config(tmp_path, f"data.completions={log}", "compose.mix=0.5")
 
     summary = run(config)
 

@@ -1,6 +1,6 @@
 """Before anything starts: mistakes in files are one line; a run goes on with the inputs and threads it began with."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, needs_peft, overrides, read_json, refused, write_lines
+from tests.conftest import ROOT, config_of, needs_peft, overrides, read_json, refused, small_config, write_lines
 from tests.sweep_tools import answer
 from topr_exp import pipeline
 from topr_exp.data.problems import load_problems
@@ -44,9 +44,8 @@ def error_line(tmp_path):
         words = overrides(tmp_path / "out", *words)
         outcome = answer("topr_exp", *words)
         dry_outcome = answer("topr_exp", *words, "dry_run=true")
-        assert (
-            (outcome.returncode, outcome.stderr) == (dry_outcome.returncode, dry_outcome.stderr) == (2, outcome.stderr)
-        )
+        assert outcome.returncode == dry_outcome.returncode == 2
+        assert outcome.stderr == dry_outcome.stderr
         assert not (tmp_path / "out").exists()
         return outcome.stderr.rstrip("\n")
 
@@ -75,7 +74,7 @@ def test_completions_that_answer_no_problem(tmp_path, error_line):
 
 def test_a_prompt_that_does_not_fit_is_told_before_anything_is_sampled(tmp_path, capsys):
     log = write_lines(tmp_path / "made.jsonl", [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}])
-    config = config_of(*overrides(tmp_path), f"data.completions={log}")
+    config = small_config(tmp_path, f"data.completions={log}")
 
     with refused("no prompt fits"):
         pipeline.run(config)
@@ -119,10 +118,8 @@ def test_a_layer_that_the_model_does_not_have(error_line):
         ("tracking=tensorboard", "tracking=tensorboard", "tensorboard", "tensorboard"),
     ],
 )
-def test_a_package_that_is_not_installed(setting, key, package, extra, error_line, monkeypatch):
-    find_spec = importlib.util.find_spec
-    find_others = lambda name, *options: None if name == package else find_spec(name, *options)
-    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+def test_a_package_that_is_not_installed(setting, key, package, extra, error_line, stand_in):
+    stand_in(package, None)
 
     line = f"error: {key}: the package {package} is not installed (pip install 'topr-exp[{extra}]')"
     assert error_line(setting) == line
@@ -174,9 +171,8 @@ def begin(config):
 
 
 @pytest.mark.extended
-def test_a_changed_grader_grades_again(working_folder, monkeypatch):
+def test_a_changed_grader_grades_again(working_folder):
     """A user's module beside the command, which its workers find too."""
-    monkeypatch.setenv("PYTHONPATH", str(working_folder))
     grader = working_folder / "our_grader.py"
     words = overrides(working_folder, "data.grader._target_=our_grader.grade")
     grader.write_text("def grade(completion, gold):\n    return 'correct'\n")
@@ -191,7 +187,7 @@ def test_a_changed_grader_grades_again(working_folder, monkeypatch):
 
 
 def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path, source):
-    config = config_of(*overrides(tmp_path), f"data.source={source}")
+    config = small_config(tmp_path, f"data.source={source}")
     begin(config)
     (source / "test.jsonl").write_text((source / "test.jsonl").read_text())
     begin(config)
@@ -204,7 +200,7 @@ def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path, source
 
 @pytest.mark.parametrize(("key", "algo"), [("model.path", "topr"), ("model.reference", "agro")])
 def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model):
-    config = config_of(*overrides(tmp_path), f"algo={algo}", f"{key}={own_model}")
+    config = small_config(tmp_path, f"algo={algo}", f"{key}={own_model}")
     begin(config)
     path = own_model / "generation_config.json"
     path.write_text(re.sub(r"\n}", "}", path.read_text().replace("{", "{ ", 1)))  # of the same length

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from tests.conftest import config_of, overrides, read_json
+from tests.conftest import read_json, small_config
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.run_files import RUN_FILES, read_run_file
 from topr_exp.runtime.json_files import has_type
@@ -38,23 +38,22 @@ def test_an_entry_of_another_type_is_named(name, tmp_path):
         assert refusals >= 4
 
 
-@pytest.mark.parametrize("name", SMALLEST_FILES)
-def test_a_missing_entry_is_named(name, tmp_path):
-    for key in SMALLEST_FILES[name]:
-        stored = dict(SMALLEST_FILES[name])
-        del stored[key]
-        (tmp_path / name).write_text(json.dumps(stored))
-        assert read_run_file(tmp_path / name) == ({}, f"lacks {key}")
-
-
 @pytest.mark.parametrize(
-    ("content", "fault"), [("[]", "holds no JSON object"), ("{}", "holds nothing"), ("", "holds no JSON object")]
+    ("content", "fault"),
+    [
+        ("[]", "holds no JSON object"),
+        ("", "holds no JSON object"),
+        ("{}", "holds nothing"),
+        ('{"store": "x", "rollouts": "x"}', "lacks verdicts"),
+        (None, "is missing"),
+    ],
 )
-def test_a_file_without_an_object_says_so(content, fault, tmp_path):
-    (tmp_path / "state.json").write_text(content)
+def test_a_file_that_lacks_something_says_so(content, fault, tmp_path):
+    path = tmp_path / "sources.json"
+    if content is not None:
+        path.write_text(content)
 
-    assert read_run_file(tmp_path / "state.json") == ({}, fault)
-    assert read_run_file(tmp_path / "config.json") == ({}, "is missing")
+    assert read_run_file(path) == ({}, fault)
 
 
 def test_all_that_a_run_writes_passes(smoke):
@@ -69,7 +68,7 @@ def test_all_that_a_run_writes_passes(smoke):
 
 @pytest.mark.parametrize("entry", [{"seconds": ["training", 3]}, {"attempt": 3}])
 def test_a_run_whose_state_has_another_type_goes_on(entry, tmp_path, capsys):
-    config = config_of(*overrides(tmp_path))
+    config = small_config(tmp_path)
     config.folder.mkdir(parents=True)
     state = config.folder / "state.json"
     state.write_text(json.dumps({"status": "stopped", "stage": "training", **entry}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import config_of, overrides, read_json
+from tests.conftest import read_json, small_config
 from topr_exp.pipeline import run
 
 SIZES = ["sampler.seed=3", "data.n=2", "data.eval_n=6", "data.train_problems=4", "data.test_problems=3"]
@@ -20,7 +20,7 @@ VERIFIER = ["task=verifier", "model=tiny_verifier", "task.solutions=4", "task.te
 def test_completions_of_test_problems_are_the_same_for_every_run_of_a_sweep_over_the_sampling_seed(
     words, draws, tmp_path
 ):
-    config = config_of(*overrides(tmp_path, *SIZES, *words))
+    config = small_config(tmp_path, *SIZES, *words)
 
     run(config)
 

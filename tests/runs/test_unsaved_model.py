@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.conftest import config_of, overrides, read_json, values_of
+from tests.conftest import read_json, small_config, values_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp import evaluate
 from topr_exp.pipeline import run
@@ -22,7 +22,7 @@ LINE = f"its model was not saved ({UNSAVED})"
 @pytest.fixture(scope="module")
 def unsaved(tmp_path_factory):
     """The settings of a finished run that kept no model."""
-    config = config_of(*overrides(tmp_path_factory.mktemp("unsaved"), UNSAVED))
+    config = small_config(tmp_path_factory.mktemp("unsaved"), UNSAVED)
     run(config)
     return config
 
@@ -47,7 +47,7 @@ def test_the_same_command_does_nothing_and_one_that_wants_a_model_says_the_way(u
     assert "topr_exp.evaluate" not in out
     assert err == ""
 
-    run(config_of(*overrides(unsaved.folder.parents[1])))
+    run(small_config(unsaved.folder.parents[1]))
     assert capsys.readouterr().err == f"warning: {unsaved.folder}: {LINE}; overwrite=true trains it again\n"
 
 
@@ -69,7 +69,7 @@ def test_weights_that_a_kill_at_the_end_left_are_removed_by_the_same_command(uns
 
 
 def test_a_run_that_is_not_finished_keeps_its_weights(tmp_path):
-    with RunFolder(config_of(*overrides(tmp_path, UNSAVED))) as folder:
+    with RunFolder(small_config(tmp_path, UNSAVED)) as folder:
         (folder.path / "model").mkdir()
         folder.remove_unwanted_models()
         assert (folder.path / "model").is_dir()

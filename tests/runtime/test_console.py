@@ -11,14 +11,13 @@ import unicodedata
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides, read_json
+from tests.conftest import ROOT, config_of, each_row, overrides, read_json
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import answer, environment, slow, steps, wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import printable
-from topr_exp.sweeps import local
 from topr_exp.types import ConfigError, TOPRError
 
 pytestmark = pytest.mark.timeout(900)
@@ -117,7 +116,7 @@ topr_exp.grade HOSTILE --format gsm8k
 """
 
 
-@pytest.mark.parametrize("words", COMMANDS.strip().splitlines())
+@each_row("words", COMMANDS)
 def test_hostile_text_is_shown_escaped_wherever_it_comes_from(words, tmp_path):
     sweep = make_sweep_of_two(tmp_path / "sweep")
     folder = next(sweep.glob("tis*"))
@@ -171,12 +170,6 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path):
     assert outcome.stderr == f"error: {claim}: process {socket.gethostname()}:{bystander.pid} {reason}\n"
 
 
-def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks, "PROC", tmp_path / "none")
-    with locks.acquire(tmp_path / "run.claim"):
-        assert "is left alone" in local.terminate(tmp_path / "run.claim")
-
-
 # ---- exit statuses, with one line for an error
 
 
@@ -218,20 +211,20 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback():
 IMPORTS = "import sys; from topr_exp.runtime.exit_status import exit_status; "
 # A shell command | Python after the imports | its exit status | what it prints to standard error
 STREAMS = r"""
-RUN >&- | raise SystemExit(exit_status(lambda: print(1) or 3)) | 3 |
+RUN >&- | raise SystemExit(exit_status(lambda: print(1) or 3)) | 3 | -
 RUN >/dev/full | raise SystemExit(exit_status(lambda: print(1) or 0)) | 1 | error: cannot write: no space left on device\n
-RUN >/dev/full | raise SystemExit(exit_status(lambda: print(1) or 3, resumes=True)) | 3 |
-RUN | head -1; exit ${PIPESTATUS[0]} | raise SystemExit(exit_status(lambda: [print(i) for i in range(9**6)] and 0)) | 1 |
-PYTHONIOENCODING=latin-1 RUN | raise SystemExit(exit_status(lambda: print('μ ◀') or 0)) | 0 |
+RUN >/dev/full | raise SystemExit(exit_status(lambda: print(1) or 3, resumes=True)) | 3 | -
+RUN |head -1; exit ${PIPESTATUS[0]} | raise SystemExit(exit_status(lambda: [print(i) for i in range(9**6)] and 0)) | 1 | -
+PYTHONIOENCODING=latin-1 RUN | raise SystemExit(exit_status(lambda: print('μ ◀') or 0)) | 0 | -
 RUN | exit_status(lambda: print('\x1b[2J', '\r\x1b[K 3/4', file=sys.stderr) or 0) | 0 | \\x1b[2J \n\x1b[K 3/4\n
 """  # noqa: E501
 
 
-@pytest.mark.parametrize("row", STREAMS.strip("\n").splitlines())
-def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(row):
-    command, code, status, err = row.rsplit(" |", 3)
+@each_row("command code status err", STREAMS)
+def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(command, code, status, err):
     words = ["bash", "-c", command.replace("RUN", '"$0" -c "$1"'), sys.executable, IMPORTS + code]
 
     outcome = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    assert (outcome.returncode, outcome.stderr) == (int(status), err.strip().encode().decode("unicode_escape"))
+    expected = "" if err == "-" else err.encode().decode("unicode_escape")
+    assert (outcome.returncode, outcome.stderr) == (int(status), expected)

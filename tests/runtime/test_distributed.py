@@ -1,8 +1,5 @@
 """Processes of a run: the GPU that each takes, and the error of a process whose peer is gone."""
 
-import os
-from unittest.mock import patch
-
 import pytest
 import torch
 
@@ -11,40 +8,44 @@ from topr_exp.runtime import distributed
 
 
 @pytest.fixture
-def machine(monkeypatch):
-    """A machine of four GPUs, and a function that sets variables of this process, none of them for good."""
-    with patch.dict(os.environ):
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        os.environ.pop(distributed.JOB_ID, None)
-        count = lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
-        monkeypatch.setattr(torch.cuda, "device_count", count)
-        yield os.environ.update
+def machine(variables, monkeypatch):
+    """A machine of four GPUs; a function that sets variables, and how many GPUs torch sees whatever they are."""
+    for name in ("CUDA_VISIBLE_DEVICES", distributed.JOB_ID):
+        variables.pop(name, None)
+    seen_gpus = []
+    count = lambda: len(seen_gpus or variables.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
+    monkeypatch.setattr(torch.cuda, "device_count", count)
+
+    def change(values, gpus=0):
+        variables.update(values)
+        seen_gpus[:] = range(gpus)
+
+    return change
 
 
 @pytest.mark.parametrize(
-    ("variables", "rank", "gpu"),
+    ("values", "rank", "gpu"),
     [
         ({}, 2, "2"),
         ({"CUDA_VISIBLE_DEVICES": "5,7"}, 1, "7"),
         ({"CUDA_VISIBLE_DEVICES": "3", distributed.JOB_ID: "17_0"}, 1, "3"),  # the scheduler's choice for each process
     ],
 )
-def test_each_process_sees_the_gpu_of_its_local_rank(variables, rank, gpu, machine):
-    machine(variables)
+def test_each_process_sees_the_gpu_of_its_local_rank(values, rank, gpu, machine, variables):
+    machine(values)
 
     distributed.take_gpu(rank)
 
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu
+    assert variables["CUDA_VISIBLE_DEVICES"] == gpu
 
 
-def test_a_process_without_a_gpu_to_itself_is_refused(machine, monkeypatch):
+def test_a_process_without_a_gpu_to_itself_is_refused(machine):
     """Else every process would compute on the first one."""
     machine({"CUDA_VISIBLE_DEVICES": "3"})
     with refused("process 2 of this machine has no GPU to itself: torch sees 1"):
         distributed.take_gpu(1)
 
-    machine({"CUDA_VISIBLE_DEVICES": "0,1"})
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # whatever is visible
+    machine({"CUDA_VISIBLE_DEVICES": "0,1"}, gpus=2)
     with refused("process 2 of this machine can't leave the other GPUs alone: NVML is missing"):
         distributed.take_gpu(1)
 

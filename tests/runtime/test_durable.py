@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, small_config
 from topr_exp.pipeline import run
 from topr_exp.runs.overwrite import move_overwritten_folder
 from topr_exp.runtime.checksums import write_checksums
@@ -105,8 +105,16 @@ def test_a_rename_is_durable_and_each_fsync_is_needed_for_that(kind, tmp_path, d
 
 
 def test_a_whole_run_renames_nothing_that_a_power_cut_may_lose(tmp_path, disk):
-    run(config_of(*overrides(tmp_path, "checkpoint.every_seconds=0")))
+    run(small_config(tmp_path, "checkpoint.every_seconds=0", "evaluation.every=2"))
 
     targets = {event.target.name for event in disk.events if event.target is not None}
     assert {"step-00000001", "model", "summary.json", "key.json", "shard-00000.arrow"} <= targets
     assert lost_by_a_power_cut(disk.events) == []
+    order = ""
+    for event in disk.events:
+        if event.target is None:
+            order += "m" * (event.path.name == "metrics.jsonl")
+        elif event.target.name.startswith("step-"):
+            order += "c"
+    assert order.count("c") >= 3
+    assert "cc" not in f"c{order}", "each checkpoint counts on records that are on the disk"

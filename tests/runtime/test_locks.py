@@ -124,11 +124,12 @@ def test_another_users_lock(is_readable, ordinary_user):
 
 
 def test_a_file_system_without_locks_is_worked_on_with_one_warning(claim, tmp_path, monkeypatch, capsys):
+    locks._warned_devices.clear()
+
     def refuse(descriptor, kind):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    monkeypatch.setattr(locks, "_warned_devices", set())
     with take(claim), take(claim):
         assert locks.living_owner(claim) is None
     assert open_table(tmp_path).fill(shard) == 40 * SHARDS

@@ -1,7 +1,6 @@
 """Stop signals, answered at once or once the work is saved; folders and files that reach the disk whole or not."""
 
 import contextlib
-import errno
 import os
 import signal
 
@@ -56,16 +55,6 @@ def test_only_a_second_ctrl_c_does_not_wait():
 
 
 # ---- files
-
-
-def test_a_disk_that_refuses_a_flush_leaves_no_folder(tmp_path, monkeypatch):
-    def refuse(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with refused("No space left on device"), atomic_folder(tmp_path / "model") as folder:
-        (folder / "weights").write_bytes(b"weights")
-    assert not any(tmp_path.iterdir())
 
 
 def test_a_folder_is_not_put_into_place_once_that_is_forbidden(tmp_path):

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import topr_exp.runs.attempt as attempt
-from tests.conftest import config_of, overrides, refused
+from tests.conftest import overrides, refused, small_config
 from tests.run_folders import make_sweep_of_two
 from tests.store.conftest import open_table, shard
 from tests.sweep_tools import command
@@ -106,7 +106,7 @@ def test_a_store_is_tidied_of_its_own_files_alone(name, plant, thesis, tmp_path)
 
 @pytest.mark.parametrize(("name", "status"), [(run_lock.CLAIM, 1), (attempt.LOG, 0)])
 def test_a_run_whose_lock_or_log_is_a_link(name, status, thesis, tmp_path):
-    folder = config_of(*overrides(tmp_path)).folder
+    folder = small_config(tmp_path).folder
     folder.mkdir(parents=True)
     (folder / name).symlink_to(thesis)
 

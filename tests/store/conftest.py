@@ -4,16 +4,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from tests.processes import PROCESSES
-from topr_exp.store import Store, Table
+from topr_exp.store import Store
 from topr_exp.store.__main__ import main
 
 SHARDS = 12
@@ -29,37 +27,34 @@ class Outcome(NamedTuple):
     err: str
 
 
-Command = Callable[..., Outcome]
-
-
-def shard(index: int) -> pa.Table:
+def shard(index):
     draw = np.random.default_rng(index)
     rows = [draw.integers(0, 68, draw.integers(1, 50)).astype(np.int32) for _ in range(40)]
     return pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "text": [f"{index}-{i}" for i in range(40)]})
 
 
-def open_table(root: Path, shards: int = SHARDS) -> Table:
+def open_table(root, shards=SHARDS):
     return Store(root).table("rollouts", KEY, shards)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def logged(log: Path) -> list[int]:
+def logged(log):
     """The shards that workers began, in their order."""
     return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def hold(log: Path, index: int) -> Path:
+def hold(log, index):
     """As long as this file exists, workers don't finish that shard."""
     return log.with_name(f"hold-{index}")
 
 
-def fill_slowly(root: Path, log: Path, ready: Any) -> None:
+def fill_slowly(root, log, ready):
     """A worker that takes its time for each shard, and notes which it begins."""
 
-    def make(index: int) -> pa.Table:
+    def make(index):
         with open(log, "a") as file:
             file.write(f"{index} {os.getpid()}\n")
         time.sleep(0.05)
@@ -71,13 +66,13 @@ def fill_slowly(root: Path, log: Path, ready: Any) -> None:
     open_table(root).fill(make)
 
 
-def fill_until_killed(root: Path, step: int) -> None:
+def fill_until_killed(root, step):
     """Kill this process right before its `step`-th operation on the table's folder."""
     os.fsync = lambda descriptor: None  # as in the test
     table = open_table(root, shards=1)
     operations = 0
 
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    def watch(event, arguments):
         nonlocal operations
         names_table = event == "fcntl.flock" or str(table.folder) in " ".join(map(str, arguments))
         if event in WATCHED_EVENTS and names_table:

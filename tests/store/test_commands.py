@@ -2,29 +2,29 @@
 
 import json
 import os
+import shutil
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.store.conftest import KEY, SHARDS, shard
 from topr_exp.runtime import locks
 from topr_exp.runtime.checksums import file_digest
-from topr_exp.store import Store, Table, pruning
+from topr_exp.store import Store
 from topr_exp.store.catalog import find_tables
 from topr_exp.store.layout import MARKER
 
 
-def table_names(store: Store) -> set[str]:
+def table_names(store):
     return {table.name for table in find_tables(store)}
 
 
-def only_name(store: Store, kind: str) -> str:
+def only_name(store, kind):
     (folder,) = (store.root / kind).iterdir()
     return f"{kind}/{folder.name}"
 
 
-def filled_table(store: Store, kind: str, key: dict[str, str], days: float = 0) -> Table:
+def filled_table(store, kind, key, days=0):
     """A table that was last used so many days ago."""
     table = store.table(kind, key, 1)
     table.fill(shard)
@@ -33,11 +33,11 @@ def filled_table(store: Store, kind: str, key: dict[str, str], days: float = 0) 
     return table
 
 
-def file_digests(folder: Path) -> dict[Path, str]:
+def file_digests(folder):
     return {path: file_digest(path) for path in folder.rglob("*") if path.is_file()}
 
 
-def write_files(folder: Path, *names: str) -> None:
+def write_files(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
@@ -164,7 +164,7 @@ def test_what_was_made_from_a_table_goes_with_it(store, command):
 
 def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
     rollouts = only_name(store, "rollouts")
-    rmtree, removed = pruning.shutil.rmtree, []
+    rmtree, removed = shutil.rmtree, []
 
     def removed_until_killed(folder):
         if removed:
@@ -172,9 +172,9 @@ def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gon
         removed.append(folder)
         rmtree(folder)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(pruning.shutil, "rmtree", removed_until_killed)
-        assert command("prune --yes --key", rollouts).status == 130
+    monkeypatch.setattr(shutil, "rmtree", removed_until_killed)
+    assert command("prune --yes --key", rollouts).status == 130
+    monkeypatch.undo()
 
     assert len(table_names(store)) == 3
     assert rollouts in table_names(store)

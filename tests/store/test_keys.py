@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import json
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +20,7 @@ from topr_exp.training.logprobs import score_completions
 from topr_exp.types import Problem
 
 
-def replace(value: Any, **changes: Any) -> Any:
+def replace(value, **changes):
     return dataclasses.replace(value, **changes)
 
 
@@ -35,7 +34,7 @@ MATH = Grading("math")
 OWN_GRADER = "tests.grading.own_graders.contains"
 
 
-def rollouts(name: str = "rollouts/one") -> Any:
+def rollouts(name="rollouts/one"):
     return make_completions([0, 0, 1], [[0, 3]] * 2, tokens=[[4, 1], [5], [6]], text=["4", "5", "6"], name=name)
 
 
@@ -46,44 +45,37 @@ class Requested(Exception):
 class RequestedStore:
     """A store that holds nothing and makes nothing."""
 
-    def table(self, kind: str, key: dict[str, Any], *arguments: Any) -> Any:
+    def table(self, kind, key, *arguments):
         raise Requested(kind, key)
 
 
-STORE: Any = RequestedStore()
+STORE = RequestedStore()
 
 
-def key_of_rollouts(
-    config: Any = CONFIG,
-    policy: Any = POLICY,
-    questions: Any = QUESTIONS,
-    n: int = 3,
-    seed: int = 0,
-    keeps: Any = False,
-) -> Any:
+def requested_key(derive, *arguments):
+    with pytest.raises(Requested) as requested:
+        derive(*arguments)
+    return requested.value.args
+
+
+def key_of_rollouts(config=CONFIG, policy=POLICY, questions=QUESTIONS, n=3, seed=0, keeps=False):
     return sampling_key(config, policy, questions, n, seed=seed, keeps_drawable=keeps)
 
 
-def key_of_scores(policy: Any = POLICY, name: str = "rollouts/one", batch_size: int = 2) -> Any:
-    with pytest.raises(Requested) as requested:
-        score_completions(policy, rollouts(name), STORE, batch_size, "scoring")
-    return requested.value.args
+def key_of_scores(policy=POLICY, name="rollouts/one", batch_size=2):
+    return requested_key(score_completions, policy, rollouts(name), STORE, batch_size, "scoring")
 
 
-def key_of_verdicts(grading: Any = MATH, name: str = "rollouts/one", problems: Any = PROBLEMS) -> Any:
-    with pytest.raises(Requested) as requested:
-        grade_completions(replace(rollouts(name), problems=problems), grading, STORE)
-    return requested.value.args
+def key_of_verdicts(grading=MATH, name="rollouts/one", problems=PROBLEMS):
+    return requested_key(grade_completions, replace(rollouts(name), problems=problems), grading, STORE)
 
 
-def key_of_given_verdicts(threshold: float = 0.5, name: str = "rollouts/one") -> Any:
+def key_of_given_verdicts(threshold=0.5, name="rollouts/one"):
     completions = rollouts(name).with_columns({"reward": pa.array([0.0, 1.0, 1.0])})
-    with pytest.raises(Requested) as requested:
-        grade_by_log(completions, threshold, STORE)
-    return requested.value.args
+    return requested_key(grade_by_log, completions, threshold, STORE)
 
 
-SAMPLER_CHANGES: dict[str, Any] = {
+SAMPLER_CHANGES = {
     "name": "vllm",
     "temperature": 0.5,
     "top_p": 0.9,
@@ -94,7 +86,7 @@ SAMPLER_CHANGES: dict[str, Any] = {
     "top_logprobs": 5,
 }
 NO_PART_OF_A_COMPLETION = {"seed": 7, "python": "other", "gpu_memory_utilization": 0.5, "sleep": True}
-ROLLOUTS_CHANGES: list[dict[str, Any]] = [
+ROLLOUTS_CHANGES = [
     *({"config": replace(CONFIG, **{name: value})} for name, value in SAMPLER_CHANGES.items()),
     {"config": replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},
     {"config": VLLM, "policy": HALF},
@@ -110,14 +102,14 @@ ROLLOUTS_CHANGES: list[dict[str, Any]] = [
     {"questions": replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},
     {"questions": replace(QUESTIONS, problems=QUESTIONS.problems[::-1])},
 ]
-SCORES_CHANGES: list[dict[str, Any]] = [
+SCORES_CHANGES = [
     {"name": "rollouts/other"},
     {"policy": replace(POLICY, fingerprint="other")},
     {"policy": HALF},
     {"policy": replace(HALF, float32_head=False)},
     {"policy": replace(HALF_WEIGHTS, float32_head=False)},
 ]
-VERDICTS_CHANGES: list[dict[str, Any]] = [
+VERDICTS_CHANGES = [
     {"name": "rollouts/other"},
     {"problems": [PROBLEMS[0], Problem("b", "?", "7")]},
     {"problems": [Problem("a", "?", "6"), Problem("b", "?", "4")]},
@@ -128,7 +120,7 @@ VERDICTS_CHANGES: list[dict[str, Any]] = [
     {"grading": Grading(OWN_GRADER, threshold=0.9)},
     {"grading": Grading(OWN_GRADER, settings='{"cost": 1}')},
 ]
-GIVEN_CHANGES: list[dict[str, Any]] = [{"name": "rollouts/other"}, {"threshold": 0.9}]
+GIVEN_CHANGES = [{"name": "rollouts/other"}, {"threshold": 0.9}]
 
 
 @pytest.mark.parametrize(
@@ -189,8 +181,9 @@ def test_the_code_of_users_is_in_the_keys(working_folder):
         sampler_key = key_of_rollouts(config=module.Own(**values))
         keys.append((sampler_key, key_of_verdicts(Grading("own_grader_of_keys.grade"))))
 
-    assert keys[0][0] != keys[1][0]
-    assert keys[0][1] != keys[1][1]
+    first_keys, second_keys = keys
+    assert first_keys[0] != second_keys[0]
+    assert first_keys[1] != second_keys[1]
 
 
 # ---- keys as text and hash

@@ -2,10 +2,7 @@
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,23 +14,23 @@ from tests.store.conftest import contents, open_table, shard
 from topr_exp.config.data import Grading
 from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.runtime import locks
-from topr_exp.sampling.completions import Completions
-from topr_exp.store import Store, Table, completions
+from topr_exp.store import Store
+from topr_exp.store.completions import export_file
 from topr_exp.store.pruning import remove_table
 from topr_exp.store.shards import examine, write_shard
 from topr_exp.store.source import Derivation
 from topr_exp.training.logprobs import score_completions
 
 
-def grade(rollouts: Completions, store: Store) -> Any:
+def grade(rollouts, store):
     return grade_completions(rollouts, Grading("gsm8k"), store)
 
 
-def take_rewards(rollouts: Completions, store: Store) -> Any:
+def take_rewards(rollouts, store):
     return grade_by_log(rollouts.with_columns({"reward": pa.array(np.ones(len(rollouts)))}), 0.5, store)
 
 
-def score(rollouts: Completions, store: Store) -> Any:
+def score(rollouts, store):
     return score_completions(policy(), rollouts, store, 8, "scoring")
 
 
@@ -42,7 +39,7 @@ every_derivation = pytest.mark.parametrize(
 )
 
 
-def only_table(root: Path, kind: str) -> Table:
+def only_table(root, kind):
     (folder,) = (root / kind).iterdir()
     return Store(root).open(folder)
 
@@ -121,7 +118,7 @@ def test_a_derived_table_that_is_only_read_has_its_sources_rows(tmp_path):
 # ---- a source that changes while it is read
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
+CHANGES = {
     "cut short": lambda path: os.truncate(path, path.stat().st_size - 100),
     "rewritten": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "replaced": lambda path: write_shard(path, shard(0)),
@@ -153,21 +150,29 @@ def test_nothing_is_stored_of_a_source_that_changed_while_it_was_read(tmp_path, 
     assert contents(table.folder) == contents(only_table(undisturbed.root, "logprobs").folder)
 
 
+class ChangingTable:
+    """A table whose first shard changes whenever rows are read."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __getattr__(self, name):
+        return getattr(self.table, name)
+
+    def shard(self, index):
+        rows = self.table.shard(index)
+        CHANGES["cut short"](self.table.shard_file(0))
+        return rows
+
+
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
-def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, monkeypatch, command, name):
+def test_no_export_of_a_shard_that_changed_while_it_was_read(tmp_path, name):
     sample(tmp_path / "store")
-    table = only_table(tmp_path / "store", "rollouts")
-    public_columns = completions.public_columns
+    table = ChangingTable(only_table(tmp_path / "store", "rollouts"))
 
-    def public_columns_meanwhile(read_table, rows, *, with_prompts):
-        CHANGES["cut short"](table.shard_file(0))
-        return public_columns(read_table, rows, with_prompts=with_prompts)
+    with refused(f"{table.shard_file(0)} changed while it was read"):
+        export_file(table, tmp_path / name)
 
-    monkeypatch.setattr(completions, "public_columns", public_columns_meanwhile)
-    outcome = command(f"export {table.name}", tmp_path / name)
-
-    assert outcome.status == 1
-    assert f"error: {table.shard_file(0)} changed while it was read" in outcome.err
     assert names_in(tmp_path) == {"store"}
 
 
@@ -215,16 +220,16 @@ def test_what_is_derived_goes_only_with_what_nobody_reads(tmp_path, command):
         os.waitpid(child, 0)
 
 
-def test_a_reader_waits_for_a_prune_and_makes_what_it_removed(tmp_path, monkeypatch):
+def test_a_reader_waits_for_a_prune_and_makes_what_it_removed(tmp_path, clock):
     table = open_table(tmp_path, shards=1)
     table.fill(shard)
     pruning_lock = locks.exclude(table.folder / "key.json")
 
-    def finish_pruning(seconds):
+    def finish_pruning():
         remove_table(table)
         pruning_lock.__exit__()
 
-    monkeypatch.setattr(time, "sleep", finish_pruning)
+    clock.asleep = finish_pruning
     table.hold()
 
     assert table.fill(shard) == 40

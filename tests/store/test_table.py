@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,15 +21,15 @@ FROM_STORE = (40, 0, "from the store")
 class RecordedProgress(Progress):
     """What a table says of its progress; a message is answered by `answer`."""
 
-    def __init__(self, answer: Callable[[], object] = lambda: None) -> None:
-        self.updates: list[tuple[Any, ...]] = []
-        self.messages: list[str] = []
+    def __init__(self, answer=lambda: None):
+        self.updates = []
+        self.messages = []
         self.answer = answer
 
-    def update(self, *amounts: Any) -> None:
+    def update(self, *amounts):
         self.updates.append(amounts)
 
-    def message(self, text: str) -> None:
+    def message(self, text):
         self.messages.append(text)
         self.answer()
 
@@ -124,7 +122,7 @@ def test_eight_processes_make_each_shard_once(tmp_path, table, start):
 def test_the_message_while_another_works(tmp_path):
     table = open_table(tmp_path)
     table.folder.mkdir(parents=True)
-    lock: Any = locks.acquire(table.folder / "shard-00000.claim")
+    lock = locks.acquire(table.folder / "shard-00000.claim")
     progress = RecordedProgress(lambda: lock.__exit__(None, None, None))
 
     assert table.fill(shard, progress) == 40 * SHARDS
@@ -140,11 +138,8 @@ def test_the_message_while_another_works(tmp_path):
 def test_rows_equal_the_lists(kind):
     lists = [[1], [], [2**31 - 1, -5, 7], [], [3]]
     first, second = pa.array([[9], *lists[:2]], kind).slice(1), pa.array(lists[2:], kind)
+
     ragged = Ragged(pa.chunked_array([first, second, second.slice(0, 0)]))
 
     assert [row.tolist() for row in ragged] == lists
-    assert ragged.lengths().tolist() == [1, 0, 3, 0, 1]
-    assert ragged[-3].tolist() == lists[2]
-    for index in (5, -6):
-        with pytest.raises(IndexError):
-            ragged[index]
+    assert ragged.lengths().tolist() == list(map(len, lists))

@@ -16,7 +16,7 @@ def scheduler(monkeypatch):
 
 
 @pytest.fixture
-def programs(tmp_path, monkeypatch):
+def programs(tmp_path, variables):
     folder = tmp_path / "bin"
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    variables["PATH"] = f"{folder}:/usr/bin:/bin"
     return SlurmPrograms(folder)

@@ -1,14 +1,11 @@
 """A scheduler whose queue is a dictionary, for tests of what a sweep does with one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tests.conftest import values_of
-from topr_exp.config.groups import ClusterConfig
 from topr_exp.sweeps.jobs import JobState, JobStates
-from topr_exp.sweeps.run_status import RunStatus
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
@@ -26,10 +23,10 @@ class FakeScheduler:
     requeue_problems: list[str] = field(default_factory=list)  # of the next requeues
     check_available: Callable[[], None] = lambda: None
 
-    def preview(self, run_count: int, cluster: ClusterConfig) -> str:
+    def preview(self, run_count, cluster):
         return f"{run_count} jobs"
 
-    def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
+    def submit(self, runs, cluster):
         for index, run in enumerate(runs):
             run.job = f"array{len(self.submissions)}_{index}"
             run.save()
@@ -39,24 +36,24 @@ class FakeScheduler:
         if self.submit_error is not None:
             raise self.submit_error
 
-    def states(self, runs: Sequence[Run]) -> JobStates:
+    def states(self, runs):
         return JobStates({} if self.problem else self.jobs, self.problem)
 
-    def cancel(self, statuses: Sequence[RunStatus], launcher_claim: Path | None) -> list[str]:
+    def cancel(self, statuses, launcher_claim):
         if self.problem:
             raise TOPRError(self.problem)
         for status in statuses:
             self.jobs.pop(status.run.job or "", None)
         return []
 
-    def logs(self, run: Run) -> Path | None:
+    def logs(self, run):
         return run.folder.parent / "job.log"
 
-    def requeue(self, run: Run) -> str:
+    def requeue(self, run):
         self.requeues += 1
         return self.requeue_problems.pop(0) if self.requeue_problems else ""
 
 
-def bare_run(folder: Path, number: int = 1, **fields: Any) -> Run:
+def bare_run(folder, number=1, **fields):
     """A run without settings."""
     return Run(folder, number, [], {}, "", [], 0.0, **fields)

@@ -1,7 +1,6 @@
 """Programs in the place of Slurm's commands: they answer, and keep the scripts that they get."""
 
 import re
-from pathlib import Path
 
 CONFIG = "AccountingStorageType = none\nMaxArraySize            = {}\nSchedulerParameters     = {}\n"
 SBATCH = """
@@ -17,7 +16,7 @@ echo "Submitted batch job $((100 + number))"
 class SlurmPrograms:
     """A folder of programs of a Slurm with arrays of at most 2 jobs, which never start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         (folder / "submitted").mkdir(parents=True)
         (folder / "queue").touch()
@@ -30,22 +29,22 @@ class SlurmPrograms:
         self.write("srun", "")
         self.allow(9)
 
-    def write(self, name: str, script: str) -> None:
+    def write(self, name, script):
         (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.folder / name).chmod(0o755)
 
-    def configure(self, max_array_size: int, parameters: str) -> None:
+    def configure(self, max_array_size, parameters):
         (self.folder / "config").write_text(CONFIG.format(max_array_size, parameters))
 
-    def allow(self, submissions: int) -> None:
+    def allow(self, submissions):
         self.write("sbatch", SBATCH.format(folder=self.folder, allowed=submissions))
 
-    def calls(self) -> list[str]:
+    def calls(self):
         """The commands that change jobs, as they were given."""
         lines = (self.folder / "calls").read_text().splitlines()
         return [line for line in lines if "show config" not in line]
 
-    def options(self, name: str) -> list[str]:
+    def options(self, name):
         """An option of each script that sbatch got; "" where it has none."""
         values = []
         for script in sorted((self.folder / "submitted").iterdir()):

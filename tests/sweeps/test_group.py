@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests import sweep_tools
-from tests.conftest import config_of, lines_of, overrides, read_json
+from tests.conftest import lines_of, overrides, read_json, small_config
 from tests.sweep_tools import SLOW_LOSS, slow, steps, wait_for
 from topr_exp.pipeline import run
 
@@ -30,13 +30,13 @@ def launch(folder, *words):
 
 def run_here(folder, *words):
     """The folder of a run in this process."""
-    config = config_of(*overrides(folder, *words))
+    config = small_config(folder, *words)
     run(config)
     return config.folder
 
 
 def folder_of(output, *words):
-    return config_of(*overrides(output, *words)).folder
+    return small_config(output, *words).folder
 
 
 def assert_same_run(first, second):

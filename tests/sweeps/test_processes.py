@@ -4,19 +4,18 @@ import gc
 import os
 import signal
 from multiprocessing.connection import Connection
-from unittest.mock import patch
 
 import pytest
 import torch
 
+from tests.conftest import each_row
 from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import local
-from topr_exp.sweeps.processes import Child, KilledError, share_threads, supervise
+from topr_exp.sweeps.processes import Child, share_threads, supervise
 from topr_exp.types import ConfigError, TOPRError
 
-KILLED = "it was killed by SIGKILL (out of memory?)"
 ERRORS = {
     "config": ConfigError("a setting"),
     "ours": TOPRError("no file"),
@@ -38,19 +37,20 @@ def end(way):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("way", "kind", "text"),
-    [
-        ("done", type(None), "None"),
-        ("config", ConfigError, "a setting"),
-        ("ours", TOPRError, "no file"),
-        ("bug", TOPRError, "ValueError: theirs"),
-        ("stop", Interrupted, "stopped by SIGTERM; the same command goes on from there"),
-        ("kill", KilledError, KILLED),
-        ("half sent", KilledError, KILLED),
-        ("exit", KilledError, "it ended with exit code 3"),
-    ],
-)
+# How a process ends | what is reported of it
+ENDINGS = """
+done | NoneType | None
+config | ConfigError | a setting
+ours | TOPRError | no file
+bug | TOPRError | ValueError: theirs
+stop | Interrupted | stopped by SIGTERM; the same command goes on from there
+kill | KilledError | it was killed by SIGKILL (out of memory?)
+half sent | KilledError | it was killed by SIGKILL (out of memory?)
+exit | KilledError | it ended with exit code 3
+"""
+
+
+@each_row("way kind text", ENDINGS)
 def test_the_ending_of_a_process_is_reported_and_logged(way, kind, text, tmp_path):
     errors = []
 
@@ -59,7 +59,7 @@ def test_the_ending_of_a_process_is_reported_and_logged(way, kind, text, tmp_pat
 
     supervise([start], StopFlag(), lambda child, error: errors.append(error), slots=1)
 
-    assert [(type(error), str(error)) for error in errors] == [(kind, text)]
+    assert [(type(error).__name__, str(error)) for error in errors] == [(kind, text)]
     log = (tmp_path / "run/log.txt").read_text()
     assert (text in log) == (way in ERRORS)
     assert ("Traceback" in log) == (way == "bug")
@@ -80,15 +80,15 @@ def test_processes_take_turns_in_the_slots():
 
 
 @pytest.mark.parametrize(("processes", "share"), [(1, 8), (2, 4), (3, 2), (40, 1)])
-def test_threads_are_divided_among_runs(processes, share):
+def test_threads_are_divided_among_runs(processes, share, variables):
     threads = torch.get_num_threads()
     torch.set_num_threads(8)
-    with patch.dict(os.environ, OMP_NUM_THREADS="8"):
-        try:
-            share_threads(processes)
-            assert (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]) == (share, str(share))
-        finally:
-            torch.set_num_threads(threads)
+    variables["OMP_NUM_THREADS"] = "8"
+    try:
+        share_threads(processes)
+        assert (torch.get_num_threads(), variables["OMP_NUM_THREADS"]) == (share, str(share))
+    finally:
+        torch.set_num_threads(threads)
 
 
 # GPUs of the machine | slot, GPUs per run, runs at once | GPUs that the run sees, runs that share one
@@ -104,22 +104,21 @@ GPUS = """
 """
 
 
-@pytest.mark.parametrize("row", GPUS.strip().splitlines())
-def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(row):
-    machine, numbers, expected = row.split(" | ")
-    with patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": machine, distributed.RUNS_PER_GPU: "1"}):
-        local.choose_gpus(*map(int, numbers.split()))
+@each_row("machine numbers expected", GPUS)
+def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(machine, numbers, expected, variables):
+    variables |= {"CUDA_VISIBLE_DEVICES": machine, distributed.RUNS_PER_GPU: "1"}
 
-        assert f"{os.environ['CUDA_VISIBLE_DEVICES']} {distributed.runs_per_gpu()}" == expected
+    local.choose_gpus(*map(int, numbers.split()))
+
+    assert f"{variables['CUDA_VISIBLE_DEVICES']} {distributed.runs_per_gpu()}" == expected
 
 
-def test_progress_is_printed_early_and_once_a_minute(tmp_path, monkeypatch, capsys):
-    clock = [0.0]
-    monkeypatch.setattr(local.time, "monotonic", lambda: clock[0])
+def test_progress_is_printed_early_and_once_a_minute(tmp_path, clock, capsys):
     ticker = local.Ticker([bare_run(tmp_path)])
-
     counts = []
-    for clock[0] in (0, 9, 11, 69, 72, 120):
+
+    for seconds in (0, 9, 2, 58, 3, 48):
+        clock.now += seconds
         ticker.tick()
         counts.append(capsys.readouterr().out.count("0 of 1 run ended"))
 

@@ -8,7 +8,6 @@ from tests.conftest import refused
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs import attempt
 from topr_exp.runtime.json_files import write_json
-from topr_exp.sweeps import requeue
 from topr_exp.sweeps.jobs import JobState
 from topr_exp.sweeps.requeue import MAX_TIME_LIMITS, requeue_stopped_run
 from topr_exp.sweeps.sweep import SCRIPTS
@@ -24,9 +23,8 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def scheduler(monkeypatch):
-    """A scheduler whose job runs."""
-    monkeypatch.setattr(requeue.time, "sleep", lambda seconds: None)
+def scheduler(clock):
+    """A scheduler whose job runs; nobody waits before a requeue."""
     return FakeScheduler({"array_0": JobState("17_0", "running")})
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +52,15 @@ class StoredSweep:
 
 
 @pytest.fixture
-def sweep(tmp_path, scheduler, monkeypatch):
+def sweep(tmp_path, scheduler):
     """In the current folder, as `nice_sweep`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    folder = make_sweep_of_two(tmp_path / "nice_sweep", "cluster=slurm")
-    for name in ("payload.py", "__init__.py"):
-        (folder / name).write_text(PAYLOAD)
-    yield StoredSweep(folder)
+    path = [*sys.path]
+    with chdir(tmp_path):
+        folder = make_sweep_of_two(tmp_path / "nice_sweep", "cluster=slurm")
+        for name in ("payload.py", "__init__.py"):
+            (folder / name).write_text(PAYLOAD)
+        yield StoredSweep(folder)
+    sys.path[:] = path
     for name in ("nice_sweep", "nice_sweep.payload"):
         sys.modules.pop(name, None)
 
@@ -135,17 +137,17 @@ def test_a_sweep_that_was_moved_is_not_resumed_in_its_old_place(sweep, capsys):
     assert not sweep.folder.exists()
 
 
-def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(sweep, scheduler, monkeypatch):
+def test_a_sweep_launched_with_a_folder_of_settings_is_resumed_from_anywhere(sweep, scheduler):
     own_yaml = Path("own/algo/topr.yaml")
     own_yaml.parent.mkdir(parents=True)
     own_yaml.write_text((ROOT / "conf/algo/topr.yaml").read_text())
     sweep.change(arguments=["--config-dir", "own", *read_runs(sweep.folder)[0].arguments])
-    monkeypatch.chdir("/")
 
-    assert main(["resume", str(sweep.folder), "cluster.timeout_min=60"]) == 0
+    with chdir("/"):
+        assert main(["resume", str(sweep.folder), "cluster.timeout_min=60"]) == 0
+        assert Path.cwd() == Path("/")
 
     assert len(scheduler.submissions) == 1
-    assert Path.cwd() == Path("/")
 
 
 def test_resuming_another_users_sweep_says_whose_settings_run(sweep, scheduler, monkeypatch, capsys):
@@ -160,7 +162,7 @@ def test_resuming_another_users_sweep_says_whose_settings_run(sweep, scheduler, 
     assert capsys.readouterr().err.startswith(warning)
 
 
-def test_a_place_outside_is_refused_unless_it_is_the_current_folder(sweep, monkeypatch, capsys):
+def test_a_place_outside_is_refused_unless_it_is_the_current_folder(sweep, capsys):
     elsewhere = sweep.folder.parent / "else where"
     for place in (sweep.folder / "x", elsewhere):
         place.mkdir()
@@ -170,8 +172,8 @@ def test_a_place_outside_is_refused_unless_it_is_the_current_folder(sweep, monke
         assert f"was launched in {place}, which it does not lie in" in error
         assert error.count("\n") == 1
 
-    monkeypatch.chdir(elsewhere)
-    assert main(["resume", str(sweep.folder)]) == 0
+    with chdir(elsewhere):
+        assert main(["resume", str(sweep.folder)]) == 0
     assert f"launched in {elsewhere}; code beyond topr_exp: none" in capsys.readouterr().out
 
 

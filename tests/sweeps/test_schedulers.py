@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.conftest import refused, values_of
+from tests.conftest import each_row, refused, values_of
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs.plan import recompose
-from topr_exp.sweeps import slurm
 from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
 from topr_exp.sweeps.local import LocalScheduler
 from topr_exp.sweeps.run_status import RunState, RunStatus, read_status
@@ -78,8 +77,8 @@ def test_a_refusal_says_what_is_submitted(programs, tmp_path):
     assert all(values_of(runs, "job")), "a job may be there whose answer was lost"
 
 
-def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
+def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_path, variables):
+    variables["PATH"] = "/nonexistent"
 
     with refused("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local", ConfigError):
         SlurmScheduler().check_available()
@@ -87,14 +86,18 @@ def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_p
     assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
 
 
-@pytest.mark.parametrize(
-    ("limit", "parameters", "size"),
-    [(1001, "", 1001), (4_000_001, "bf_interval=1,max_array_tasks=500", 500), (100, "max_array_tasks=500", 100)],
-)
-def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs):
-    programs.configure(limit, parameters)
+SIZES = """
+1001 | bf_interval=1 | 1001
+4000001 | bf_interval=1,max_array_tasks=500 | 500
+100 | max_array_tasks=500 | 100
+"""
 
-    assert max_array_size() == size
+
+@each_row("limit parameters size", SIZES)
+def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs):
+    programs.configure(int(limit), parameters)
+
+    assert max_array_size() == int(size)
 
 
 # ---- Slurm's queue
@@ -114,19 +117,20 @@ def test_states_are_what_squeue_answers(programs, tmp_path):
 
 @pytest.mark.parametrize(
     ("squeue", "reason"),
-    [("echo error: no controller >&2; exit 1", "error: no controller"), ("exec sleep 600", "no answer within 0.5 s")],
+    [
+        ("echo error: no controller >&2; exit 1", "error: no controller"),
+        pytest.param("exec sleep 600", "no answer within 10 s", marks=pytest.mark.extended),
+    ],
 )
-def test_a_slurm_that_is_down_or_slow_is_said_to_be_silent(squeue, reason, programs, tmp_path, monkeypatch):
-    if "sleep" in squeue:
-        monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.5)
+def test_a_slurm_that_is_down_or_slow_is_said_to_be_silent(squeue, reason, programs, tmp_path):
     programs.write("squeue", squeue)
 
     problem = f"Slurm does not answer ({reason}); going on by the runs' files"
     assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
 
 
-def test_cancel_and_requeue_name_the_job(programs, tmp_path, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "21")
+def test_cancel_and_requeue_name_the_job(programs, tmp_path, variables):
+    variables["SLURM_JOB_ID"] = "21"
     statuses = [RunStatus(bare_run(tmp_path), RunState.QUEUED, job_id=job_id) for job_id in ("17_0", "", "17_2")]
 
     assert SlurmScheduler().cancel(statuses, None) == []

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -29,9 +28,10 @@ def cut_off(home):
 
 
 @pytest.fixture(autouse=True)
-def nobody(tmp_path):
-    with patch.dict(os.environ, cut_off(tmp_path / "home"), clear=True):
-        yield
+def nobody(variables, tmp_path):
+    environment = cut_off(tmp_path / "home")
+    variables.clear()
+    variables.update(environment)
 
 
 def main():

@@ -1,9 +1,9 @@
 """The tracker beside a run: what it is given, and that nothing which happens to it reaches the run."""
 
 import importlib.util
+import logging
 import random
 import signal
-import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,10 +14,8 @@ from tests.conftest import column, config_of, lines_of, read_json, values_of, wr
 from tests.run_folders import evaluation, make_run, update
 from tests.tracking.conftest import history, inspect
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.track import main as track
-from topr_exp.tracking import tracker as tracker_module
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.tracking.wandb_writer import run_id
 
@@ -25,17 +23,16 @@ needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") i
 
 
 @pytest.fixture(autouse=True)
-def finish_within(monkeypatch):
-    """Set how long the end of a run waits for the client: long, since the machine is at work on other things."""
-    monkeypatch.setattr("logging.raiseExceptions", True)  # restored afterwards
-    monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 240.0)
-    return lambda seconds: setattr(tracker_module, "FINISH_SECONDS", seconds)
+def errors_of_logging():
+    """Are shown again, which a tracker stops for good."""
+    yield
+    logging.raiseExceptions = True
 
 
 @contextmanager
-def attempt(config):
-    """An attempt at a run."""
-    with RunFolder(config) as folder, Tracker(config.tracking, folder):
+def attempt(config, finish_seconds=240.0):
+    """An attempt at a run; finish_seconds: long, since the machine is at work on other things."""
+    with RunFolder(config) as folder, Tracker(config.tracking, folder, finish_seconds):
         yield folder
 
 
@@ -77,9 +74,9 @@ class Client:
 
 
 @pytest.fixture
-def client(monkeypatch):
+def client(stand_in):
     client = Client()
-    monkeypatch.setitem(sys.modules, "wandb", client)
+    stand_in("wandb", client)
     return client
 
 
@@ -161,17 +158,14 @@ def tracker_threads():
         ("log", "hangs", "did not finish"),
     ],
 )
-def test_whatever_the_client_does_the_run_goes_on_with_a_warning(
-    name, fault, message, client, finish_within, tmp_path, capsys
-):
+def test_whatever_the_client_does_the_run_goes_on_with_a_warning(name, fault, message, client, tmp_path, capsys):
     released = threading.Event()
-    call = raising(fault)
+    call, finish_seconds = raising(fault), 240.0
     if fault == "hangs":
-        call = lambda *_, **__: released.wait()
-        finish_within(1.0)
+        call, finish_seconds = lambda *_, **__: released.wait(), 1.0
     setattr(client.run if name in ("log", "finish") else client, name, call)
 
-    with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb")) as folder:
+    with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb"), finish_seconds) as folder:
         train(folder, 1, 200)
 
     released.set()  # a run that waited for the client would not have come so far
@@ -184,9 +178,8 @@ def test_whatever_the_client_does_the_run_goes_on_with_a_warning(
     assert message in warning
 
 
-def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
+def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, variables, capsys):
+    variables |= {"WANDB_API_KEY": "0" * 40, "WANDB_HTTP_TIMEOUT": "1"}
     config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
 
     with attempt(config) as folder:
@@ -203,10 +196,10 @@ def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, mo
     [("tracking=none", 0, False), ("tracking=wandb", 0, True), ("tracking=wandb", 1, False)],
 )
 def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_process(
-    tracking, rank, is_done, tmp_path, monkeypatch
+    tracking, rank, is_done, tmp_path, be_rank
 ):
     config, path = make_run(tmp_path, tracking, steps=1, done=is_done)
-    monkeypatch.setattr(distributed, "_rank", rank)
+    be_rank(rank)
 
     with Tracker(config.tracking, RunFolder(config)):
         assert tracker_threads() == []

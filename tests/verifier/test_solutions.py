@@ -1,13 +1,9 @@
 """Solutions as questions for a verifier, and the figures of its verdicts."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tests.conftest import make_completions, read_json, values_of
-from topr_exp.sampling.completions import Completions
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally
 from topr_exp.verifier.solutions import Verification, questions_about
@@ -15,16 +11,25 @@ from topr_exp.verifier.solutions import Verification, questions_about
 PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="sums") for i in range(2)]
 
 
-def make_solutions(problems: list[Problem], texts: list[str], verdicts: Any, classes: Any) -> Completions:
+def make_solutions(problems, texts, verdicts, classes):
     """Graded solutions; verdicts, classes: [problems, solutions of each]."""
     verdicts = np.asarray(verdicts)
     columns = {"text": texts, "verdict": verdicts.ravel(), "class": np.asarray(classes).ravel()}
     problem_index = np.repeat(np.arange(len(problems)), verdicts.shape[1])
-    completions: Completions = make_completions(problem_index, problems=problems, **columns)
-    return completions
+    return make_completions(problem_index, problems=problems, **columns)
 
 
 # ---- questions
+
+
+QUESTIONS = """
+What is 0+1? | 1. | correct
+What is 1+1? | 2. | correct
+What is 0+1? | 2. | incorrect
+What is 1+1? | 2. | correct
+What is 0+1? | hm | incorrect
+What is 1+1? | 9. | incorrect
+"""
 
 
 def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it():
@@ -37,14 +42,8 @@ def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it():
 
     questions = questions_about(solutions, "{question} | {solution} |")
 
-    assert [(question.question, question.answer) for question in questions] == [
-        ("What is 0+1? | 1. |", "correct"),
-        ("What is 1+1? | 2. |", "correct"),
-        ("What is 0+1? | 2. |", "incorrect"),
-        ("What is 1+1? | 2. |", "correct"),
-        ("What is 0+1? | hm |", "incorrect"),
-        ("What is 1+1? | 9. |", "incorrect"),
-    ]
+    lines = [f"{question.question} {question.answer}" for question in questions]
+    assert lines == QUESTIONS.strip().splitlines()
     assert values_of(questions, "source") == ["p0", "p1"] * 3
     assert values_of(questions, "level") == [0, 1] * 3
     assert len(set(values_of(questions, "id"))) == 6
@@ -80,7 +79,7 @@ FIGURES_OF_BASE = {
 }
 
 
-def evaluate(verification: Verification, folder: Path, iteration: int, verdicts: list[list[list[int]]]) -> Any:
+def evaluate(verification, folder, iteration, verdicts):
     """Figures of two verdicts on each solution: C where the verifier is right; []: its question was too long."""
     asked_questions, codes = [], []
     for index, question in enumerate(questions_about(verification.test_solutions, "{question} {solution}")):
@@ -99,7 +98,8 @@ def test_the_figures_of_each_evaluation(tmp_path):
     verification.base_scores = None
 
     base = evaluate(verification, tmp_path, 0, [[[C, X], [C, W], [C, C]], [[W, X], [], [C, C]]])
-    assert {name: base[name]["value"] for name in FIGURES_OF_BASE} == pytest.approx(FIGURES_OF_BASE)
+    for name, value in FIGURES_OF_BASE.items():
+        assert base[name]["value"] == pytest.approx(value), name
 
     second = evaluate(verification, tmp_path, 1, [[[C, C], [C, W], [C, C]], [[W, X], [W, W], [C, C]]])
     assert second["weighted_sc"]["value"] == pytest.approx(1 / 2)  # the wrong answer to p1 has 3 votes against 2
@@ -126,13 +126,29 @@ def test_solutions_of_which_none_was_verified_say_nothing():
 NAMES = ("accuracy", "balanced_accuracy", "invalid", "weighted_sc", "maj", "oracle", "solved")
 
 
-def numbered_figures(start: float, **differences: float) -> dict[str, Any]:
+def numbered_figures(start, **differences):
     """Figures in percent that are all different, from `start` on, with ends 2 below and 3 above."""
-    figures: dict[str, Any] = {"problems": 40, "solutions": 8, "verifications": 4}
+    figures = {"problems": 40, "solutions": 8, "verifications": 4}
     values = {name: start + index for index, name in enumerate(NAMES)}
     for name, value in (values | differences).items():
         figures[name] = {"value": value / 100, "low": (value - 2) / 100, "high": (value + 3) / 100}
     return figures
+
+
+TABLE = """
+% accuracy balanced invalid weighted SC
+none (maj@8) – – – 14.0 [12.0, 17.0]
+base 10.0 [8.0, 13.0] 11.0 [9.0, 14.0] 12.0 [10.0, 15.0] 13.0 [11.0, 16.0]
+trained 70.0 [68.0, 73.0] 71.0 [69.0, 74.0] 72.0 [70.0, 75.0] 73.0 [71.0, 76.0]
+oracle (pass@8) – – – 15.0 [13.0, 18.0]
+weighted SC, paired: trained - base 4.5 [2.5, 7.5]; trained - none 2.5 [0.5, 5.5]; base - none 1.5 [-0.5, 4.5]
+[ ]: 95 %, bootstrap over 40 problems; 8 solutions each, 16.0 % of them correct; 4 verifications a solution
+"""
+
+
+def words_of(lines):
+    """Lines whose words a single space parts."""
+    return [" ".join(line.split()) for line in lines]
 
 
 def test_tables():
@@ -140,16 +156,7 @@ def test_tables():
     differences = {"weighted_sc - maj": 2.5, "weighted_sc - base": 4.5}
     final = numbered_figures(70, **differences, maj=99.0, oracle=98.0)
 
-    assert [" ".join(line.split()) for line in run_table(base, final)] == [
-        "% accuracy balanced invalid weighted SC",
-        "none (maj@8) – – – 14.0 [12.0, 17.0]",
-        "base 10.0 [8.0, 13.0] 11.0 [9.0, 14.0] 12.0 [10.0, 15.0] 13.0 [11.0, 16.0]",
-        "trained 70.0 [68.0, 73.0] 71.0 [69.0, 74.0] 72.0 [70.0, 75.0] 73.0 [71.0, 76.0]",
-        "oracle (pass@8) – – – 15.0 [13.0, 18.0]",
-        "weighted SC, paired: trained - base 4.5 [2.5, 7.5]; trained - none 2.5 [0.5, 5.5]; "
-        "base - none 1.5 [-0.5, 4.5]",
-        "[ ]: 95 %, bootstrap over 40 problems; 8 solutions each, 16.0 % of them correct; 4 verifications a solution",
-    ]
-    lines = [" ".join(line.split()) for line in evaluation_table(base).splitlines()]
+    assert words_of(run_table(base, final)) == TABLE.strip().splitlines()
+    lines = words_of(evaluation_table(base).splitlines())
     assert lines[2] == "model 10.0 [8.0, 13.0] 11.0 [9.0, 14.0] 12.0 [10.0, 15.0] 13.0 [11.0, 16.0]"
     assert lines[4] == "weighted SC, paired: model - none 1.5 [-0.5, 4.5]"

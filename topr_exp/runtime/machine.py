@@ -44,20 +44,20 @@ def find_program(names: list[str]) -> str | None:
 # ---- CPU
 
 
-def slow_precision(device: str, precision: str) -> str:
+def slow_precision(device: str, precision: str, cpu_info: Path = CPU_INFO) -> str:
     """Return the line for a precision that this CPU computes more slowly than float32; "" for others or if unknown."""
     if device != "cpu" or precision != "bfloat16":
         return ""
-    flags = cpu_flags()
+    flags = cpu_flags(cpu_info)
     if not flags or flags & BFLOAT16_FLAGS:
         return ""
     return SLOW_BFLOAT16
 
 
-def cpu_flags() -> set[str]:
+def cpu_flags(cpu_info: Path) -> set[str]:
     """Return the flags of the first processor; none where the system lists none."""
     try:
-        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = cpu_info.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return set()
     for line in lines:

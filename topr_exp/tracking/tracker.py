@@ -24,8 +24,8 @@ from topr_exp.tracking.wandb_writer import WandbWriter
 from topr_exp.tracking.writer import Writer
 from topr_exp.types import TOPRError
 
-FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
-STOP_SECONDS = 10.0  # the same for a run that was stopped or failed
+FINISH_SECONDS = 30.0
+STOP_SECONDS = 10.0  # longest wait for the tracker at the end of a run that was stopped or failed
 KILL_SECONDS = 1.0
 POLL_SECONDS = 1.0  # between looks at the stop flag
 MAX_ERROR_LENGTH = 300
@@ -40,12 +40,16 @@ class Records(NamedTuple):
 
 
 class Tracker:
-    """Forwards a run's records during a `with` block; a no-op for tracking=none and for finished runs."""
+    """Forwards a run's records during a `with` block; a no-op for tracking=none and for finished runs.
 
-    def __init__(self, tracking: TrackingConfig, folder: RunFolder) -> None:
+    finish_seconds: longest wait for the tracker at the end of a run; None for FINISH_SECONDS.
+    """
+
+    def __init__(self, tracking: TrackingConfig, folder: RunFolder, finish_seconds: float | None = None) -> None:
         self.name = tracking.name
         self._tracking = tracking
         self._folder = folder
+        self._finish_seconds = FINISH_SECONDS if finish_seconds is None else finish_seconds
         self._queue: queue.SimpleQueue[Records | None] = queue.SimpleQueue()  # None: the run ended
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
         self._writer: Writer | None = None
@@ -92,7 +96,7 @@ class Tracker:
         self._exit_code = int(error is not None)
         self._preempted = isinstance(error, (Interrupted, KeyboardInterrupt))
         self._queue.put(None)
-        limit = STOP_SECONDS if error is not None else FINISH_SECONDS
+        limit = STOP_SECONDS if error is not None else self._finish_seconds
         self._wait(limit)
         if self._writer.location:
             say(self._writer.location)
