@@ -37,8 +37,18 @@ def used_names() -> dict[Owner, set[str]]:
         Owner("sampling_params.py", "SamplingParams"): keywords_of_call(worker, "SamplingParams"),
         Owner("entrypoints/llm.py", "LLM"): methods_of_llm(worker),
         Owner("v1/worker/gpu_worker.py", "Worker"): remote_methods(worker),
-        Owner("outputs.py", "CompletionOutput"): {"token_ids", "logprobs", "finish_reason", "stop_reason"},
-        Owner("v1/engine/logprobs.py", "LogprobsProcessor"): {"from_new_request"},
+        Owner("outputs.py", "CompletionOutput"): {
+            "token_ids",
+            "logprobs",
+            "sampling_mask",
+            "finish_reason",
+            "stop_reason",
+        },
+        Owner("outputs.py", "SamplingMask"): {"token_ids"},
+        Owner("v1/engine/logprobs.py", "LogprobsProcessor"): {"from_new_request", "update_from_output", "logprobs"},
+        Owner("v1/engine/__init__.py", "EngineCoreOutput"): {"new_logprobs"},
+        Owner("v1/outputs.py", "LogprobsLists"): {"logprob_token_ids", "logprobs"},
+        Owner("triton_utils/__init__.py"): {"HAS_TRITON"},
         Owner("platforms/interface.py", "Platform"): {"device_type"},
         Owner("envs.py"): environment_variables(ast.parse(ENGINE.read_text(encoding="utf-8"))),
     }
@@ -119,7 +129,7 @@ def missing_names(read: Callable[[str], str]) -> list[str]:
         if owner.name:
             holder, existing_names = owner.name, members(tree, owner.name)
         else:
-            holder, existing_names = "no variable", set(strings_in(tree))
+            holder, existing_names = "the file", set(strings_in(tree))
         for name in sorted(names - existing_names):
             lines.append(f"vllm/{owner.path}: {holder} has no {name}")
     return lines

@@ -195,6 +195,7 @@ FOREIGN = {
     "grading/symbolic.py: sympy.parsing.sympy_parser.parse_expr",
     "grading/symbolic.py: sympy.parsing.sympy_parser.eval_expr",
     "sampling/vllm_worker.py: LogprobsProcessor.from_new_request",
+    "sampling/vllm_worker.py: LogprobsProcessor.update_from_output", "sampling/vllm_worker.py: processor.logprobs",
     "models/adapter.py: weight.data", "models/adapter.py: config.target_modules",
     "models/adapter.py: layer._disable_adapters", "sampling/decoding_batch.py: self.keys",
     "sampling/decoding_batch.py: self.values", "models/policy.py: model.should_save_on_this_rank",

@@ -1,7 +1,9 @@
 """vLLM on a GPU samples from the model that training has, as tests/sampling/test_vllm.py shows of its CPU build."""
 
+import contextlib
 import copy
 import dataclasses
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import torch
 
 from tests.conftest import config_of
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
-from tests.sampling.test_vllm import draw, perturbed, transformers_logp
+from tests.sampling.test_vllm import draw, perturbed, tempered_logits, transformers_logp
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.sampler import Sample
@@ -90,6 +92,39 @@ def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
     for group in groups:
         tokens.append([tuple(sample.tokens) for sample in group])
     return tokens
+
+
+def test_what_could_be_drawn_and_the_likeliest_tokens_are_noted(tiny: Policy, tmp_path: Path) -> None:
+    """Renormalised over the noted set, transformers' log-probability of each token is vLLM's."""
+    python = python_of(os.environ.get("TOPR_VLLM"))
+    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1"]
+    config: Any = config_of(*settings, "sampler.top_logprobs=4").sampler
+    policy = on_gpu(tiny)
+
+    with contextlib.closing(VLLM(config, tmp_path, False, keeps_drawable=True)) as sampler:
+        for changes in ({"top_k": 5, "top_p": 0.9}, {"top_k": 413, "top_p": 1.0}):
+            prompts, groups = draw(sampler, policy, 8, temperature=1.5, **changes)
+            for prompt, group in zip(prompts, groups, strict=True):
+                for sample in group:
+                    assert_drawable(tempered_logits(tiny, prompt, sample, sampler.config), sample, changes["top_k"])
+
+
+def assert_drawable(logits: torch.Tensor, sample: Sample, top_k: int) -> None:
+    """The noted sets are the likeliest of [T, V], and all that was noted is of the distribution over them."""
+    for row, ids, top, token, logprob in zip(
+        logits, sample.drawable_ids, sample.top_tokens, sample.tokens, sample.logprobs, strict=True
+    ):
+        assert len(ids) <= top_k
+        assert ids == sorted(set(ids))
+        undrawable = row.clone()
+        undrawable[ids] = -torch.inf
+        assert row[ids].min() > undrawable.max() - 1e-3
+        expected = torch.full_like(row, -torch.inf)
+        expected[ids] = row[ids].log_softmax(-1)
+        assert abs(float(expected[token]) - logprob) < 1e-3
+        assert top.ids is not None
+        torch.testing.assert_close(torch.tensor(top.logp), expected[top.ids], atol=1e-3, rtol=0)
+        assert set(top.ids[top.logp > -math.inf].tolist()) <= set(ids)
 
 
 def test_an_engine_that_is_up_takes_the_weights_of_a_policy_in_training(vllm: VLLM, tiny: Policy) -> None:

@@ -382,6 +382,26 @@ def test_parquet_has_the_verdict_of_each_completion(tmp_path):
     assert exported["reward"] == [1, -1, -1, 1]
 
 
+def test_what_a_sampler_noted_beside_the_tokens_stays_in_the_store(tmp_path):
+    """It is many numbers a token, and no import reads them."""
+    noted_columns = {
+        "top_logp": [[-0.1, -2.5]],
+        "top_ids": [[4, 7]],
+        "kept": [[4, 7]],
+        "kept_sizes": [[2]],
+    }
+    columns = {"problem_id": ["p"], "text": ["x"], "tokens": [[4]], "sampler_logp": [[-0.125]], **noted_columns}
+    table = Store(tmp_path / "store").table("rollouts", {}, 1)
+    table.fill(lambda shard: pa.table(columns))
+
+    export_file(table, tmp_path / "out.jsonl")
+    export_file(table, tmp_path / "out.parquet")
+
+    row = {"problem_id": "p", "completion": "x", "tokens": [4], "logprobs": [-0.125]}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == row
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [row]
+
+
 def test_what_cannot_be_exported_is_one_line_and_leaves_no_file(tmp_path):
     store, target = Store(tmp_path / "store"), tmp_path / "out.jsonl"
     verdicts, nameless = store.table("verdicts", {}, 1), store.table("rollouts", {}, 1)

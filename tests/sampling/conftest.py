@@ -14,14 +14,18 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime.distributed import RUNS_PER_GPU
 
 # A prompt of the stand-in has two tokens: what the engine does, and the token of its completions.
-PLAIN, STOPS, BREAKS, VANISHES, HANGS, FAILS = 0, 5, 6, 7, 8, 9
+PLAIN, REPORTS, STOPS, BREAKS, VANISHES, HANGS, FAILS = 0, 4, 5, 6, 7, 8, 9
 VLLM_MODULE = """
-import atexit, json, math, os, time
+import atexit, json, math, os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+
+from vllm.v1.engine.logprobs import LogprobsProcessor
+
 __version__ = "stand-in"
-PLAIN, STOPS, BREAKS, VANISHES, HANGS, FAILS = 0, 5, 6, 7, 8, 9
+PLAIN, REPORTS, STOPS, BREAKS, VANISHES, HANGS, FAILS = 0, 4, 5, 6, 7, 8, 9
 FOLDER = Path(__file__).parents[1]
 
 
@@ -45,9 +49,20 @@ class SamplingParams:
         note(sampling=values)
 
 
+def logprobs_of(token, count):
+    # What becomes of the log-probabilities of one place: the token's, then those of the last `count` of 11 tokens.
+    processor = LogprobsProcessor.from_new_request(tokenizer=object(), request=None)
+    ids = np.array([[token, *range(10, 10 - count, -1)]])
+    logprobs = np.full((1, 1 + count), -math.log(11), np.float32)
+    lists = SimpleNamespace(logprob_token_ids=ids, logprobs=logprobs)
+    processor.update_from_output(SimpleNamespace(new_logprobs=lists))
+    return processor.logprobs
+
+
 class LLM:
     def __init__(self, **options):
         self.weights = {}
+        self.masks = options.get("return_sampling_mask", False)
         note(start=options["model"], options=options)
 
     def reset_prefix_cache(self):
@@ -66,12 +81,17 @@ class LLM:
             if act == BREAKS:
                 print("some lines\\nRuntimeError: no memory left\\nand more", flush=True)
                 os._exit(1)
+            if act == REPORTS:
+                sys.modules["__main__"].SECONDS_BETWEEN_REPORTS = 0.0
             if act != VANISHES:
-                logprobs = [{token: SimpleNamespace(logprob=-math.log(11))}]
                 stop_reason = "Q:" if act == STOPS else 1
-                completion = SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason="stop",
-                                             stop_reason=stop_reason)
-                outputs.append(SimpleNamespace(outputs=[completion] * param.n))
+                mask = SimpleNamespace(token_ids=[[3, token]]) if self.masks else None
+                completions = []
+                for _ in range(param.n):
+                    logprobs = logprobs_of(token, param.logprobs)
+                    completions.append(SimpleNamespace(token_ids=[token], logprobs=logprobs, finish_reason="stop",
+                                                       stop_reason=stop_reason, sampling_mask=mask))
+                outputs.append(SimpleNamespace(outputs=completions))
         return outputs
 
     def collective_rpc(self, method, kwargs):
@@ -80,6 +100,18 @@ class LLM:
                 raise RuntimeError("out of room")
             self.weights[name] = [str(weight.dtype), weight.double().sum().item()]
         note(weights=self.weights)
+"""
+PROCESSOR_MODULE = """
+class LogprobsProcessor:
+    logprobs = None
+
+    @classmethod
+    def from_new_request(cls, tokenizer, request):
+        assert tokenizer is None, "it would make text of each token"
+        return cls()
+
+    def update_from_output(self, output):
+        raise AssertionError("it would make dictionaries")
 """
 
 
@@ -94,8 +126,8 @@ class StandIn:
         (package / "v1" / "engine").mkdir(parents=True)
         (package / "__init__.py").write_text(VLLM_MODULE)
         (package / "platforms.py").write_text("class current_platform:\n    device_type = 'cpu'\n")
-        processor = "class LogprobsProcessor:\n    from_new_request = dict\n"
-        (package / "v1" / "engine" / "logprobs.py").write_text(processor)
+        (package / "triton_utils.py").write_text("HAS_TRITON = True\n")
+        (package / "v1" / "engine" / "logprobs.py").write_text(PROCESSOR_MODULE)
         self.python = self.folder / "python"
         version = 'if [ "$1" = -I ]; then echo 0.33.0; exit; fi'
         self.python.write_text(f'#!/bin/sh\n{version}\nPYTHONPATH={self.folder} exec {sys.executable} "$@"\n')

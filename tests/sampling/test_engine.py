@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.processes import is_running
-from tests.sampling.conftest import BREAKS, FAILS, HANGS, PLAIN, STOPS, VANISHES, StandIn, uniform_policy
+from tests.sampling.conftest import BREAKS, FAILS, HANGS, PLAIN, REPORTS, STOPS, VANISHES, StandIn, uniform_policy
 from tests.sweep_tools import wait_for
 from topr_exp.sampling.engine import Engine
-from topr_exp.sampling.engine_weights import completions_of, send_weights
+from topr_exp.sampling.engine_completions import completions_of
+from topr_exp.sampling.engine_weights import send_weights
 from topr_exp.sampling.sampler import Sample
 from topr_exp.types import TOPRError
 
@@ -23,8 +24,20 @@ START = {
     "sleep": False,
     "trust_remote_code": False,
     "float32_head": False,
+    "top_logprobs": 0,
+    "keeps_drawable": False,
 }
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
+SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "max_new_tokens": 8,
+    "stop": [],
+    "eos": [1],
+    "n": 2,
+    "top_logprobs": 0,
+    "keeps_drawable": False,
+}
 
 
 def start_engine(stand_in: StandIn, log: Path) -> Engine:
@@ -34,7 +47,7 @@ def start_engine(stand_in: StandIn, log: Path) -> Engine:
 
 
 def generate(engine: Engine, *prompts: tuple[int, int]) -> list[list[Sample]]:
-    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **SAMPLING))
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **SAMPLING), 11)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +81,18 @@ def test_completions_come_in_the_order_of_prompts_from_an_empty_cache(engine, sh
     assert first == [Sample([5], [logprob], "stop")] * 2
     assert second == [Sample([6], [logprob], "stop_string")] * 2
     assert len(shared_stand_in.notes("reset")) == len(shared_stand_in.notes("generate"))
+
+
+def test_drawn_tokens_are_reported_before_the_answer(own_engine):
+    reported_counts = []
+
+    answer = own_engine.ask(
+        "generate", report=reported_counts.append, prompts=[(REPORTS, 5), (PLAIN, 6)], seeds=[0, 0], **SAMPLING
+    )
+
+    assert reported_counts == [1, 1, 1, 1]
+    assert len(completions_of(answer, 11)) == 2
+    assert len(generate(own_engine, (PLAIN, 5))) == 1, "reports of a request without a reader are left out"
 
 
 def test_an_engine_computes_in_full_float32_and_draws_by_its_seeds(engine, shared_stand_in):

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
+from topr_exp.types import TOPRError
 
 ENVIRONMENT = Path(os.environ.get("TOPR_VLLM", ROOT / ".venv-vllm"))
 PYTHON = ENVIRONMENT / "bin" / "python"
@@ -134,6 +136,128 @@ def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm, tiny):
         assert (sample.finish == "stop_string") == ends_in_stop_string(sample.tokens)
         finishes.add(sample.finish)
     assert "stop_string" in finishes
+
+
+# ---- what is noted beside the tokens
+
+
+def noting_sampler(folder, *words, keeps_drawable=False):
+    """A sampler of its own engine, closed at the end of the block."""
+    config = config_of(*settings(*words)).sampler
+    return contextlib.closing(VLLM(config, folder, False, keeps_drawable=keeps_drawable))
+
+
+def tempered_logits(policy, prompt, sample, config):
+    """[T, V] what transformers would draw each token from, before top-k and top-p."""
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
+    return logits / config.temperature
+
+
+def cut_to_top_k(logits, top_k):
+    """Log-probabilities [T, V] among the top k (0: all)."""
+    if top_k:
+        smallest = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    return logits.log_softmax(-1)
+
+
+def assert_noted(expected, sample, count):
+    """The `count` largest log-probabilities of each row of [T, V] are noted, and the drawn token's is one of them."""
+    for row, (logp, ids), token, logprob in zip(
+        expected, sample.top_tokens, sample.tokens, sample.logprobs, strict=True
+    ):
+        if ids is None:
+            assert len(logp) == len(row)
+            ids = np.arange(len(row))
+        else:
+            np.testing.assert_allclose(logp, row.sort(descending=True).values[:count], atol=1e-4)
+        assert len(set(ids.tolist())) == len(ids) == len(logp)
+        np.testing.assert_allclose(logp, row[ids], atol=1e-4)
+        noted_by_id = dict(zip(ids.tolist(), logp.tolist(), strict=True))
+        assert noted_by_id.get(token, logprob) == logprob, "the same in both columns"
+
+
+@pytest.mark.parametrize("count", [4, 1000], ids=["the likeliest", "all"])
+def test_noted_log_probabilities_are_those_of_transformers(tiny, tmp_path, count):
+    drawn_beside = 0
+    with noting_sampler(tmp_path, f"sampler.top_logprobs={count}") as sampler:
+        for changes in ({}, {"temperature": 2.0}, {"temperature": 1.3, "top_k": 3}):
+            prompts, groups = draw(sampler, tiny, 8, **{"temperature": 1.0, "top_k": 0} | changes)
+            for prompt, group in zip(prompts, groups, strict=True):
+                for sample in group:
+                    logits = tempered_logits(tiny, prompt, sample, sampler.config)
+                    assert_noted(cut_to_top_k(logits, sampler.config.top_k), sample, count)
+                    for token, (_, ids) in zip(sample.tokens, sample.top_tokens, strict=True):
+                        drawn_beside += ids is not None and token not in ids
+        evaluated = draw(sampler.without_mismatch(), tiny, 8, temperature=1.3, top_k=3)[1]
+
+    assert (drawn_beside > 0) == (count == 4), "some drawn tokens are none of the likeliest four"
+    for group, evaluated_group in zip(groups, evaluated, strict=True):
+        for sample, evaluated_sample in zip(group, evaluated_group, strict=True):
+            assert evaluated_sample == Sample(sample.tokens, sample.logprobs, sample.finish)
+
+
+def test_a_build_without_triton_says_that_it_can_not_note_what_could_be_drawn(tiny, tmp_path):
+    with (
+        noting_sampler(tmp_path, "sampler.top_k=3", keeps_drawable=True) as sampler,
+        pytest.raises(TOPRError, match="vLLM could not start: vLLM notes the tokens that could be drawn"),
+    ):
+        draw(sampler, tiny, 1)
+
+
+# Passes what a step gives, in vLLM's own classes, through vLLM's own processing of outputs and the worker.
+PROCESS_OUTPUTS = """
+import json, runpy, sys, types
+import numpy as np
+
+worker = types.SimpleNamespace(**runpy.run_path(sys.argv[1], run_name="worker"))
+counts = []
+worker.pack_log_probabilities(counts.append)
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.outputs import LogprobsLists, SamplingMaskLists
+
+params = SamplingParams(logprobs=2, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+request = EngineCoreRequest(request_id="0", prompt_token_ids=[1], mm_features=None, sampling_params=params,
+                            pooling_params=None, arrival_time=0.0, lora_request=None, cache_salt=None,
+                            data_parallel_rank=None, external_req_id="0")
+processor = OutputProcessor(None, log_stats=False)
+processor.add_request(request, None)
+masks = SamplingMaskLists(np.array([5, 7, 9, 2], np.int32), np.array([0, 3, 4], np.int64))
+for step, (token, end) in enumerate([(7, None), (2, FinishReason.STOP)]):
+    ids, logp = np.array([[token, 5, 7]]), np.array([[-1.0, -0.25, -1.0]], np.float32)
+    output = EngineCoreOutput(request_id="0", new_token_ids=[token], finish_reason=end, stop_reason=2 if end else None,
+                              new_logprobs=LogprobsLists(ids, logp, np.array([2])),
+                              new_sampling_mask=masks.slice_request(step, 1))
+    results = processor.process_outputs([output]).request_outputs
+answer = worker.completion(results[0].outputs[0], True)
+print(json.dumps([counts, {key: getattr(value, "tolist", lambda: value)() for key, value in answer.items()}]))
+"""
+
+
+def test_an_output_of_vllm_passes_through_the_worker():
+    worker = ROOT / "topr_exp" / "sampling" / "vllm_worker.py"
+
+    process = subprocess.run([PYTHON, "-c", PROCESS_OUTPUTS, worker], capture_output=True, text=True)
+
+    assert process.returncode == 0, process.stderr
+    counts, answer = json.loads(process.stdout.splitlines()[-1])
+    assert counts == [1, 1]
+    assert answer == {
+        "tokens": [7, 2],
+        "logprobs": [-1.0, -1.0],
+        "finish": "stop",
+        "top_ids": [5, 7, 5, 7],
+        "top_logp": [-0.25, -1.0, -0.25, -1.0],
+        "drawable_ids": [5, 7, 9, 2],
+        "drawable_counts": [3, 1],
+    }
+
+
+# ---- precision and weights
 
 
 @pytest.mark.parametrize(("float32_head", "low", "high"), [(True, 0.1, 0.5), (False, 0, 0.01)])

@@ -7,6 +7,7 @@ import re
 from array import array
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from tests.conftest import config_of
 from tests.sampling.conftest import uniform_policy
 from tests.sweep_tools import wait_for
 from topr_exp.models.policy import Policy, stored_weights
+from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
 from topr_exp.types import TOPRError
 
@@ -91,6 +93,62 @@ def test_the_defaults_ask_vllm_for_all_tokens_and_no_text(stand_in, tmp_path):
     assert options["hf_overrides"] == {"head_dtype": "float32"}
 
 
+# ---- what is noted beside the tokens
+
+
+def draw(sampler, policy):
+    """One completion of a prompt whose completion is token 5."""
+    sampler.prepare(policy, 20)
+    ((sample,),) = sampler.sample(policy, [[0, 5]], 1, (4, 2), [])
+    return sample
+
+
+def test_what_a_sampler_notes_is_asked_for_and_by_an_evaluation_is_not(stand_in, policy):
+    settings = ["sampler.top_logprobs=3", "sampler.top_k=5"]
+    with contextlib.closing(open_vllm(stand_in, *settings, keeps_drawable=True)) as sampler:
+        noted = draw(sampler, policy)
+        evaluated = draw(sampler.without_mismatch(), policy)
+
+    assert stand_in.notes("options") == [
+        {"model": str(policy.folder), **OPTIONS, "max_logprobs": 3, "return_sampling_mask": True}
+    ]
+    check_request, request, request_of_evaluation = stand_in.notes("sampling")
+    assert (check_request["logprobs"], check_request["top_k"]) == (0, 11), "it refuses requests without a top_k"
+    assert (request["logprobs"], request["top_k"]) == (3, 5)
+    assert request_of_evaluation == {**request, "logprobs": 0}
+    ((logp, ids),) = noted.top_tokens
+    assert (ids.dtype, ids.tolist()) == (np.int32, [8, 9, 10])
+    assert (logp.dtype, logp.tolist()) == (np.float32, [np.float32(-math.log(11))] * 3)
+    assert noted.drawable_ids == [[3, 5]]
+    assert evaluated == Sample(noted.tokens, noted.logprobs, noted.finish)
+
+
+def test_a_sampler_that_notes_nothing_evaluates_itself(sampler):
+    assert sampler.without_mismatch() is sampler
+
+
+def test_the_whole_vocabulary_is_noted_in_the_order_of_the_ids(stand_in, policy):
+    with contextlib.closing(open_vllm(stand_in, "sampler.top_logprobs=1000")) as sampler:
+        noted = draw(sampler, policy)
+
+    assert stand_in.notes("options")[0]["max_logprobs"] == 11
+    assert stand_in.notes("sampling")[-1]["logprobs"] == 11
+    ((logp, ids),) = noted.top_tokens
+    assert ids is None
+    assert logp.tolist() == [np.float32(-math.log(11))] * 11
+
+
+def test_a_build_that_can_not_note_what_could_be_drawn_is_one_line(stand_in, policy):
+    (stand_in.folder / "vllm" / "triton_utils.py").write_text("HAS_TRITON = False\n")
+    line = r"vLLM could not start: vLLM notes the tokens that could be drawn on a GPU alone \(algo\.renormalize\)"
+
+    with (
+        contextlib.closing(open_vllm(stand_in, "sampler.top_k=5", keeps_drawable=True)) as sampler,
+        pytest.raises(TOPRError, match=f"^{line}; its log is"),
+    ):
+        draw(sampler, policy)
+
+
 # ---- engines and their weights
 
 
@@ -164,7 +222,13 @@ class FakeEngine:
         self.requests.append(request)
         if request in self.refusals:
             raise TOPRError(f"vLLM could not {request}: {self.refusals[request]}")
-        completion = (array("i", [3]), array("f", [-math.log(11)]), "stop")
+        completion = {
+            "tokens": array("i", [3]),
+            "logprobs": array("f", [-math.log(11)]),
+            "finish": "stop",
+            "top_ids": array("i"),
+            "top_logp": array("f"),
+        }
         completions = [[completion] * n] * len(prompts)
         return {"made_by": {}, "import_seconds": 1.0, "imported_at": 0.0, "completions": completions}
 

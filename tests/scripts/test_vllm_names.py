@@ -26,7 +26,8 @@ def build(tmp_path):
             lines = [f"class {owner.name}:", *(f"    {name}: int = 0" for name in names)]
         path = tmp_path / "vllm" / owner.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines))
+        with path.open("a") as file:  # a file may have several classes
+            file.write("\n".join([*lines, ""]))
     return tmp_path
 
 
@@ -42,6 +43,9 @@ def test_a_build_with_every_name_passes(build):
         ("entrypoints/llm.py", "reset_prefix_cache"),
         ("v1/worker/gpu_worker.py", "reload_weights"),
         ("sampling_params.py", "stop_token_ids"),
+        ("outputs.py", "sampling_mask"),
+        ("v1/outputs.py", "logprob_token_ids"),
+        ("triton_utils/__init__.py", "HAS_TRITON"),
     ],
 )
 def test_a_missing_name_is_a_line(build, capsys, path, name):

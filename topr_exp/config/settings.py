@@ -162,7 +162,8 @@ def list_hashed_folders(parent: Path, modified: int) -> dict[str, Path]:
 # Values by key that some runs need.
 WITH_TRUNCATED = {"compose.drop_truncated": False}  # to train on a whole group or round
 # To know more of what the sampler drew from than the probabilities of the sampled tokens.
-VISIBLE_SAMPLER = {"sampler.name": "hf", "data.completions": None, "schedule.in_flight": False}
+VISIBLE_SAMPLER = {"data.completions": None, "schedule.in_flight": False}
+NOTING_SAMPLERS = ("hf", "vllm")
 NO_MISMATCH = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
 ON_POLICY = NO_MISMATCH | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0,
@@ -281,23 +282,31 @@ def round_rules(config: Config) -> Iterator[Rule]:
 
 
 def sampling_rules(config: Config) -> Iterator[Rule]:
-    """Only transformers can be changed on purpose, and note what they draw from."""
-    top_logprobs = config.sampler.top_logprobs
-    if config.sampler.name != "hf":
-        why = f"for sampler={config.sampler.name}: sampler=hf alone can be changed"
+    """Only transformers can be changed on purpose; shipped samplers alone note what they draw from; limits of vLLM."""
+    sampler = config.sampler
+    top_logprobs = sampler.top_logprobs
+    can_note = sampler.name in NOTING_SAMPLERS
+    if sampler.name != "hf":
+        why = f"for sampler={sampler.name}: sampler=hf alone can be changed"
         yield from fixed_values(config, NO_MISMATCH, why)
+    is_hot_for_vllm = sampler.name == "vllm" and sampler.temperature > 2
+    yield "sampler.temperature", not is_hot_for_vllm, "in (0, 2] for sampler=vllm"
     if "head" in config.algo.needs:
         why = f"for algo={config.algo.name}, which reads the sampler's distribution (algo.center_scores)"
+        yield "sampler.name", can_note, f"hf or vllm {why}"
         yield from fixed_values(config, {"mu": "sampler"} | VISIBLE_SAMPLER, why)
         yield "sampler.top_logprobs", top_logprobs is not None, f"1 or more {why}: how many of the likeliest tokens"
     if top_logprobs is not None:
-        why = f"null for sampler={config.sampler.name}: sampler=hf alone notes them"
-        yield "sampler.top_logprobs", config.sampler.name == "hf", why
+        why = f"null for sampler={sampler.name}: sampler=hf and sampler=vllm alone note them"
+        yield "sampler.top_logprobs", can_note, why
         yield "sampler.top_logprobs", not config.schedule.in_flight, "null where schedule.in_flight is true"
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
+        yield "sampler.name", can_note, f"hf or vllm {why}"
         yield from fixed_values(config, VISIBLE_SAMPLER, why)
-        yield "sampler.top_k", config.sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
+        yield "sampler.top_k", sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
+        is_bounded = sampler.name != "vllm" or sampler.top_k > 0
+        yield "sampler.top_k", is_bounded, f"1 or more with sampler=vllm {why}"
 
 
 def on_policy_rules(config: Config) -> Iterator[Rule]:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Engine:
     """
 
     def __init__(self, python: str, log: Path, *, threads: int, gpu: str | None, timeout_minutes: float) -> None:
-        """gpu: as in CUDA_VISIBLE_DEVICES; None leaves that as it is. timeout_minutes: the longest a request may take.
+        """gpu: as in CUDA_VISIBLE_DEVICES; None leaves that as it is. timeout_minutes: the longest silence.
 
         ConfigError if `python` does not start.
         """
@@ -58,23 +59,34 @@ class Engine:
                 raise ConfigError(f"sampler.python={python}: can't be started ({error.strerror})") from None
         self.connection = Connection(parent_socket.detach())
 
-    def ask(self, request: str, **values: Any) -> dict[str, Any]:
-        """Return the answer to a request; TOPRError (one line) if vLLM refuses it or the engine ended or hangs."""
+    def ask(self, request: str, report: Callable[[int], None] = lambda tokens: None, **values: Any) -> dict[str, Any]:
+        """Return the answer to a request; TOPRError (one line) if vLLM refuses it or the engine ended or hangs.
+
+        report: called every few seconds of a `generate` with the number of tokens that were drawn.
+        """
         self.is_busy = True  # stays true after an error, when the engine's state is unknown
         try:
             self.connection.send({"request": request, **values})
-            if not self.connection.poll(60 * self.timeout_minutes):
-                raise TOPRError(
-                    f"the vLLM engine gave no answer to {request} within {self.timeout_minutes:g} minutes"
-                    f"{self.logged_error()}; look at its log {self.log}, then lower sampler.prompts_per_shard"
-                )
-            answer: dict[str, Any] = self.connection.recv()
+            answer = self.receive(request)
+            while "drawn_tokens" in answer:
+                report(answer["drawn_tokens"])
+                answer = self.receive(request)
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.logged_error()}; its log is {self.log}") from None
         self.is_busy = False
         if "error" in answer:
             raise TOPRError(f"vLLM could not {request}: {answer['error']}; its log is {self.log}")
         return answer
+
+    def receive(self, request: str) -> dict[str, Any]:
+        """Wait for the next message about a request; TOPRError if none comes."""
+        if not self.connection.poll(60 * self.timeout_minutes):
+            raise TOPRError(
+                f"the vLLM engine gave no answer to {request} within {self.timeout_minutes:g} minutes"
+                f"{self.logged_error()}; look at its log {self.log}, then lower sampler.prompts_per_shard"
+            )
+        message: dict[str, Any] = self.connection.recv()
+        return message
 
     def logged_error(self) -> str:
         """Return ": " and the newest line of the log that names an error; "" without one."""

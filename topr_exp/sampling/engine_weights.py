@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
@@ -12,24 +11,13 @@ from topr_exp.models.adapter import with_merged_adapter
 from topr_exp.models.out_of_memory import memory_for, release_gpu_memory
 from topr_exp.models.policy import Policy, stored_weights
 from topr_exp.sampling.engine import Engine
-from topr_exp.sampling.sampler import Sample
+from topr_exp.sampling.engine_completions import completions_of
 from topr_exp.types import TOPRError
 
 # Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 VOCABULARY_SLICE = 1 << 14  # computed at a time, since the engine has the memory
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
-
-def completions_of(answer: dict[str, Any]) -> list[list[Sample]]:
-    """Return the completions of each prompt in an engine's answer."""
-    groups = []
-    for answered_group in answer["completions"]:
-        group = []
-        for tokens, logprobs, finish in answered_group:
-            group.append(Sample(tokens.tolist(), logprobs.tolist(), finish))
-        groups.append(group)
-    return groups
 
 
 def send_weights(engine: Engine, policy: Policy) -> None:
@@ -87,13 +75,15 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
         eos=policy.eos_ids,
         temperature=1.0,
         top_p=1.0,
-        top_k=0,
+        top_k=policy.vocabulary,  # all; 0 says the same, but not to an engine that notes what could be drawn
         max_new_tokens=16,
         stop=[],
+        top_logprobs=0,
+        keeps_drawable=False,
     )
     gaps = []
     with with_merged_adapter(policy.model), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
-        for prompt, group in zip(prompt_ids, completions_of(answer), strict=True):
+        for prompt, group in zip(prompt_ids, completions_of(answer, policy.vocabulary), strict=True):
             for sample in group:
                 logp = completion_logp(policy, prompt, sample.tokens)
                 gaps.append((logp - torch.tensor(sample.logprobs)).abs())

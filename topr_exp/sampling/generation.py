@@ -42,14 +42,17 @@ def open_sampler(
     """Open the sampler that the settings name, until the end of the block.
 
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
-    keeps_drawable (transformers): note all tokens that could be drawn. ConfigError where a program is missing.
+    keeps_drawable: note all tokens that could be drawn. ConfigError where a program is missing.
     """
     if isinstance(config, VLLMConfig):
         from topr_exp.sampling.vllm import VLLM
 
-        return closing(VLLM(config, scratch, trust_remote_code, beside_training))
+        sampler: Sampler = VLLM(
+            config, scratch, trust_remote_code, beside_training=beside_training, keeps_drawable=keeps_drawable
+        )
+        return closing(sampler)
     if is_user_sampler(config):
-        sampler: Sampler = config.build_sampler()  # type: ignore[attr-defined]
+        sampler = config.build_sampler()  # type: ignore[attr-defined]
         return closing(sampler)
     return closing(HFSampler(config, keeps_drawable=keeps_drawable))
 

@@ -7,6 +7,7 @@ folder from this process's memory. After every load its log-probabilities are co
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import note_line
 from topr_exp.runtime.terminal import warn
 from topr_exp.sampling.engine import Engine, check_python
-from topr_exp.sampling.engine_weights import check_log_probabilities, completions_of, send_weights
+from topr_exp.sampling.engine_completions import request_completions, top_count
+from topr_exp.sampling.engine_weights import check_log_probabilities, send_weights
 from topr_exp.sampling.gpu_share import free_share, has_room_to_train, others_hold_memory
-from topr_exp.sampling.sampler import Sample, Sampler, seed_of
+from topr_exp.sampling.sampler import Sample, Sampler
 from topr_exp.types import TOPRError
 
 RETRY_SECONDS = 15.0
-ENGINE_MINUTES = 120.0  # without an answer (a shard, its start) after which an engine counts as hanging
+ENGINE_MINUTES = 120.0  # without an answer or a report of drawn tokens, after which an engine counts as hanging
 # How vLLM and torch say that a GPU's memory is taken.
 NO_MEMORY = ("Free memory on device", "No available memory", "out of memory", "OutOfMemoryError", "KV cache is needed")
 MIN_ENGINE_LENGTH = 512  # tokens; lengths are rounded up to powers of two, so that an engine serves several data sets
@@ -37,10 +39,16 @@ class VLLM(Sampler):
     config: VLLMConfig
 
     def __init__(
-        self, config: VLLMConfig, scratch: Path, trust_remote_code: bool, beside_training: bool = False
+        self,
+        config: VLLMConfig,
+        scratch: Path,
+        trust_remote_code: bool,
+        *,
+        beside_training: bool = False,
+        keeps_drawable: bool = False,
     ) -> None:
         """scratch: folder of the engine's log. beside_training: the policy is trained while the sampler is open."""
-        super().__init__(config)
+        super().__init__(config, keeps_drawable=keeps_drawable)
         self.trust_remote_code = trust_remote_code
         self.beside_training = beside_training and not config.sleep
         self.python = check_python(config.python)
@@ -83,22 +91,14 @@ class VLLM(Sampler):
     def sample(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
-        config = self.config
         self.start(policy, prompts)
         assert self.engine is not None
-        answer = self.engine.ask(
-            "generate",
-            prompts=[list(map(int, prompt)) for prompt in prompts],
-            seeds=[seed_of(*seed, index) >> 1 for index in range(len(prompts))],  # room for seed + n
-            n=n,
-            temperature=config.temperature,
-            top_p=config.top_p,
-            top_k=min(config.top_k, policy.vocabulary),
-            max_new_tokens=config.max_new_tokens,
-            eos=policy.eos_ids,
-            stop=list(stop),
-        )
-        return completions_of(answer)
+        return request_completions(self.engine, self, policy, prompts, n=n, seed=seed, stop=stop)
+
+    def without_mismatch(self) -> Sampler:
+        if self.config.top_logprobs is None and not self.keeps_drawable:
+            return self
+        return NothingNoted(self)
 
     def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
         """Have the engine ready; the start of a process, with the first check of its weights, is a separate stage."""
@@ -176,6 +176,8 @@ class VLLM(Sampler):
             gpu_memory_utilization=config.gpu_memory_utilization or free_share(stays=self.stays_in_training),
             sleep=config.sleep,
             float32_head=policy.float32_head and not policy.full_precision,
+            top_logprobs=top_count(self, policy),
+            keeps_drawable=self.keeps_drawable,
         )
         self.engine_versions = answer["made_by"]
         self.start_report = describe_start(answer, start_time)
@@ -209,6 +211,31 @@ class VLLM(Sampler):
             self.next_engine.close()
             self.next_engine = None
         self.max_length = 0
+
+
+class NothingNoted(Sampler):
+    """A sampler's engine without the sampler's notes: for completions that are not trained on."""
+
+    def __init__(self, noting_sampler: VLLM) -> None:
+        super().__init__(replace(noting_sampler.config, top_logprobs=None))
+        self.noting_sampler = noting_sampler
+
+    def prepare(self, policy: Policy, max_length: int) -> None:
+        self.noting_sampler.prepare(policy, max_length)
+
+    def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+        self.noting_sampler.start(policy, prompts)
+
+    def sample(
+        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
+    ) -> list[list[Sample]]:
+        self.start(policy, prompts)
+        engine = self.noting_sampler.engine
+        assert engine is not None
+        return request_completions(engine, self, policy, prompts, n=n, seed=seed, stop=stop)
+
+    def made_by(self) -> dict[str, str]:
+        return self.noting_sampler.made_by()
 
 
 def describe_start(answer: dict[str, Any], start_time: float) -> str:

@@ -2,6 +2,7 @@
 
 It may run in another environment than the rest: it needs vLLM and the standard library, nothing of this package.
 Requests and answers are dictionaries, one answer a request, described at the methods of `Worker`. `start` comes first.
+`generate` sends reports of drawn tokens before its answer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -23,7 +24,29 @@ if __name__ == "__main__":
 
 PR_SET_PDEATHSIG = 1
 DEVICE_ARGUMENT = 6  # position in the arguments of rebuild_cuda_tensor
+SECONDS_BETWEEN_REPORTS = 2.0
 Message = dict[str, Any]
+
+
+class TokenReports:
+    """Reports of drawn tokens to the other side, every few seconds of a request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.unreported_tokens = 0
+        self.reported_at = time.monotonic()
+
+    def restart(self) -> None:
+        """Forget what was drawn for earlier requests."""
+        self.unreported_tokens = 0
+        self.reported_at = time.monotonic()
+
+    def add(self, count: int) -> None:
+        """Count drawn tokens; report them if it is time."""
+        self.unreported_tokens += count
+        if time.monotonic() - self.reported_at >= SECONDS_BETWEEN_REPORTS:
+            self.connection.send({"drawn_tokens": self.unreported_tokens})
+            self.restart()
 
 
 class Worker:
@@ -32,6 +55,7 @@ class Worker:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.llm: Any = None
+        self.token_reports = TokenReports(connection)
         self.import_seconds = 0.0
         self.imported_at = time.monotonic()  # one clock for all processes of a machine
 
@@ -68,6 +92,7 @@ class Worker:
         import torch
         import vllm
         from vllm.platforms import current_platform
+        from vllm.triton_utils import HAS_TRITON
 
         device_type = current_platform.device_type
         if not device_type:
@@ -76,7 +101,9 @@ class Worker:
         on_cpu = device_type == "cpu"
         if on_cpu and request["sleep"]:
             raise RefusedError("sampler.sleep=true gives GPU memory back; this engine is on the CPU")
-        leave_tokens_undecoded()
+        if request["keeps_drawable"] and not HAS_TRITON:
+            raise RefusedError("vLLM notes the tokens that could be drawn on a GPU alone (algo.renormalize)")
+        pack_log_probabilities(self.token_reports.add)
         self.llm = vllm.LLM(**engine_options(request, on_cpu))
         device = "cpu" if on_cpu else torch.cuda.get_device_name()
         return {
@@ -92,6 +119,7 @@ class Worker:
         """
         from vllm import SamplingParams
 
+        self.token_reports.restart()
         self._empty_cache()
         params = [
             SamplingParams(
@@ -101,7 +129,7 @@ class Worker:
                 top_k=request["top_k"],
                 max_tokens=request["max_new_tokens"],
                 seed=seed,  # the i-th completion of a prompt takes seed + i
-                logprobs=0,  # of the sampled tokens alone
+                logprobs=request["top_logprobs"],  # likeliest tokens beside the sampled one
                 ignore_eos=True,
                 stop_token_ids=request["eos"],  # these alone, and all of them
                 stop=request["stop"],
@@ -115,7 +143,7 @@ class Worker:
             raise RefusedError("vLLM lost requests")
         groups = []
         for output in outputs:
-            groups.append([completion(candidate) for candidate in output.outputs])
+            groups.append([completion(candidate, request["keeps_drawable"]) for candidate in output.outputs])
         return {"completions": groups}
 
     def _empty_cache(self) -> None:
@@ -160,6 +188,10 @@ def engine_options(request: Message, on_cpu: bool) -> dict[str, Any]:
         "generation_config": "vllm",  # no settings but ours
         "seed": 0,
     }
+    if request["top_logprobs"]:
+        options["max_logprobs"] = request["top_logprobs"]
+    if request["keeps_drawable"]:
+        options["return_sampling_mask"] = True
     if request["float32_head"]:
         options["hf_overrides"] = {"head_dtype": "float32"}
     if on_cpu:
@@ -188,25 +220,82 @@ def received_tensor(request: Message) -> Any:
     return tensor
 
 
-def completion(output: Any) -> tuple[array[int], array[float], str]:
-    """Return tokens, their log-probabilities and the reason of the end (as `Sample.finish`) of one output of vLLM."""
+def completion(output: Any, keeps_drawable: bool) -> Message:
+    """Return one output of vLLM: tokens, log-probabilities, how it ended (as `Sample.finish`), and what was noted.
+
+    top_ids, top_logp: of the likeliest tokens, place after place. drawable_ids, drawable_counts: the tokens that could
+    be drawn, place after place, and how many at each.
+    """
     if output.finish_reason not in ("stop", "length"):
         raise RefusedError(f"a completion ended by {output.finish_reason}")
-    logprobs = array("f")
-    for token, candidates in zip(output.token_ids, output.logprobs, strict=True):
-        logprobs.append(candidates[token].logprob)
+    noted = output.logprobs
+    if len(noted.logprobs) != len(output.token_ids):
+        raise RefusedError(f"vLLM gave {len(noted.logprobs)} log-probabilities of {len(output.token_ids)} tokens")
     finish = str(output.finish_reason)
     if isinstance(output.stop_reason, str):
         finish = "stop_string"
-    return array("i", output.token_ids), logprobs, finish
+    answer = {
+        "tokens": array("i", output.token_ids),
+        "logprobs": noted.logprobs,
+        "finish": finish,
+        "top_ids": noted.top_ids,
+        "top_logp": noted.top_logp,
+    }
+    if keeps_drawable:
+        answer |= drawable_tokens(output)
+    return answer
 
 
-def leave_tokens_undecoded() -> None:
-    """Stop vLLM from turning sampled tokens into text: nobody reads it, and it doubles the time of a step on a GPU."""
+def drawable_tokens(output: Any) -> Message:
+    """Return the tokens that could be drawn at each place of one output of vLLM, all in a row, and their counts."""
+    ids = array("i")
+    counts = array("i")
+    for token, ids_of_place in zip(output.token_ids, output.sampling_mask.token_ids, strict=True):
+        if token not in ids_of_place:
+            raise RefusedError(f"vLLM drew token {token}, which is none of those that could be drawn")
+        ids.extend(ids_of_place)
+        counts.append(len(ids_of_place))
+    return {"drawable_ids": ids, "drawable_counts": counts}
+
+
+class PackedLogprobs:
+    """Log-probabilities of a completion's tokens, and of the likeliest tokens at each place."""
+
+    def __init__(self) -> None:
+        self.logprobs = array("f")
+        self.top_ids = array("i")
+        self.top_logp = array("f")
+
+    def append(self, token_ids: Any, logprobs: Any) -> None:
+        """Append places: arrays [places, 1 + k] of the sampled token, then the k likeliest ones."""
+        self.logprobs.frombytes(logprobs[:, 0].astype("float32").tobytes())
+        self.top_ids.frombytes(token_ids[:, 1:].astype("int32").tobytes())
+        self.top_logp.frombytes(logprobs[:, 1:].astype("float32").tobytes())
+
+
+def pack_log_probabilities(count_tokens: Callable[[int], None]) -> None:
+    """Have vLLM keep log-probabilities as `PackedLogprobs`, and call `count_tokens` with the new tokens of each step.
+
+    vLLM has a dictionary of objects for each token, with its text: 20 times the memory and 10 times the time for 20
+    likeliest tokens, and on a GPU a step takes twice as long where the text is made, which nobody reads.
+    """
     from vllm.v1.engine.logprobs import LogprobsProcessor
 
-    original = LogprobsProcessor.from_new_request
-    LogprobsProcessor.from_new_request = lambda tokenizer, request: original(tokenizer=None, request=request)
+    new_processor = LogprobsProcessor.from_new_request
+
+    def new_packing_processor(tokenizer: Any, request: Any) -> Any:
+        processor = new_processor(tokenizer=None, request=request)
+        processor.logprobs = PackedLogprobs()
+        return processor
+
+    def pack(processor: Any, output: Any) -> None:
+        new_logprobs = output.new_logprobs
+        if new_logprobs is not None:
+            processor.logprobs.append(new_logprobs.logprob_token_ids, new_logprobs.logprobs)
+            count_tokens(len(new_logprobs.logprobs))
+
+    LogprobsProcessor.from_new_request = new_packing_processor
+    LogprobsProcessor.update_from_output = pack
 
 
 class RefusedError(Exception):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TEXTS = ("problem_id", "question", "gold", "prompt", "messages", "completion", "finish")
 LISTS = ("prompt_tokens", "tokens", "logprobs")
-# Columns of the store by their public names.
+# Columns of the store by their public names; without what samplers note beside the tokens, which no import reads.
 COLUMNS = {name: name for name in (*TEXTS, *LISTS, "reward")} | {"completion": "text", "logprobs": "sampler_logp"}
 LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
 PROMPTS = b"prompts"  # in a shard's metadata: text, token ids and gold of each of its prompts

@@ -1,0 +1,135 @@
+"""What an engine answers of a completion, from vLLM's arrays to the columns that transformers' sampler has."""
+
+from array import array
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+
+from topr_exp.sampling import vllm_worker
+from topr_exp.sampling.engine_completions import completions_of
+from topr_exp.sampling.sampler import Sample
+from topr_exp.sampling.top_logprobs import likeliest_tokens
+from topr_exp.sampling.vllm_worker import PackedLogprobs, RefusedError, TokenReports, completion
+
+VOCABULARY = 50
+PLACES = 40
+
+
+def output_of(tokens: list[int], logprobs: PackedLogprobs, **fields: Any) -> Any:
+    """One completion, with the fields that the worker reads of vLLM's `CompletionOutput`."""
+    values = {"finish_reason": "length", "stop_reason": None, "sampling_mask": None, **fields}
+    return SimpleNamespace(token_ids=tokens, logprobs=logprobs, **values)
+
+
+def sample_of(output: Any, *, keeps_drawable: bool = False) -> Sample:
+    ((sample,),) = completions_of({"completions": [[completion(output, keeps_drawable)]]}, VOCABULARY)
+    return sample
+
+
+def distributions(drawable: int) -> torch.Tensor:
+    """[PLACES, VOCABULARY] log-probabilities, of which `drawable` of each place are finite."""
+    logits = torch.randn(PLACES, VOCABULARY, generator=torch.Generator().manual_seed(drawable))
+    smallest = logits.topk(drawable).values[:, -1:]
+    return logits.masked_fill(logits < smallest, -torch.inf).log_softmax(-1)
+
+
+def arrays_of(distribution: torch.Tensor, tokens: torch.Tensor, count: int) -> tuple[Any, Any]:
+    """Ids and log-probabilities as vLLM has them: the drawn token's, then those of the likeliest in any order."""
+    generator = torch.Generator().manual_seed(1)
+    disorder = torch.rand(distribution.shape, generator=generator)
+    order = np.lexsort((disorder.numpy(), -distribution.numpy()))[:, :count]
+    shuffled = torch.argsort(torch.rand(order.shape, generator=generator), dim=1).numpy()
+    top_ids = np.take_along_axis(order, shuffled, axis=1)
+    ids = np.concatenate([tokens.numpy()[:, None], top_ids], axis=1)
+    return ids, np.take_along_axis(distribution.numpy(), ids, axis=1)
+
+
+@pytest.mark.parametrize("drawable", [3, 12, VOCABULARY])
+@pytest.mark.parametrize("count", [1, 8, 49, VOCABULARY])
+def test_likeliest_tokens_come_as_those_of_transformers_sampler(drawable, count):
+    """Also where fewer could be drawn than are noted, and where the drawn token is none of the likeliest."""
+    distribution = distributions(drawable)
+    tokens = torch.multinomial(distribution.exp(), 1, generator=torch.Generator().manual_seed(0))[:, 0]
+    packed = PackedLogprobs()
+    ids, logprobs = arrays_of(distribution, tokens, count)
+    for first in range(0, PLACES, 2):  # steps of two places
+        packed.append(ids[first : first + 2], logprobs[first : first + 2])
+
+    sample = sample_of(output_of(tokens.tolist(), packed))
+
+    assert sample.tokens == tokens.tolist()
+    assert sample.logprobs == distribution.gather(1, tokens[:, None])[:, 0].tolist()
+    for (logp, top_ids), expected in zip(sample.top_tokens, likeliest_tokens(distribution, count), strict=True):
+        assert logp.dtype == expected.logp.dtype
+        assert logp.tolist() == expected.logp.tolist()
+        assert (top_ids is None) == (expected.ids is None) == (count == VOCABULARY)
+        if expected.ids is not None:
+            assert top_ids is not None
+            assert top_ids.dtype == expected.ids.dtype
+            assert top_ids.tolist() == expected.ids.tolist()
+
+
+def drawn_alone(*tokens: int) -> PackedLogprobs:
+    """Log-probabilities of these tokens, and of no others."""
+    packed = PackedLogprobs()
+    for token in tokens:
+        packed.append(np.array([[token]]), np.array([[-0.5]]))
+    return packed
+
+
+def test_tokens_that_could_be_drawn_keep_their_places():
+    masks = [[2, 7, 9], [4], [0, 7]]
+    mask = SimpleNamespace(token_ids=masks)
+
+    sample = sample_of(output_of([7, 4, 0], drawn_alone(7, 4, 0), sampling_mask=mask), keeps_drawable=True)
+
+    assert sample == Sample([7, 4, 0], [-0.5] * 3, "length", drawable_ids=masks)
+    assert sample_of(output_of([7, 4, 0], drawn_alone(7, 4, 0), sampling_mask=mask)).drawable_ids == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fields", "error", "message"),
+    [
+        ([7, 4], {"token_ids": [[7], [5]]}, RefusedError, "vLLM drew token 4, which is none of those that could be"),
+        ([7, 4], {"token_ids": [[7]]}, ValueError, "shorter"),
+        ([7], {"token_ids": [[7]]}, RefusedError, "vLLM gave 2 log-probabilities of 1 tokens"),
+    ],
+)
+def test_answers_that_contradict_themselves_are_refused(tokens, fields, error, message):
+    with pytest.raises(error, match=message):
+        completion(output_of(tokens, drawn_alone(7, 4), sampling_mask=SimpleNamespace(**fields)), True)
+
+
+def test_a_worker_reports_tokens_every_few_seconds(monkeypatch):
+    clock = Mock(now=100.0)
+    monkeypatch.setattr(vllm_worker, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    connection = Mock()
+    reports = TokenReports(connection)
+
+    for seconds, count in [(1.0, 5), (0.9, 6), (0.2, 7), (1.0, 8), (9.0, 9)]:
+        clock.now += seconds
+        reports.add(count)
+
+    assert [call.args[0] for call in connection.send.call_args_list] == [{"drawn_tokens": 18}, {"drawn_tokens": 17}]
+
+    reports.add(3)
+    reports.restart()
+    clock.now += 5.0
+    reports.add(4)
+    connection.send.assert_called_with({"drawn_tokens": 4})
+
+
+def test_packed_numbers_are_those_that_arrays_hold():
+    packed = PackedLogprobs()
+
+    packed.append(np.array([[9, 3, 4]], np.int64), np.array([[-2.0, -0.25, -0.5]], np.float64))
+
+    assert (packed.logprobs, packed.top_ids, packed.top_logp) == (
+        array("f", [-2.0]),
+        array("i", [3, 4]),
+        array("f", [-0.25, -0.5]),
+    )

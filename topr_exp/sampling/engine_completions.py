@@ -1,0 +1,110 @@
+"""Completions that a vLLM engine draws: the request for them, and its answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.sampler import Sample, Sampler, seed_of
+from topr_exp.sampling.top_logprobs import TopTokens
+
+
+def request_completions(
+    engine: Engine,
+    sampler: Sampler,
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    n: int,
+    seed: tuple[int, ...],
+    stop: Sequence[str],
+) -> list[list[Sample]]:
+    """Have an engine draw n completions of each prompt by a sampler's settings, noting what the sampler notes."""
+    config = sampler.config
+    answer = engine.ask(
+        "generate",
+        report=sampler.report,
+        prompts=[list(map(int, prompt)) for prompt in prompts],
+        seeds=[seed_of(*seed, index) >> 1 for index in range(len(prompts))],  # room for seed + n
+        n=n,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=min(config.top_k, policy.vocabulary),
+        max_new_tokens=config.max_new_tokens,
+        eos=policy.eos_ids,
+        stop=list(stop),
+        top_logprobs=top_count(sampler, policy),
+        keeps_drawable=sampler.keeps_drawable,
+    )
+    return completions_of(answer, policy.vocabulary)
+
+
+def top_count(sampler: Sampler, policy: Policy) -> int:
+    """Return how many of the likeliest tokens a sampler notes at each place: at most the vocabulary."""
+    return min(sampler.config.top_logprobs or 0, policy.vocabulary)
+
+
+def completions_of(answer: dict[str, Any], vocabulary: int) -> list[list[Sample]]:
+    """Return the completions of each prompt in an engine's answer; vocabulary: tokens that the model can draw."""
+    groups = []
+    for answered_group in answer["completions"]:
+        groups.append([sample_of(completion, vocabulary) for completion in answered_group])
+    return groups
+
+
+def sample_of(completion: dict[str, Any], vocabulary: int) -> Sample:
+    """Return a completion of an engine's answer, with what was noted of its tokens."""
+    return Sample(
+        completion["tokens"].tolist(),
+        completion["logprobs"].tolist(),
+        completion["finish"],
+        drawable_ids=drawable_ids_of(completion),
+        top_tokens=top_tokens_of(completion, vocabulary),
+    )
+
+
+def drawable_ids_of(completion: dict[str, Any]) -> list[list[int]]:
+    """Return the tokens that could be drawn at each place of a completion; [] where they were not noted."""
+    if "drawable_ids" not in completion:
+        return []
+    bounds = np.cumsum(completion["drawable_counts"])[:-1]
+    return [ids.tolist() for ids in np.split(np.asarray(completion["drawable_ids"]), bounds)]
+
+
+def top_tokens_of(completion: dict[str, Any], vocabulary: int) -> list[TopTokens]:
+    """Return the likeliest tokens at each place in the order of `likeliest_tokens`; [] where they were not noted."""
+    if not completion["top_ids"]:
+        return []
+    shape = (len(completion["tokens"]), -1)
+    ids = np.asarray(completion["top_ids"]).reshape(shape)
+    logp = np.asarray(completion["top_logp"]).reshape(shape)
+    if ids.shape[1] == vocabulary:
+        logp_by_id = np.empty_like(logp)
+        np.put_along_axis(logp_by_id, ids, logp, axis=1)
+        return [TopTokens(logp_of_place, None) for logp_of_place in logp_by_id]
+    ids = with_smallest_undrawable(ids, logp)
+    order = np.lexsort((ids, -logp))  # by log-probability, then by id
+    ordered_ids = np.take_along_axis(ids, order, axis=1)
+    ordered_logp = np.take_along_axis(logp, order, axis=1)
+    return [TopTokens(*place) for place in zip(ordered_logp, ordered_ids, strict=True)]
+
+
+def with_smallest_undrawable(ids: NDArray[np.int32], logp: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Replace tokens of log-probability −∞, of which vLLM gives any, by those with the smallest ids; ids: [T, k].
+
+    Where there are some, all tokens that could be drawn are among the k. Of the ids below k at least as many as there
+    are to replace are not.
+    """
+    is_drawable = np.isfinite(logp)
+    if is_drawable.all():
+        return ids
+    is_taken = np.zeros(ids.shape, bool)  # by place and id below k: a token that could be drawn
+    places, columns = np.nonzero(is_drawable & (ids < ids.shape[1]))
+    is_taken[places, ids[places, columns]] = True
+    ids_to_take = np.argsort(is_taken, axis=1, kind="stable")  # those not taken come first
+    undrawable_before = np.cumsum(~is_drawable, axis=1) - ~is_drawable
+    smallest_ids = np.take_along_axis(ids_to_take, undrawable_before, axis=1)
+    return np.where(is_drawable, ids, smallest_ids).astype(np.int32)
