@@ -102,11 +102,11 @@ def test_what_could_be_drawn_and_the_likeliest_tokens_are_noted(tiny: Policy, tm
     policy = on_gpu(tiny)
 
     with contextlib.closing(VLLM(config, tmp_path, False, keeps_drawable=True)) as sampler:
-        for changes in ({"top_k": 5, "top_p": 0.9}, {"top_k": 413, "top_p": 1.0}):
-            prompts, groups = draw(sampler, policy, 8, temperature=1.5, **changes)
+        for top_k, top_p in ((5, 0.9), (413, 1.0)):
+            prompts, groups = draw(sampler, policy, 8, temperature=1.5, top_k=top_k, top_p=top_p)
             for prompt, group in zip(prompts, groups, strict=True):
                 for sample in group:
-                    assert_drawable(tempered_logits(tiny, prompt, sample, sampler.config), sample, changes["top_k"])
+                    assert_drawable(tempered_logits(tiny, prompt, sample, sampler.config), sample, top_k)
 
 
 def assert_drawable(logits: torch.Tensor, sample: Sample, top_k: int) -> None:
