@@ -36,6 +36,7 @@ from topr_exp.config.groups import ComposeConfig, OptimConfig
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.completions import Completions
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
@@ -391,9 +392,9 @@ class UpdateRunner:
 
     def update(self) -> None:
         start = self.next_batch * self.case.batch
-        batch = np.arange(start, start + self.case.batch)
+        batch = GlobalBatch(self.examples, np.arange(start, start + self.case.batch), mu_is_policy=False)
         self.next_batch = (self.next_batch + 1) % self.batches
-        self.trainer.update(self.examples, batch, self.trainer.step + 1, expect_unit_ratio=False)
+        self.trainer.update(batch, self.trainer.step + 1)
 
     def operations(self) -> float:
         """Count the operations of an update, by the formula above."""

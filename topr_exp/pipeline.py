@@ -16,7 +16,7 @@ from typing import Any
 
 from topr_exp.composition.merging import merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_training_set
-from topr_exp.config.groups import unit_of
+from topr_exp.config.groups import ScheduleConfig, unit_of
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation.journal import EvaluatingJournal
@@ -45,8 +45,9 @@ from topr_exp.sampling.sampler import seed_of
 from topr_exp.schema import plain
 from topr_exp.session import Session, open_session, report_finished
 from topr_exp.store import Ragged, Store
-from topr_exp.training.asynchronous import AsyncRounds
+from topr_exp.training.clocked import ClockedRounds
 from topr_exp.training.collection import Collector
+from topr_exp.training.lagged import LaggedRounds
 from topr_exp.training.loop import BatchSource, FixedSet, train
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.rounds import Rounds
@@ -366,7 +367,7 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
             iteration=iteration,
             stage_timer=folder.timer.nested,
         )
-        rounds_class = AsyncRounds if config.schedule.asynchronous else Rounds
+        rounds_class = kind_of_rounds(config.schedule)
         rounds = rounds_class(
             collector,
             partial(compose_training_set, experiment, iteration),
@@ -384,6 +385,14 @@ def open_rounds(experiment: Experiment, iteration: int) -> Iterator[tuple[Traine
         baseline=config.baseline or 0.0,
         mismatch=plain(config.sampler.mismatch),
     )
+
+
+def kind_of_rounds(schedule: ScheduleConfig) -> type[Rounds]:
+    if schedule.concurrency is not None:
+        return ClockedRounds
+    if schedule.lag is not None:
+        return LaggedRounds
+    return Rounds
 
 
 # ---- training and evaluation, offline and in rounds

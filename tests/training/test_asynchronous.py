@@ -15,7 +15,9 @@ from tests.training.broken_runs import break_off
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
-from topr_exp.training.asynchronous import AsyncRounds, Group, Usage
+from topr_exp.training.clocked import ClockedRounds
+from topr_exp.training.dropped_shares import DroppedShares
+from topr_exp.training.lagged import LaggedRounds
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
 from topr_exp.types import CORRECT, INCORRECT
 
@@ -136,29 +138,41 @@ def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path):
 # ---- the clock
 
 
-class Clock(AsyncRounds):
-    """The clock alone: the longest completions of the groups have these lengths, and nothing is sampled."""
+def without_sampling(rounds_class, schedule):
+    """Rounds without a model."""
+    sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
+    questions = SimpleNamespace(prompts=range(schedule.prompts), problems=[])
+    collector = SimpleNamespace(trainer=None, n=2, iteration=1, sampler=sampler, questions=questions)
+    selection = SimpleNamespace(pass_rate=[0.1, 0.9])
+    return rounds_class(collector, None, schedule, selection, seed=0, mu_is_samplers=False)
 
-    def __init__(self, lengths, schedule):
-        sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
-        questions = SimpleNamespace(prompts=range(schedule.prompts))
-        collector = SimpleNamespace(trainer=None, n=2, iteration=1, sampler=sampler, questions=questions)
-        selection = SimpleNamespace(pass_rate=[0.1, 0.9])
-        super().__init__(collector, None, schedule, selection, seed=0, mu_is_samplers=False)
-        self.lengths = lengths
-        self.start_update()
 
-    def start_update(self):
-        self.idle = {"trainer_idle": 0.0, "sampler_idle": 0.0}
-        self.kept_tokens = []  # of each group that continues with other weights
+class Clock(ClockedRounds):
+    """The clock alone: the longest completions of the groups have the given lengths, and nothing is sampled."""
 
-    def continue_shard(self, positions, kept_tokens, number, start):
-        self.kept_tokens += kept_tokens
+    lengths = ()
+    dropped = ()  # all groups so far
+    continued = ()  # tokens that each group under way kept when the weights changed
+
+    def continue_with_current_weights(self, number):
+        self.continued = list(self.kept_tokens().values())
+
+    def drop_stale(self, number):
+        dropped = super().drop_stale(number)
+        self.dropped = [*self.dropped, *dropped]
+        return dropped
 
     def next_group(self):
         self.begun += 1
         tokens = pa.array([[0], [0] * self.lengths[self.begun - 1]], pa.list_(pa.int32()))
         return pa.table({"tokens": tokens, "group": [self.begun - 1] * 2})
+
+
+def clock_of(lengths, schedule):
+    clock = without_sampling(Clock, schedule)
+    clock.lengths = lengths
+    clock.dropped_shares = SimpleNamespace(add=lambda groups, is_dropped: None)
+    return clock
 
 
 def number_of(group):
@@ -265,57 +279,56 @@ class Simulation:
 def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts):
     lengths = np.random.default_rng(concurrency).integers(1, 30, size=2000).tolist()
     schedule = schedule_of(policy, limit, concurrency, prompts)
-    clock, simulation = Clock(lengths, schedule), Simulation(lengths, schedule)
+    clock, simulation = clock_of(lengths, schedule), Simulation(lengths, schedule)
     for number in range(schedule.rounds):
         expected = simulation.update(number)
         start = clock.now
-        clock.start_update()
 
-        batch, dropped = clock.by_length(number)
+        batch = clock.take_batch(number)
 
         assert list(map(number_of, batch)) == values_of(expected.batch, "number")
         assert values_of(batch, "born") == values_of(expected.batch, "version")
-        assert clock.kept_tokens == expected.kept_tokens
-        assert clock.idle["trainer_idle"] * 8 == pytest.approx(expected.trainer_idle)
+        assert clock.continued == expected.kept_tokens
+        assert clock.trainer_idle * 8 == pytest.approx(expected.trainer_idle)
         assert clock.now == pytest.approx(start + expected.trainer_idle / 8 + 1)
         if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
-            assert clock.idle["sampler_idle"] * 8 == pytest.approx(expected.sampler_idle)
+            assert clock.sampler_idle * 8 == pytest.approx(expected.sampler_idle)
         assert limit is None or number - min(values_of(batch, "born")) <= limit
-        assert policy in ("drop", "freshest") or not dropped
+        assert policy in ("drop", "freshest") or not clock.dropped
 
 
-def with_problems(clock, count):
-    """Have the clock draw of these problems; returns (update, problem) of all draws."""
+def with_problems(rounds, count):
+    """Have rounds draw of these problems; returns (update, problem) of all draws."""
     draws = []
 
     def collect(indices, due, first_shard):
         draws.extend((due, index) for index in indices)
         return pa.table({"problem": indices})
 
-    clock.collector.questions = SimpleNamespace(prompts=range(count))
-    clock.collector.collect = collect
+    rounds.collector.questions = SimpleNamespace(prompts=range(count))
+    rounds.collector.collect = collect
     return draws
 
 
 def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps():
-    clock = Clock([], schedule_of("keep", None, 1, 4))
+    rounds = without_sampling(ClockedRounds, schedule_of("keep", None, 1, 4))
     order = random_generator(0, 1, "prompts 0").permutation(9)
-    draws = with_problems(clock, 9)
-    clock.solved_often_enough = lambda table: [table] if table["problem"][0].as_py() == order[3] else []
+    draws = with_problems(rounds, 9)
+    rounds.solved_often_enough = lambda table: [table] if table["problem"][0].as_py() == order[3] else []
 
-    table = AsyncRounds.next_group(clock)
+    table = rounds.next_group()
 
     assert table["problem"].to_pylist() == [order[3]]
     assert column(draws, 1) == order[:4].tolist()
 
 
 def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags():
-    clock = Clock([], ScheduleConfig(prompts=6, updates=1, rounds=5, lag=[0.3, 0.3, 0.4]))
-    draws = with_problems(clock, 40)
-    clock.solved_often_enough = lambda table: []
+    rounds = without_sampling(LaggedRounds, ScheduleConfig(prompts=6, updates=1, rounds=5, lag=[0.3, 0.3, 0.4]))
+    draws = with_problems(rounds, 40)
+    rounds.solved_often_enough = lambda table: []
 
     for number in range(5):
-        AsyncRounds.by_lag(clock, number)
+        rounds.take_batch(number)
 
     assert len(draws) == len({*draws}) > 5 * 6 * 2
 
@@ -323,20 +336,31 @@ def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags():
 def test_what_is_dropped_is_counted_by_verdict_length_and_level():
     tokens = pa.array([[1] * 3, [1] * 8], pa.list_(pa.int32()))
     table = pa.table({"tokens": tokens, "verdict": [CORRECT, INCORRECT], "problem": [0, 0]})
-    clock = Clock([], schedule_of("drop", 1, 1, 1))
-    clock.collector.questions = SimpleNamespace(problems=[SimpleNamespace(level=3)])
+    shares = DroppedShares([SimpleNamespace(level=3)])
 
-    clock.count_usage([Group(table, 0, 0.0)], is_dropped=True)
-    clock.count_usage([Group(table.take([0, 0]), 0, 0.0)], is_dropped=False)
+    shares.add([table], is_dropped=True)
+    shares.add([table.take([0, 0])], is_dropped=False)
 
-    assert clock.usage == {
-        "": Usage(2, 4),
-        "_correct": Usage(1, 3),
-        "_incorrect": Usage(1, 1),
-        "_length2": Usage(1, 3),
-        "_length8": Usage(1, 1),
-        "_level3": Usage(2, 4),
+    assert shares.metrics() == {
+        "dropped_share": 2 / 4,
+        "dropped_share_correct": 1 / 3,
+        "dropped_share_incorrect": 1,
+        "dropped_share_length2": 1 / 3,
+        "dropped_share_length8": 1,
+        "dropped_share_level3": 2 / 4,
     }
+
+
+def test_an_empty_queue_is_restored(tmp_path):
+    rounds = without_sampling(LaggedRounds, ScheduleConfig(prompts=6, updates=1, rounds=5, lag=0))
+    rounds.summary = {"sampled_correct": 0.5}
+    (file,) = rounds.checkpoint_files().values()
+    (tmp_path / "queue.arrow").write_bytes(file)
+    restored = without_sampling(LaggedRounds, rounds.schedule)
+
+    restored.restore(tmp_path)
+
+    assert (restored.queue, restored.summary) == ([], rounds.summary)
 
 
 P_LONG = 0.02
@@ -350,13 +374,12 @@ def scores_by_the_clock(policy, max_lag, groups=4000):
     """
     is_long = np.random.default_rng(0).random((2 * groups, 2)) < P_LONG
     lengths = np.where(is_long.any(1), 12 * 8, 1).tolist()
-    clock = Clock(lengths, schedule_of(policy, max_lag, 8, 2, rounds=10**9))
-    trained, dropped, number = [], [], 0
+    clock = clock_of(lengths, schedule_of(policy, max_lag, 8, 2, rounds=10**9))
+    trained, number = [], 0
     while clock.begun < groups:
-        batch, stale = clock.by_length(number)
-        trained += map(number_of, batch)
-        dropped += map(number_of, stale)
+        trained += map(number_of, clock.take_batch(number))
         number += 1
+    dropped = list(map(number_of, clock.dropped))
     return np.where(is_long, 1 - P_LONG, -P_LONG)[trained], is_long[dropped]
 
 

@@ -9,6 +9,7 @@ import torch
 from tests.conftest import refused
 from tests.training.trainers import DPO_LOSS, TOPR, make_trainer
 from topr_exp.algorithms.base import Loss
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.types import LossOutput
 
 
@@ -38,7 +39,7 @@ class Changed(Loss):
 
 def first_update(folder, loss, micro=16, batch=16):
     trainer, examples = make_trainer(folder, loss, batch_size=batch, micro_batch_size=micro)
-    return trainer.update(examples, examples.order(0, 1, 0)[:batch], 3, expect_unit_ratio=False)
+    return trainer.update(GlobalBatch(examples, examples.order(0, 1, 0)[:batch], mu_is_policy=False), 3)
 
 
 OUTPUT = r"a topr_exp\.types\.LossOutput\(loss, metrics\); got"

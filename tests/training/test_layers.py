@@ -8,6 +8,7 @@ from tests.conftest import make_model
 from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
 from tests.training.trainers import make_trainer, weights
 from topr_exp.runtime.machine import cxx_compiler
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.layers import compile_layers
 
 needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no C++ compiler")
@@ -50,7 +51,7 @@ def final_weights(folder, *, resumes=False, **changes):
         if resumes and step == 2:
             trainer.save({})
             trainer, _ = make_trainer(folder, **changes)
-        trainer.update(examples, batch, len(SEVERAL_LENGTHS), expect_unit_ratio=step == 0)
+        trainer.update(GlobalBatch(examples, batch, mu_is_policy=step == 0), len(SEVERAL_LENGTHS))
     return weights(trainer)
 
 

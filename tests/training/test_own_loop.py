@@ -15,6 +15,7 @@ from tests.conftest import refused
 from tests.training.trainers import make_examples, new_policy, new_trainer, optim
 from topr_exp import losses
 from topr_exp.config.yamls import CONF, plugin_modules
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.types import PairBatch
 
 NAMES = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
@@ -77,7 +78,8 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path)
     examples = noisy_examples(policy, loss)
     trainer = new_trainer(policy, loss.function, optim(micro_batch_size=24, reduction=loss.reduction), tmp_path)
     indices = examples.order(0, 1, 0)[:24]
-    number_of_run = trainer.accumulate_gradients(examples, indices).loss / trainer.divisor(examples, indices)
+    batch = GlobalBatch(examples, indices, mu_is_policy=False)
+    number_of_run = trainer.accumulate_gradients(batch).loss / trainer.divisor(batch)
     gradient_of_run = gradient_of(policy.model)
     policy.model.zero_grad()
 

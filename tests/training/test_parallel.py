@@ -26,6 +26,7 @@ from topr_exp.algorithms.agro import KLPG
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.policy import Policy, save_model
 from topr_exp.runtime import distributed
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
@@ -72,7 +73,7 @@ def update_until(trainer, steps):
     records = []
     for step in range(trainer.step, steps):
         batch = order[8 * step : 8 * step + sizes[step]]
-        records.append(trainer.update(examples, batch, steps, expect_unit_ratio=step == 0))
+        records.append(trainer.update(GlobalBatch(examples, batch, mu_is_policy=step == 0), steps))
         del records[-1]["tokens_per_second"]
     return records
 
@@ -262,7 +263,7 @@ def step_in_bfloat16(folder, parallel, lr, has_adapter=False):
     examples = make_examples(policy, TOPR)
     trainer = Trainer(policy, TOPR, None, optim(name="adafactor", lr=lr), folder, parallelize(policy, parallel))
     start = weights(trainer)
-    trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
+    trainer.update(GlobalBatch(examples, np.arange(8), mu_is_policy=True), 1)
     return start, weights(trainer)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from tests.conftest import config_of
 from tests.training.trainers import TOPR, RecordingAGRO, make_examples, new_policy, new_trainer, optim, weights
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.hidden_states import Inputs, predicting_states
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.optimizers import make_optimizer
@@ -32,7 +33,7 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
             exact.grad = weight.grad.double()
 
     trainer.optimizer.register_step_pre_hook(copy_gradients)
-    trainer.update(make_examples(policy, TOPR), np.arange(8), 1, expect_unit_ratio=True)
+    trainer.update(GlobalBatch(make_examples(policy, TOPR), np.arange(8), mu_is_policy=True), 1)
     movement = weights(trainer).double() - start
 
     # The same gradient, the optimizer's arithmetic in float64.
@@ -71,7 +72,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype
     examples = make_examples(policy, loss)
     trainer = new_trainer(policy, loss, optim(micro_batch_size=4), tmp_path)
 
-    trainer.accumulate_gradients(examples, indices)
+    trainer.accumulate_gradients(GlobalBatch(examples, indices, mu_is_policy=False))
 
     rows = examples.rows(indices)
     scores = log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist()

@@ -13,6 +13,7 @@ from tests.sweep_tools import records, result
 from tests.training.broken_runs import break_off
 from tests.training.trainers import make_examples, new_policy, new_trainer, optim, weights
 from topr_exp.pipeline import run
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.loop import FixedSet, train
 from topr_exp.training.optimizers import learning_rate
 
@@ -151,7 +152,7 @@ def test_an_example_in_any_batch_is_enough(tmp_path, position):
     trainer, examples = make_trainer(tmp_path, "sft", is_correct)
     for start in (0, 8):
         batch = examples.order(0, 1, 0)[start : start + 8]
-        trainer.update(examples, batch, 3, expect_unit_ratio=False)
+        trainer.update(GlobalBatch(examples, batch, mu_is_policy=False), 3)
     trainer.save({})
 
     resumed, _ = make_trainer(tmp_path, "sft", is_correct)

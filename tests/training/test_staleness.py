@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import column, config_of, read_json, refused, small_config, values_of
 from tests.extending import POLICY, project
 from tests.sweep_tools import records
-from tests.training.test_asynchronous import LENGTHS, ROUNDS, Clock
+from tests.training.test_asynchronous import LENGTHS, ROUNDS, clock_of
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.config.staleness import Drop, FreshestFirst, Keep, StalenessPolicy, Wait, WaitingGroup
 from topr_exp.pipeline import run
@@ -59,10 +59,10 @@ def test_a_word_names_a_policy(settings, policy):
 
 
 def test_a_policy_that_drops_all_is_named():
-    clock = Clock([1] * 5000, ScheduleConfig(**SCHEDULE, when_stale=DropAll()))
+    clock = clock_of([1] * 5000, ScheduleConfig(**SCHEDULE, when_stale=DropAll()))
 
     with refused(r"^schedule\.when_stale drops all: 1001 groups before update 1$"):
-        clock.by_length(0)
+        clock.take_batch(0)
 
 
 OWN_POLICY = "schedule.when_stale._target_"

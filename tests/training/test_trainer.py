@@ -20,7 +20,7 @@ from tests.training.trainers import (
     weights,
 )
 from topr_exp.algorithms.topr import Tapered
-from topr_exp.training.batches import micro_batches
+from topr_exp.training.batches import GlobalBatch, micro_batches
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.types import LossOutput, TOPRError
 
@@ -47,7 +47,9 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(make_polic
     examples = make_examples(policy, TOPR, 8, (30, 31), completion)
     order = examples.order(0, 1, 0)
 
-    parts = column(micro_batches(policy.model, examples, order, N), 0)
+    batch = GlobalBatch(examples, order, mu_is_policy=True)
+
+    parts = column(micro_batches(policy.model, batch, N), 0)
 
     assert sorted(np.concatenate(parts)) == list(range(8 * N))
     problems_of_parts = [set(examples.problem_of(order[positions])) for positions in parts]
@@ -157,7 +159,7 @@ def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path):
         next(trainer.policy.model.parameters()).mul_(1.01)
 
     with refused(r"log π − log μ is .* before the first update .*μ was not scored by these"):
-        trainer.update(examples, BATCH, 1, expect_unit_ratio=True)
+        trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=True), 1)
 
 
 @pytest.mark.parametrize("delta", [[0.1, -0.1], [0.0, 0.0, -0.002], [float("nan"), 0.0]])
@@ -196,7 +198,7 @@ def test_what_is_not_finite_stops_the_run_before_it_changes_a_weight(tmp_path, l
     initial = weights(trainer).clone()
 
     with refused(r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
-        trainer.update(examples, BATCH, 1, expect_unit_ratio=False)
+        trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=False), 1)
 
     torch.testing.assert_close(weights(trainer), initial, equal_nan=True)
 
@@ -221,12 +223,12 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path, mic
     line = rf"out of memory in an update with {settings}, the longest sequence of \d+ tokens; {advice}; what was"
 
     with refused(line):
-        trainer.update(examples, BATCH, 1, expect_unit_ratio=True)
+        trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=True), 1)
     with refused(r"scoring 5 completions .*; lower optim.micro_batch_size; what"):
         log_probabilities(trainer.policy, examples.completions, range(8), 5)
 
     hook.remove()
-    trainer.update(examples, BATCH, 1, expect_unit_ratio=True)
+    trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=True), 1)
 
 
 def train_in_little_memory(folder, error, setting):
@@ -271,7 +273,7 @@ def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_o
     reports = []
     trainer.report_tokens_to(reports.append)
 
-    record = trainer.update(examples, BATCH, 1, expect_unit_ratio=False)
+    record = trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=False), 1)
 
     prompts, completions = zip(*examples.sequences(examples.rows(BATCH)), strict=True)
     assert record["prompt_tokens"] == sum(map(len, prompts))

@@ -13,6 +13,7 @@ from topr_exp.algorithms.topr import Tapered
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
 from topr_exp.models.policy import Policy
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
@@ -95,7 +96,8 @@ def train(trainer, examples, updates):
     records = []
     for step in range(trainer.step, updates):
         start = step * size % len(order)
-        records.append(trainer.update(examples, order[start : start + size], updates, expect_unit_ratio=step == 0))
+        batch = GlobalBatch(examples, order[start : start + size], mu_is_policy=step == 0)
+        records.append(trainer.update(batch, updates))
     return records
 
 

@@ -156,5 +156,6 @@ class KLPG(ZeroOneLoss):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "leave_one_out", self.name)
         kl = sum_over_tokens(needed(batch, "vocab_kl"), batch)
-        loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
+        loss = self.beta * kl - advantage * log_prob(batch)
+        metrics = {"advantage": advantage, "vocab_kl": kl.detach()}
+        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)

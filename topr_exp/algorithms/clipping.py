@@ -48,11 +48,13 @@ class Clipped(Loss):
 
         delta: [B], or [B, T] by token, whose objectives are summed.
         """
-        if delta.ndim == 1:
-            objective, is_clipped = clipped_objective(delta, advantage, self.eps_low, self.eps_high)
-            return objective, is_clipped.to(objective.dtype)
-        objective, is_clipped = clipped_objective(delta, advantage[:, None], self.eps_low, self.eps_high)
-        return sum_over_tokens(objective, batch), mean_over_tokens(is_clipped, batch)
+        is_by_token = delta.ndim == 2
+        if is_by_token:
+            advantage = advantage[:, None]
+        objective, is_clipped = clipped_objective(delta, advantage, self.eps_low, self.eps_high)
+        if is_by_token:
+            return sum_over_tokens(objective, batch), mean_over_tokens(is_clipped, batch)
+        return objective, is_clipped.to(objective.dtype)
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,9 @@ class GMPO(GroupLoss, Clipped):
         is_clipped = is_pushed_out(delta, advantage[:, None], -self.eps_low, self.eps_high)
         limit = delta.detach().clamp(-self.eps_low, self.eps_high)
         mean_delta = delta.where(~is_clipped, limit).sum(1) / lengths(batch)
-        loss = -advantage * mean_delta.masked_fill(advantage == 0, 0.0).exp()
-        return LossOutput(loss, {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)})
+        mean_ratio = mean_delta.masked_fill(advantage == 0, 0.0).exp()
+        metrics = {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)}
+        return LossOutput(-advantage * mean_ratio, metrics)
 
 
 @dataclass(frozen=True)

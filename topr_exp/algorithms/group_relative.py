@@ -131,7 +131,8 @@ class VESPO(GroupLoss):
         is_positive = advantage >= 0
         c1 = by_sign(self.c1_pos, self.c1_neg, is_positive, batch)
         c2 = by_sign(self.c2_pos, self.c2_neg, is_positive, batch)
-        weight = (c1 * delta + c2 * (1 - delta.exp())).exp()
+        log_weight = c1 * delta + c2 * (1 - delta.exp())
+        weight = log_weight.exp()
         loss = -weight * advantage * log_prob(batch)
         metrics = {"advantage": advantage, "weight": weight}
         return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
@@ -205,8 +206,8 @@ class SAPO(GroupLoss):
         advantage = advantage_of(batch, "group_std", self.name)
         tau = by_sign(self.tau_pos, self.tau_neg, advantage[:, None] > 0, batch)
         ratio = token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
-        gate = (tau * (ratio - 1)).sigmoid()
-        objective = advantage * sum_over_tokens(4 / tau * gate, batch)
-        slope = (4 * gate * (1 - gate) * ratio).detach()
-        metrics = {"advantage": advantage, "weight": mean_over_tokens(slope, batch)}
+        sigmoid = (tau * (ratio - 1)).sigmoid()
+        objective = advantage * sum_over_tokens(4 / tau * sigmoid, batch)
+        slope = 4 * sigmoid * (1 - sigmoid) * ratio
+        metrics = {"advantage": advantage, "weight": mean_over_tokens(slope.detach(), batch)}
         return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)

@@ -110,8 +110,8 @@ class Tapered(Loss):
         is_positive = (advantage > 0) | ((advantage == 0) & batch.positive)  # at 0, without a gradient, the verdict
         if log_ratio.ndim == 2:
             is_positive = is_positive[:, None]
-        log_a = by_sign(log_or_minus_inf(self.a_pos), log_or_minus_inf(self.a_neg), is_positive, batch)
-        log_b = by_sign(log_or_minus_inf(self.b_pos), log_or_minus_inf(self.b_neg), is_positive, batch)
+        log_a = log_limits(self.a_pos, self.a_neg, is_positive, batch)
+        log_b = log_limits(self.b_pos, self.b_neg, is_positive, batch)
         return LimitedRatio(log_ratio, log_a, log_b)
 
     def log_weighing_ratio(self, batch: Batch) -> Tensor:
@@ -190,6 +190,11 @@ def product(weight: Tensor, factor: Tensor) -> Tensor:
         factor = factor[:, None]
     is_zero = (weight == 0) | (factor == 0)
     return (weight * factor).masked_fill(is_zero, 0.0)
+
+
+def log_limits(limit_pos: float, limit_neg: float, is_positive: Tensor, batch: Batch) -> Tensor:
+    """log of the limit of each response, in the shape of `is_positive`."""
+    return by_sign(log_or_minus_inf(limit_pos), log_or_minus_inf(limit_neg), is_positive, batch)
 
 
 def response_mean(values: Tensor, batch: Batch) -> Tensor:

@@ -75,7 +75,7 @@ class Completions:
 
     def with_columns(self, columns: Mapping[str, Any]) -> "Completions":
         """Append columns, or replace those of the same name; None removes one."""
-        table = self.table.drop_columns([name for name in columns if self.has(name)])
+        table = self.table.drop_columns(list(filter(self.has, columns)))
         for name, column in columns.items():
             if column is not None:
                 table = table.append_column(name, column)
@@ -111,11 +111,16 @@ class Completions:
     @cached_property
     def drawable_tokens(self) -> list[Ragged]:
         """DRAWABLE_COLUMNS: ids of all tokens that could be drawn, and how many for each token; or no columns."""
-        return [self.lists(name) for name in DRAWABLE_COLUMNS if self.has(name)]
+        return list(map(self.lists, filter(self.has, DRAWABLE_COLUMNS)))
+
+    def drawable_of(self, row: int) -> list[NDArray[np.int32]]:
+        """The row of each of `drawable_tokens`."""
+        return [column[row] for column in self.drawable_tokens]
 
     def top_tokens(self, row: int) -> TopTokens:
         """What the sampler noted of its distribution at each place of a completion, [T, k]."""
-        logp = self.lists(TOP_LOGP)[row].reshape(len(self.tokens[row]), -1)
+        token_count = len(self.tokens[row])
+        logp = self.lists(TOP_LOGP)[row].reshape(token_count, -1)
         ids = None
         if self.has(TOP_IDS):
             ids = self.lists(TOP_IDS)[row].reshape(logp.shape)
@@ -140,9 +145,9 @@ class Completions:
         """[M] rewards from a grader or a log; if a grader was cut off, the lowest and 0. None: no numbers."""
         if not self.has("reward"):
             return None
-        numbers = np.array(self.table["reward"].to_pylist(), dtype=np.float64)  # null becomes NaN
-        lowest = min(0.0, float(np.nanmin(numbers, initial=0.0)))
-        return np.where(np.isnan(numbers), lowest, numbers)
+        rewards = np.array(self.table["reward"].to_pylist(), dtype=np.float64)  # null becomes NaN
+        lowest = float(np.nanmin(rewards, initial=0.0))
+        return np.where(np.isnan(rewards), lowest, rewards)
 
     @cached_property
     def is_imported(self) -> NDArray[np.bool_] | None:
@@ -161,7 +166,8 @@ class Completions:
 
     def texts(self, rows: range) -> list[str]:
         """Consecutive completions as text, without special tokens."""
-        texts: list[str] = self.table["text"].slice(rows.start, len(rows)).to_pylist()
+        column = self.table["text"].slice(rows.start, len(rows))
+        texts: list[str] = column.to_pylist()
         return texts
 
     # ---- where they are from
@@ -182,9 +188,10 @@ class Completions:
 
     def derived_table(self, store: Store, kind: str, key: Mapping[str, Any]) -> Table:
         """The store's table of this kind that is made of these completions, shard by shard; `prune` leaves it alone."""
-        assert self.stored is not None, "only stored completions have tables made of them"
-        shard_sizes = tuple(np.diff(self.stored.bounds).tolist())
-        derivation = Derivation(shard_sizes, self.stored.sources)
-        table = store.table(kind, {"rollouts": self.stored.rollouts, **key}, self.stored.shards, derivation)
+        stored = self.stored
+        assert stored is not None, "only stored completions have tables made of them"
+        shard_sizes = tuple(np.diff(stored.bounds).tolist())
+        derivation = Derivation(shard_sizes, stored.sources)
+        table = store.table(kind, {"rollouts": stored.rollouts, **key}, stored.shards, derivation)
         table.hold()
         return table

@@ -1,12 +1,13 @@
 """A batch of sequences that grow token by token, with their keys and values."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
+
+from topr_exp.sampling.sampler import Prompts
 
 MIN_SHARED_TOKENS = 32  # below this a separate pass over the shared prefix does not pay
 
@@ -60,7 +61,7 @@ class DecodingBatch:
     each prompt, padded on the left, and the sampled tokens. A mask hides the padding; positions skip it.
     """
 
-    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    def __init__(self, model: Any, prompts: Prompts, max_new_tokens: int) -> None:
         """max_new_tokens: tokens of each row that may be decoded."""
         self.model = model
         self.device = model.get_input_embeddings().weight.device
@@ -75,7 +76,8 @@ class DecodingBatch:
         self.suffix_width = int(suffix_lengths.max())
         prompt_width = prefix_length + self.suffix_width
         columns = torch.arange(prompt_width + max_new_tokens, device=self.device)
-        self.layers = [PreallocatedLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
+        layer_count = model.config.num_hidden_layers
+        self.layers = [PreallocatedLayer(len(columns)) for _ in range(layer_count)]
         self.cache = Cache(layers=self.layers)
         suffix_starts = prompt_width - suffix_lengths[:, None]  # padding lies between prefix and suffix
         self.mask = (columns < prefix_length) | (columns >= suffix_starts)  # [rows, columns]
@@ -90,8 +92,8 @@ class DecodingBatch:
         columns = torch.arange(self.suffix_width, device=self.device)
         suffix_lengths = self.lengths - len(self.prefix)
         padding_lengths = self.suffix_width - suffix_lengths
-        positions = len(self.prefix) + (columns - padding_lengths[:, None]).clamp_min(0)
-        return self.forward(ids.to(self.device), positions)
+        suffix_positions = (columns - padding_lengths[:, None]).clamp_min(0)
+        return self.forward(ids.to(self.device), len(self.prefix) + suffix_positions)
 
     def prefill_prefix(self) -> None:
         """Run the shared prefix through the model once and repeat its keys and values for every row."""
@@ -113,11 +115,18 @@ class DecodingBatch:
         mask = None
         is_whole_batch = len(ids) == len(self.mask)  # the shared prefix runs as one row, without padding
         if self.is_padded and is_whole_batch:
-            mask = self.mask[:, : self.layers[0].length + ids.shape[1]].long()
+            end = self.layers[0].length + ids.shape[1]
+            mask = self.mask[:, :end].long()
         output = self.model.base_model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
         )
-        return self.model.get_output_embeddings()(output.last_hidden_state[:, -1]).float()
+        output_layer = self.model.get_output_embeddings()
+        logits: Tensor = output_layer(output.last_hidden_state[:, -1])
+        return logits.float()
 
     def select(self, rows: Tensor) -> None:
         """Keep (or repeat) the given rows."""
@@ -135,7 +144,7 @@ def has_attention_window(model: Any) -> bool:
     return bool(getattr(model.config, "sliding_window", None))
 
 
-def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
+def shared_prefix_length(prompts: Prompts) -> int:
     """Count the tokens that all prompts begin with; 0 where a separate pass over them does not pay."""
     if len(prompts) == 1:
         return 0

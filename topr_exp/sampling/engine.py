@@ -110,7 +110,10 @@ class Engine:
 
 def engine_environment(threads: int, gpu: str | None) -> dict[str, str]:
     """Return this process's environment with the variables that an engine needs."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED_PREFIXES)}
+    environment = dict(os.environ)
+    for name in os.environ:
+        if name.startswith(DISTRIBUTED_PREFIXES):
+            del environment[name]
     environment |= {
         # In one process, requests are scheduled in the same order every time.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

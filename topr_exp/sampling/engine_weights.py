@@ -100,7 +100,8 @@ def completion_logp(policy: Policy, prompt: list[int], tokens: list[int]) -> tor
     """Return transformers' log π(y_t | x, y_<t) of a completion, [tokens] float32 on the CPU."""
     inputs = torch.tensor([[*prompt, *tokens]], device=policy.device)
     logp = next_token_logits(policy, inputs, len(prompt) - 1).log_softmax(-1)
-    return logp.gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1).cpu()
+    targets = inputs[0, len(prompt) :, None]
+    return logp.gather(-1, targets).squeeze(-1).cpu()
 
 
 def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch.Tensor:
@@ -111,12 +112,15 @@ def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch
     model = policy.model
     with policy.autocast():
         if not policy.float32_head or loading.logit_scale_of(model) is not None:
-            logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits[0, start:-1].float()
-            return logits
-        hidden = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state[0, start:-1].float()
+            all_logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits
+            return all_logits[0, start:-1].float()
+        states = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
+        hidden = states[0, start:-1].float()
     output_layer = model.get_output_embeddings()
-    slices = [hidden @ weight.float().T for weight in output_layer.weight.split(VOCABULARY_SLICE)]
+    slices = []
+    for weight in output_layer.weight.split(VOCABULARY_SLICE):
+        slices.append(hidden @ weight.float().T)
     logits = torch.cat(slices, -1)
-    if output_layer.bias is None:
-        return logits
-    return logits + output_layer.bias.float()
+    if output_layer.bias is not None:
+        logits = logits + output_layer.bias.float()
+    return logits

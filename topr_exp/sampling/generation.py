@@ -20,7 +20,7 @@ from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.sampler import Sample, Sampler
+from topr_exp.sampling.sampler import Sample, Sampler, SamplesByPrompt, split_every
 from topr_exp.sampling.top_logprobs import top_columns
 from topr_exp.schema import class_path
 from topr_exp.store import Ragged, Store
@@ -29,6 +29,17 @@ from topr_exp.store.source import Derivation
 from topr_exp.types import FINISHES, TOPRError
 
 VERSION = 2  # of the sampler's arithmetic and of stored tables; part of the key
+TOKEN_LIST = pa.list_(pa.int32())
+SAMPLED_SCHEMA = pa.schema(
+    {
+        "problem": pa.int32(),
+        "sample": pa.int16(),
+        "tokens": TOKEN_LIST,
+        "text": pa.string(),
+        "finish": pa.string(),
+        "sampler_logp": pa.list_(pa.float32()),
+    }
+)
 
 
 def open_sampler(
@@ -79,10 +90,10 @@ def sample_completions(
     config = sampler.config
     prompts = questions.prompts
     shard_size = config.prompts_per_shard
-    shard_starts = range(0, len(prompts), shard_size)
-    rows_by_shard = tuple(n * len(prompts[start : start + shard_size]) for start in shard_starts)
+    prompt_counts = [*map(len, split_every(prompts, shard_size))]
     key = sampling_key(config, policy, questions, n, seed=seed, keeps_drawable=sampler.keeps_drawable)
-    table = store.table("rollouts", key, len(shard_starts), Derivation(rows_by_shard))
+    derivation = Derivation(tuple(n * count for count in prompt_counts))
+    table = store.table("rollouts", key, len(prompt_counts), derivation)
     table.hold()
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
     progress = Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens")
@@ -98,12 +109,13 @@ def sample_completions(
         if is_user_sampler(config):
             check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
         columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem=first)
-        problem_ids = np.repeat([problem.id for problem in problems], n)
-        columns = columns.append_column("problem_id", pa.array(problem_ids, pa.string()))
+        problem_ids: list[str] = []
         stored_prompts = []
         for ids, problem in zip(prompt_ids, problems, strict=True):
+            problem_ids += [problem.id] * n
             text = policy.text_of(np.asarray(ids, np.int32))
             stored_prompts.append({"prompt": text, "prompt_tokens": ids, "gold": problem.answer})
+        columns = columns.append_column("problem_id", pa.array(problem_ids, pa.string()))
         metadata = {MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(stored_prompts)}
         return columns.replace_schema_metadata(metadata)
 
@@ -124,11 +136,12 @@ def sampling_key(
     keeps_drawable: bool = False,
 ) -> dict[str, Any]:
     """Build the store's key of sampled completions: all settings, weights and prompts that decide them."""
+    problem_ids = [np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]
     key = {
         "weights": policy.fingerprint,
         **policy.numerics_key,
         "prompts": fingerprint(questions.prompts),
-        "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
+        "problems": fingerprint(problem_ids),
         "n": n,
         "sampler": config.distribution(policy.vocabulary),
         "seed": seed,
@@ -138,15 +151,16 @@ def sampling_key(
     }
     if isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
-    user_code = find_module_file(type(config).__module__) if is_user_sampler(config) else None
-    if user_code is not None:
-        key["code"] = file_digest(user_code)
+    if is_user_sampler(config):
+        source_file = find_module_file(type(config).__module__)
+        if source_file is not None:
+            key["code"] = file_digest(source_file)
     if keeps_drawable:
         key["kept"] = True
     return key
 
 
-def check_samples(samples_by_prompt: list[list[Sample]], prompt_count: int, n: int, name: str) -> None:
+def check_samples(samples_by_prompt: SamplesByPrompt, prompt_count: int, n: int, name: str) -> None:
     """Raise TOPRError unless a user's sampler gave n completions a prompt, each with a log-probability a token."""
     sizes = [len(samples) for samples in samples_by_prompt]
     if sizes != [n] * prompt_count:
@@ -167,33 +181,41 @@ def check_samples(samples_by_prompt: list[list[Sample]], prompt_count: int, n: i
 
 
 def table_of_samples(
-    policy: Policy, samples_by_prompt: list[list[Sample]], stop: Sequence[str], first_problem: int = 0
+    policy: Policy, samples_by_prompt: SamplesByPrompt, stop: Sequence[str], first_problem: int = 0
 ) -> pa.Table:
     """Tabulate the completions of consecutive problems, with all that the sampler notes beside them."""
+    records = []
+    for problem_index, samples in enumerate(samples_by_prompt, first_problem):
+        for sample_index, sample in enumerate(samples):
+            record = {
+                "problem": problem_index,
+                "sample": sample_index,
+                "tokens": sample.tokens,
+                "text": policy.decode(sample.tokens, stop),
+                "finish": sample.finish,
+                "sampler_logp": sample.logprobs,
+            }
+            records.append(record)
+    table = pa.Table.from_pylist(records, SAMPLED_SCHEMA)
     samples = [*chain.from_iterable(samples_by_prompt)]
-    sizes = [len(group) for group in samples_by_prompt]
-    problem_index = first_problem + np.repeat(np.arange(len(sizes)), sizes)
-    sample_index = np.concatenate([np.arange(size) for size in sizes])
-    table = pa.table(
-        {
-            "problem": pa.array(problem_index, pa.int32()),
-            "sample": pa.array(sample_index, pa.int16()),
-            "tokens": pa.array([sample.tokens for sample in samples], pa.list_(pa.int32())),
-            "text": pa.array([policy.decode(sample.tokens, stop) for sample in samples], pa.string()),
-            "finish": pa.array([sample.finish for sample in samples], pa.string()),
-            "sampler_logp": pa.array([sample.logprobs for sample in samples], pa.list_(pa.float32())),
-        }
-    )
+    columns: dict[str, pa.Array] = {}
     if samples[0].top_tokens:
-        for name, column in top_columns([sample.top_tokens for sample in samples]).items():
-            table = table.append_column(name, column)
-    if not samples[0].drawable_ids:
-        return table
-    drawable_ids = [[*chain.from_iterable(sample.drawable_ids)] for sample in samples]
-    set_sizes = [[*map(len, sample.drawable_ids)] for sample in samples]
-    for name, column in zip(DRAWABLE_COLUMNS, (drawable_ids, set_sizes), strict=True):
-        table = table.append_column(name, pa.array(column, pa.list_(pa.int32())))
+        columns |= top_columns([sample.top_tokens for sample in samples])
+    if samples[0].drawable_ids:
+        columns |= drawable_columns(samples)
+    for name, column in columns.items():
+        table = table.append_column(name, column)
     return table
+
+
+def drawable_columns(samples: Sequence[Sample]) -> dict[str, pa.Array]:
+    """Tabulate the tokens that could be drawn at the places of each completion."""
+    ids = [[*chain.from_iterable(sample.drawable_ids)] for sample in samples]
+    set_sizes = [[*map(len, sample.drawable_ids)] for sample in samples]
+    columns = {}
+    for name, values in zip(DRAWABLE_COLUMNS, (ids, set_sizes), strict=True):
+        columns[name] = pa.array(values, TOKEN_LIST)
+    return columns
 
 
 def token_count(table: pa.Table) -> int:
@@ -205,5 +227,6 @@ def fingerprint(rows: Sequence[NDArray[np.integer]]) -> str:
     """Hash rows of numbers and their boundaries."""
     digest = hashlib.blake2b(digest_size=16)
     for row in rows:
-        digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
+        digest.update(len(row).to_bytes(4, "little"))
+        digest.update(row.astype("<i4").tobytes())
     return digest.hexdigest()

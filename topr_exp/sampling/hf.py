@@ -15,7 +15,7 @@ from topr_exp.models.out_of_memory import memory_for
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.decoding_batch import DecodingBatch
 from topr_exp.sampling.mismatch import rounded_weights
-from topr_exp.sampling.sampler import Sample, Sampler, seed_of
+from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, seed_of, split_every
 from topr_exp.sampling.top_logprobs import likeliest_tokens
 
 # Attention without cuDNN, which would make a plan for every length that a completion passes through.
@@ -38,12 +38,12 @@ class HFSampler(Sampler):
     def sample(
         self,
         policy: Policy,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         n: int,
-        seed: tuple[int, ...],
+        seed: Seed,
         stop: Sequence[str],
         unfinished: Sequence[Sample] = (),
-    ) -> list[list[Sample]]:
+    ) -> SamplesByPrompt:
         """Draw n completions of each prompt; with `unfinished` (n = 1) continue one of each prompt in place."""
         decoder = Decoder(
             model=policy.model,
@@ -91,6 +91,10 @@ class Row(NamedTuple):
     prompt: Sequence[int]
     sample: Sample
 
+    @property
+    def tokens(self) -> list[int]:
+        return [*self.prompt, *self.sample.tokens]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
@@ -105,21 +109,25 @@ class Decoder:
     report: Callable[[int], None] = lambda tokens: None  # called with the number of tokens of each step
 
     @torch.no_grad()  # inference mode would switch off autocast's cache: every token would cast every weight again
-    def draw(self, prompts: Sequence[Sequence[int]], n: int, unfinished: Sequence[Sample] = ()) -> list[list[Sample]]:
+    def draw(self, prompts: Prompts, n: int, unfinished: Sequence[Sample] = ()) -> SamplesByPrompt:
         """Draw n completions of each prompt; unfinished: with n = 1, one of each prompt, continued in place.
 
         A prompt is computed once and repeated n times. Ended rows leave the batch once they are an eighth of it.
         """
+        samples = list(unfinished)
         sequences = prompts
         if unfinished:
-            sequences = [[*prompt, *sample.tokens] for prompt, sample in zip(prompts, unfinished, strict=True)]
+            assert n == 1
+            sequences = [row.tokens for row in map(Row, prompts, unfinished)]
+        else:
+            samples = [Sample() for _ in range(len(prompts) * n)]
         batch = DecodingBatch(self.model, sequences, self.config.max_new_tokens)
         logits = batch.prefill()
         prompt_of_row = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
         batch.select(prompt_of_row)
         logits = logits[prompt_of_row]
-        samples = list(unfinished) or [Sample() for _ in range(len(prompts) * n)]
-        rows = [Row(prompts[index], sample) for index, sample in zip(prompt_of_row.tolist(), samples, strict=True)]
+        repeated_prompts = [prompts[index] for index in prompt_of_row.tolist()]
+        rows = list(map(Row, repeated_prompts, samples))
         while True:
             draw = draw_tokens(self.disturb(logits, rows), self.config, self.generator)
             running_indices = self.append_tokens(rows, draw)
@@ -133,22 +141,23 @@ class Decoder:
                 tokens = tokens[selected_rows]
                 rows = [rows[index] for index in running_indices]
             logits = batch.decode(tokens)
-        return [samples[start : start + n] for start in range(0, len(samples), n)]
+        return split_every(samples, n)
 
     def disturb(self, logits: Tensor, rows: Sequence[Row]) -> Tensor:
         """Add the noise of `sampler.mismatch` to the logits [rows, V]."""
         noise = self.config.mismatch.logits_noise
         if not noise:
             return logits
-        prefixes = [(*row.prompt, *row.sample.tokens) for row in rows]
+        prefixes = [row.tokens for row in rows]
         return logits + noise * normal_of(self.config.seed, prefixes, logits)
 
     def append_tokens(self, rows: Sequence[Row], draw: TokenDraw) -> list[int]:
         """Append a token to each completion that had not ended; returns the indices of rows that still have not."""
         tokens = draw.tokens.tolist()
         logprobs = draw.logprobs.tolist()
-        drawable_ids = ids_with_probability(draw.distribution) if self.keeps_drawable else None
-        top_tokens = None
+        drawable_ids = top_tokens = None
+        if self.keeps_drawable:
+            drawable_ids = ids_with_probability(draw.distribution)
         if self.config.top_logprobs is not None:
             top_tokens = likeliest_tokens(draw.distribution, self.config.top_logprobs)
         appended = 0
@@ -186,12 +195,13 @@ def ids_with_probability(distribution: Tensor) -> list[list[int]]:
     return [row_ids.tolist() for row_ids in ids_by_row]
 
 
-def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> Tensor:
+def normal_of(seed: int, prefixes: Prompts, like: Tensor) -> Tensor:
     """Return a standard normal number for each token after each prefix, [rows, V] as `like`: the same every time."""
+    vocabulary = like.shape[-1]
     rows = []
     for prefix in prefixes:
         generator = torch.Generator().manual_seed(seed_of(seed, *prefix))
-        rows.append(torch.randn(like.shape[-1], generator=generator))
+        rows.append(torch.randn(vocabulary, generator=generator))
     return torch.stack(rows).to(like.device)
 
 
@@ -200,21 +210,29 @@ def draw_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generato
 
     logits: [rows, V] float32.
     """
-    logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
-    noise = torch.empty_like(logp).exponential_(generator=generator)
-    tokens = (logp.exp() / noise).argmax(-1)
-    return TokenDraw(tokens, logp.gather(-1, tokens[:, None]).squeeze(-1), logp)
+    scaled_logits = logits / config.temperature
+    cut_logits = apply_top_k_top_p(scaled_logits, config.top_k, config.top_p)
+    distribution = cut_logits.log_softmax(-1)
+    noise = torch.empty_like(distribution).exponential_(generator=generator)
+    tokens = (distribution.exp() / noise).argmax(-1)
+    logprobs = distribution.gather(-1, tokens[:, None]).squeeze(-1)
+    return TokenDraw(tokens, logprobs, distribution)
 
 
 def apply_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     """Set logits to −∞ outside the top k tokens (0: all), then outside the smallest set of probability top_p."""
     if 0 < top_k < logits.shape[-1]:
-        values, indices = logits.topk(top_k, dim=-1)
-        logits = torch.full_like(logits, -torch.inf).scatter(-1, indices, values)
+        values, ids = logits.topk(top_k, dim=-1)
+        logits = at_tokens(ids, values, logits)
     if top_p < 1:
-        ordered, indices = logits.sort(dim=-1, descending=True)
+        ordered, ids = logits.sort(dim=-1, descending=True)
         probabilities = ordered.softmax(-1)
         mass_above = probabilities.cumsum(-1) - probabilities
         ordered = ordered.masked_fill(mass_above >= top_p, -torch.inf)
-        logits = torch.full_like(logits, -torch.inf).scatter(-1, indices, ordered)
+        logits = at_tokens(ids, ordered, logits)
     return logits
+
+
+def at_tokens(ids: Tensor, values: Tensor, like: Tensor) -> Tensor:
+    """Return values [rows, k] at the tokens `ids` and −∞ at all others, [rows, V] as `like`."""
+    return torch.full_like(like, -torch.inf).scatter(-1, ids, values)

@@ -27,10 +27,11 @@ def rounded_weights(model: Any, kind: str) -> Iterator[None]:
 
     bfloat16: all of them. Else, as engines quantize, the blocks' matrices (a number in their names), not an adapter's.
     """
-    parameters = [] if kind == "none" else [*model.named_parameters()]
-    if kind != "bfloat16":
-        parameters = [(name, weight) for name, weight in parameters if weight.ndim > 1 and is_in_block(name)]
-    weights = [weight for _, weight in parameters]
+    weights = []
+    for name, weight in model.named_parameters():
+        is_quantized = weight.ndim > 1 and is_in_block(name)
+        if kind != "none" and (kind == "bfloat16" or is_quantized):
+            weights.append(weight)
     exact_weights = [weight.data for weight in weights]
     try:
         for weight in weights:
@@ -50,8 +51,9 @@ def rounded(weight: Tensor, kind: str) -> Tensor:
     if kind == "bfloat16":
         return weight.bfloat16().to(weight.dtype)
     values = weight.float()
-    row_maxima = values.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)  # never 0
-    scale = row_maxima / LARGEST_NUMBER[kind]
+    row_maxima = values.abs().amax(-1, keepdim=True)
+    never_zero = row_maxima.clamp_min(torch.finfo(torch.float32).tiny)
+    scale = never_zero / LARGEST_NUMBER[kind]
     scaled = values / scale
     if kind == "float8_e4m3":
         numbers = scaled.to(torch.float8_e4m3fn).float()
@@ -81,7 +83,9 @@ def measure_mismatch(
         ratios_by_completion.append(mu_logp.astype(np.float64) - sampler_logp)
     log_ratios = np.concatenate(ratios_by_completion)
     log_products = np.array([ratios.sum() for ratios in ratios_by_completion])  # [completions]
-    products = {name: math.exp(min(value, MAX_LOG_RATIO)) for name, value in quantiles(log_products).items()}
+    products = {}
+    for name, log_product in quantiles(log_products).items():
+        products[name] = math.exp(min(log_product, MAX_LOG_RATIO))
     measured: dict[str, Any] = {
         "tokens": len(log_ratios),
         "per_token": quantiles(log_ratios),

@@ -5,10 +5,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from topr_exp.config.model import SamplerConfig
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.top_logprobs import TopTokens
+
+Prompts = Sequence[Sequence[int]]  # token ids
+Seed = tuple[int, ...]  # numbers that name the randomness
 
 
 def seed_of(*numbers: int) -> int:
@@ -16,6 +20,11 @@ def seed_of(*numbers: int) -> int:
     text = " ".join(map(str, numbers))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def split_every(rows: Any, size: int) -> list[Any]:
+    """Split a sequence or table into consecutive parts of `size` rows; the last may have fewer."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 @dataclass(slots=True)
@@ -31,6 +40,9 @@ class Sample:
     def stop(self, finish: str) -> None:
         """End the completion before the token limit."""
         self.finish = finish
+
+
+SamplesByPrompt = list[list[Sample]]
 
 
 class Sampler(ABC):
@@ -63,16 +75,14 @@ class Sampler(ABC):
     def prepare(self, policy: Policy, max_length: int) -> None:  # noqa: B027
         """Sample from this policy next; max_length: tokens of prompt and completion together."""
 
-    def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:  # noqa: B027
+    def start(self, policy: Policy, prompts: Prompts) -> None:  # noqa: B027
         """Start processes that `sample` would start, so that their start is not measured as sampling."""
 
     @abstractmethod
-    def sample(
-        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
-    ) -> list[list[Sample]]:
+    def sample(self, policy: Policy, prompts: Prompts, n: int, seed: Seed, stop: Sequence[str]) -> SamplesByPrompt:
         """Draw n completions of each prompt, a function of the weights and the arguments.
 
-        seed: numbers that name the randomness. stop: texts that end a completion. TOPRError if an engine breaks.
+        stop: texts that end a completion. TOPRError if an engine breaks.
         """
 
     @abstractmethod

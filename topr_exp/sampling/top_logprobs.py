@@ -31,18 +31,19 @@ def likeliest_tokens(distribution: torch.Tensor, count: int) -> list[TopTokens]:
     Of equally likely ones those with the smaller ids come first.
     """
     if count >= distribution.shape[-1]:
-        return [TopTokens(logp, None) for logp in distribution.float().cpu().numpy()]
-    ordered = distribution.sort(dim=-1, descending=True, stable=True)
-    logp_of_rows = ordered.values[:, :count].float().cpu().numpy()
-    ids_of_rows = ordered.indices[:, :count].int().cpu().numpy()
-    return [TopTokens(logp, ids) for logp, ids in zip(logp_of_rows, ids_of_rows, strict=True)]
+        rows = distribution.float().cpu().numpy()
+        return [TopTokens(logp, None) for logp in rows]
+    ordered, ids = distribution.sort(dim=-1, descending=True, stable=True)
+    logp_of_rows = ordered[:, :count].float().cpu().numpy()
+    ids_of_rows = ids[:, :count].int().cpu().numpy()
+    return list(map(TopTokens, logp_of_rows, ids_of_rows))
 
 
 def top_columns(completions: Sequence[Sequence[TopTokens]]) -> dict[str, pa.Array]:
     """Tabulate the likeliest tokens at the places of each completion."""
     places = [*chain.from_iterable(completions)]
-    place_counts = [*map(len, completions)]
-    row_bounds = len(places[0].logp) * np.cumsum([0, *place_counts])
+    place_bounds = np.cumsum([0, *map(len, completions)])
+    row_bounds = len(places[0].logp) * place_bounds
     offsets = pa.array(row_bounds, pa.int64())  # of 64 bits: a shard may hold more than 2^31 numbers
     logp = np.concatenate([place.logp for place in places])
     columns = {TOP_LOGP: pa.LargeListArray.from_arrays(offsets, logp)}

@@ -1,5 +1,8 @@
 """The training set as tensors, one micro-batch at a time."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,22 +12,51 @@ from torch import Tensor
 
 from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
-from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.sampler import split_every
 from topr_exp.training.hidden_states import Head, Inputs
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.tree_attention import layout_for
 from topr_exp.types import Batch, PairBatch
 
+Positions = NDArray[np.int64]  # in the global batch
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """The examples of an update."""
+
+    training_set: TrainingSet
+    examples: Examples
+    mu_is_policy: bool  # log μ is by the weights before this update, so that Δ must vanish
+    figures: dict[str, float] = field(default_factory=dict)  # of its round, for the record of the update
+    ends_first_pass: bool = False  # over a set that stays: what had no gradient so far never will
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @cached_property
+    def rows(self) -> Rows:
+        return self.training_set.rows(self.examples)
+
+    def rows_at(self, positions: Positions) -> Rows:
+        """The rows of some of the examples."""
+        return self.training_set.rows(self.examples[positions])
+
+    @cached_property
+    def token_count(self) -> int:
+        """Completion tokens."""
+        return sum(len(completion) for _, completion in self.training_set.sequences(self.rows))
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[B] tokens of each example's longest sequence."""
+        return np.array([self.training_set.length(example) for example in self.examples])
+
 
 def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device, *, needs_head: bool = False) -> Inputs:
     """Build the input of the forward pass over some completions; needs_head: the loss reads `Batch.head_logp`."""
-    drawable_columns = training_set.completions.drawable_tokens
-    drawable_tokens = []  # by completion: the ids that could be drawn, and how many for each token; or nothing
-    for row in rows.tolist():
-        drawable_tokens.append([column[row] for column in drawable_columns])
-    head = None
-    if needs_head:
-        head = head_of(training_set, rows)
+    drawable_tokens = [training_set.completions.drawable_of(row) for row in rows.tolist()]
+    head = head_of(training_set, rows) if needs_head else None
     return Inputs(training_set.sequences(rows), device, drawable_tokens, head)
 
 
@@ -46,9 +78,12 @@ def loss_batch(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: Toke
     """
     if training_set.description["unit"] != "pairs":
         return batch_of_rows(training_set, rows, mask, scores)
-    middle = len(rows) // 2
-    chosen = batch_of_rows(training_set, rows[:middle], mask[:middle], TokenScores(scores.logp[:middle]))
-    rejected = batch_of_rows(training_set, rows[middle:], mask[middle:], TokenScores(scores.logp[middle:]))
+    pair_count = len(rows) // 2
+    sides = []
+    for side in (slice(None, pair_count), slice(pair_count, None)):
+        side_scores = TokenScores(scores.logp[side])
+        sides.append(batch_of_rows(training_set, rows[side], mask[side], side_scores))
+    chosen, rejected = sides
     return PairBatch(chosen, rejected)
 
 
@@ -61,24 +96,22 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
     def numbers(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
         return torch.as_tensor(values, dtype=dtype, device=logp.device)
 
-    def padded(name: str) -> Tensor | None:
-        """A column of numbers by token as [B, T], with zeros behind each completion; None without such a column."""
+    def token_column(name: str) -> Tensor | None:
+        """A column of numbers by token as [B, T]; None without such a column."""
         if not completions.has(name):
             return None
         values = completions.lists(name)
-        array = np.zeros(logp.shape, dtype=np.float32)
-        for array_row, row in zip(array, rows.tolist(), strict=True):
-            array_row[: len(values[row])] = values[row]
-        return torch.from_numpy(array).to(logp.device)
+        return pad_rows([values[row] for row in rows.tolist()], logp)
 
-    mu_logp = padded("mu_logp")
+    mu_logp = token_column("mu_logp")
     head_mu_logp = None
     if scores.head_logp is not None:
-        head_mu_logp = padded_head(completions, rows, scores.head_logp)
+        head_rows = [completions.top_tokens(row).logp for row in rows.tolist()]
+        head_mu_logp = pad_rows(head_rows, scores.head_logp)
     return Batch(
         logp=logp,
         mu_logp=mu_logp if mu_logp is not None else logp.detach(),
-        old_logp=padded("old_logp"),
+        old_logp=token_column("old_logp"),
         mask=mask,
         reward=numbers(training_set.reward[rows]),
         positive=numbers(completions.is_correct[rows], torch.bool),
@@ -89,26 +122,22 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
         group_std=numbers(groups.std[rows]),
         group_size=numbers(groups.size[rows]),
         group_rewards=numbers(groups.rewards[groups.group[rows]]),
-        ref_logp=padded("ref_logp"),
+        ref_logp=token_column("ref_logp"),
         vocab_kl=scores.vocab_kl,
         head_logp=scores.head_logp,
         head_mu_logp=head_mu_logp,
     )
 
 
-def padded_head(completions: Completions, rows: Rows, head_logp: Tensor) -> Tensor:
-    """Pad the sampler's log-probabilities of the head as `head_logp` [B, T, k], with zeros behind each completion."""
-    array = np.zeros(head_logp.shape, dtype=np.float32)
-    for array_row, row in zip(array, rows.tolist(), strict=True):
-        head_mu_logp = completions.top_tokens(row).logp
-        array_row[: len(head_mu_logp)] = head_mu_logp
-    return torch.from_numpy(array).to(head_logp.device)
+def pad_rows(rows: Sequence[NDArray[np.float32]], like: Tensor) -> Tensor:
+    """Arrays of completions, [tokens] or [tokens, k] each, as a float32 tensor of `like`'s shape, 0 behind each."""
+    array = np.zeros(like.shape, dtype=np.float32)
+    for padded_row, row in zip(array, rows, strict=True):
+        padded_row[: len(row)] = row
+    return torch.from_numpy(array).to(like.device)
 
 
 # ---- micro-batches
-
-
-Positions = NDArray[np.int64]  # in the global batch
 
 
 class MicroBatch(NamedTuple):
@@ -121,44 +150,47 @@ class MicroBatch(NamedTuple):
 MicroBatches = list[MicroBatch]
 
 
-def micro_batches(model: Any, training_set: TrainingSet, examples: Examples, size: int) -> MicroBatches:
+def micro_batches(model: Any, global_batch: GlobalBatch, size: int) -> MicroBatches:
     """Split an update's examples into this process's micro-batches of at most `size`.
 
     Lengths and prompts alone decide the split. Every process gets the same number of micro-batches, since each ends in
     a sum over the processes; a process that has no examples left repeats one, which does not count.
     """
-    order = np.arange(len(examples))
-    is_one_batch = distributed.world_size() == 1 and len(examples) <= size
+    order = np.arange(len(global_batch))
+    is_one_batch = distributed.world_size() == 1 and len(global_batch) <= size
     if not is_one_batch:
-        order = cheapest_order(model, training_set, examples, size)
+        order = cheapest_order(model, global_batch, size)
     batches = []
     for positions_by_rank in split_by_rank(order, size):
         positions = positions_by_rank[distributed.rank()]
-        batches.append(MicroBatch(positions, True) if len(positions) else MicroBatch(order[:1], False))
+        is_counted = len(positions) > 0
+        if not is_counted:
+            positions = order[:1]
+        batches.append(MicroBatch(positions, is_counted))
     return batches
 
 
 def split_by_rank(order: Positions, size: int) -> list[list[Positions]]:
     """For each step of an update, the positions that each process computes, by rank."""
     processes = distributed.world_size()
-    step_size = size * processes
-    starts = range(0, len(order), step_size)
-    return [np.array_split(order[start : start + step_size], processes) for start in starts]
+    steps = split_every(order, size * processes)
+    return [np.array_split(positions, processes) for positions in steps]
 
 
-def cheapest_order(model: Any, training_set: TrainingSet, examples: Examples, size: int) -> Positions:
+def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Positions:
     """Order examples by length, or by problem, which then share the prompt's computation, whichever costs less.
 
     The second costs less unless lengths differ much: an estimate from lengths and the model's shape decides.
     """
-    lengths = np.array([training_set.length(example) for example in examples])
-    problems, group = np.unique(training_set.problem_of(examples), return_inverse=True)
+    training_set = global_batch.training_set
+    lengths = global_batch.lengths
+    problems, group = np.unique(training_set.problem_of(global_batch.examples), return_inverse=True)
     by_length = np.argsort(lengths, kind="stable")
-    if len(problems) == len(examples):
+    if len(problems) == len(global_batch):
         return by_length
-    longest = np.zeros(len(problems), dtype=lengths.dtype)
-    np.maximum.at(longest, group, lengths)
-    by_problem = np.lexsort((lengths, group, longest[group]))
+    longest_of_group = np.zeros(len(problems), dtype=lengths.dtype)
+    np.maximum.at(longest_of_group, group, lengths)
+    by_problem = np.lexsort((lengths, group, longest_of_group[group]))
 
     def operations(order: Positions) -> float:
         """Of an update: in each of its steps all processes wait for the slowest."""
@@ -167,7 +199,7 @@ def cheapest_order(model: Any, training_set: TrainingSet, examples: Examples, si
             costs = []
             for positions in positions_by_rank:
                 if len(positions):
-                    sequences = training_set.sequences(training_set.rows(examples[positions]))
+                    sequences = training_set.sequences(global_batch.rows_at(positions))
                     costs.append(layout_for(model, sequences).cost)
             total += max(costs)
         return total

@@ -59,8 +59,9 @@ def save(
         # target: the temporary folder on process 0, which tells it to the others, and None on these.
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
-            for name, content in {**extra, "state.json": json.dumps(state).encode()}.items():
+            for name, content in extra.items():
                 (target / name).write_bytes(content)
+            (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
             write_checksums(target, checksums)
     if is_main:
         remove_superseded(folder, path)
@@ -71,7 +72,8 @@ def remove_superseded(folder: Path, newest: Path) -> None:
     """Remove old checkpoints, and later ones: found damaged, so that the run went on from an earlier one."""
     paths = checkpoints(folder)
     later_start = bisect_right(paths, newest)
-    for path in paths[: max(later_start - KEEP, 0)] + paths[later_start:]:
+    kept_start = max(later_start - KEEP, 0)
+    for path in paths[:kept_start] + paths[later_start:]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -108,9 +110,10 @@ def row_share(weight: Tensor) -> RowShare:
         return RowShare(0, 1, is_written_here=distributed.is_main_process())
     mesh = weight.device_mesh
     row_dimension = sharding_dimension(weight)
-    copy_indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim) if dimension != row_dimension]
-    is_first_copy = not any(copy_indices)
-    return RowShare(mesh.get_local_rank(row_dimension), mesh.size(row_dimension), is_written_here=is_first_copy)
+    indices = [mesh.get_local_rank(dimension) for dimension in range(mesh.ndim)]
+    part_index = indices.pop(row_dimension)
+    is_first_copy = not any(indices)
+    return RowShare(part_index, mesh.size(row_dimension), is_written_here=is_first_copy)
 
 
 def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -142,7 +145,8 @@ def rows_to_write(model: Any, optimizer: torch.optim.Optimizer, share: RowShare)
 
 def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Restore the rows that this process holds, whichever processes wrote them."""
-    files = [safe_open(path, framework="pt") for path in list_files(folder, "part-*.safetensors")]
+    paths = list_files(folder, "part-*.safetensors")
+    files = [safe_open(path, framework="pt") for path in paths]
     keys_of_weight = defaultdict(list)
     for tensor_name in files[0].keys():  # noqa: SIM118 (it is no dictionary)
         key, name = tensor_name.split("/", 1)
@@ -171,8 +175,9 @@ def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Te
     for file_index, file in enumerate(files):
         stored = file.get_slice(tensor_name)
         offset = file_index * rows_per_file
+        piece_start = max(start - offset, 0)
         piece_end = min(end - offset, stored.get_shape()[0])
-        pieces.append(stored[max(start - offset, 0) : max(piece_end, 0)])
+        pieces.append(stored[piece_start : max(piece_end, 0)])
     return torch.cat(pieces)
 
 

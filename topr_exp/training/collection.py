@@ -17,7 +17,9 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import table_of_samples, token_count
-from topr_exp.sampling.sampler import Sampler
+from topr_exp.sampling.hf import HFSampler
+from topr_exp.sampling.sampler import Sample, Sampler, Seed, split_every
+from topr_exp.store import Ragged
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.trainer import Trainer
 
@@ -56,15 +58,16 @@ class Collector:
 
         number: of the round; first_shard: the number of the first shard in the round. Both decide the seeds.
         """
-        shard_size = self.sampler.config.prompts_per_shard
-        shards = [indices[start : start + shard_size] for start in range(0, len(indices), shard_size)]
+        shards = split_every(indices, self.sampler.config.prompts_per_shard)
         tables = {}
         with self.present_policy() as policy:
-            for shard in range(distributed.rank(), len(shards), distributed.world_size()):
+            shards_of_rank = range(distributed.rank(), len(shards), distributed.world_size())
+            for shard in shards_of_rank:
                 tables[shard] = self.collect_shard(policy, shards[shard], number, first_shard + shard)
         for tables_of_rank in distributed.all_gather(tables):
             tables |= tables_of_rank
-        table = pa.concat_tables([tables[shard] for shard in range(len(shards))]).combine_chunks()
+        ordered_tables = [tables[shard] for shard in range(len(shards))]
+        table = pa.concat_tables(ordered_tables).combine_chunks()
         self.trainer.count_sampled(token_count(table))
         return table
 
@@ -81,15 +84,52 @@ class Collector:
 
     def collect_shard(self, policy: Policy, indices: Indices, number: int, shard: int) -> pa.Table:
         """Sample, grade and score completions of a shard's problems."""
+        sampler = self.sampler
+        stop = self.questions.stop
         prompts = [self.questions.prompts[index].tolist() for index in indices]
-        seed: tuple[int, ...] = (self.sampler.config.seed, self.iteration, number)
+        seed: Seed = (sampler.config.seed, self.iteration, number)
         if shard:
             seed += (shard,)
         with self.stage_timer("sampling"):
-            samples = self.sampler.sample(policy, prompts, self.n, seed, self.questions.stop)
-            table = table_of_samples(policy, samples, self.questions.stop)
-            self.sampler.sleep()
+            samples = sampler.sample(policy, prompts, self.n, seed, stop)
+            table = table_of_samples(policy, samples, stop)
+            sampler.sleep()
         return self.grade_and_score(table, policy, indices)
+
+    def redraw(self, table: pa.Table, kept_tokens: NDArray[np.int64], seed: Seed) -> pa.Table:
+        """Draw the rest of completions again; log μ of a token is by the weights that drew it.
+
+        kept_tokens: [rows] first tokens of each completion that stay; a shorter one stays as it is.
+        """
+        assert isinstance(self.sampler, HFSampler)
+        problem_index = table["problem"].to_numpy()
+        samples = []
+        unfinished = []  # those of `samples` to continue
+        prompts = []
+        rows = table.select(["tokens", "sampler_logp", "finish"]).to_pylist()
+        for row, problem, kept_count in zip(rows, problem_index, kept_tokens, strict=True):
+            sample = Sample(row["tokens"][:kept_count], row["sampler_logp"][:kept_count])
+            samples.append(sample)
+            if len(row["tokens"]) > kept_count:
+                unfinished.append(sample)
+                prompts.append(self.questions.prompts[problem].tolist())
+            else:
+                sample.stop(row["finish"])
+        stop = self.questions.stop
+        sampler_seed = (self.sampler.config.seed, *seed)
+        with self.present_policy() as policy:
+            with self.stage_timer("sampling"):
+                self.sampler.sample(policy, prompts, 1, sampler_seed, stop, unfinished)  # extends them in place
+            redrawn = table_of_samples(policy, split_every(samples, self.n), stop)
+            redrawn = self.grade_and_score(redrawn, policy, problem_index[:: self.n])
+        self.trainer.count_sampled(token_count(redrawn) - token_count(table))
+        logprobs = []
+        old_logprobs = Ragged(table["logp"])
+        for old_logp, logp, kept_count in zip(old_logprobs, Ragged(redrawn["logp"]), kept_tokens, strict=True):
+            logprobs.append(np.concatenate([old_logp[:kept_count], logp[kept_count:]]))
+        column = pa.array(logprobs, pa.list_(pa.float32()))
+        position = redrawn.column_names.index("logp")
+        return redrawn.set_column(position, "logp", column)
 
     def grade_and_score(self, table: pa.Table, policy: Policy, indices: Indices) -> pa.Table:
         """Add verdicts, log-probabilities under the policy and, where there is one, under the reference."""
@@ -100,12 +140,16 @@ class Collector:
             verdicts = grade(self.grader, completions.texts(rows), completions.problem_index, questions.problems)
         graded = with_verdicts(completions, verdicts)
         batch_size = self.trainer.config.score_batch_size
+        policies = {"logp": policy}
+        if self.reference is not None:
+            policies["ref_logp"] = self.reference
+        columns = {}
         with self.stage_timer("scoring"):
-            columns = {"logp": log_probabilities(policy, graded, rows, batch_size, self.report_scored)["logp"]}
-            if self.reference is not None:
-                scores = log_probabilities(self.reference, graded, rows, batch_size, self.report_scored)
-                columns["ref_logp"] = scores["logp"]
-        columns["problem"] = pa.array(np.repeat(indices, self.n), pa.int32())
+            for name, scoring_policy in policies.items():
+                scores = log_probabilities(scoring_policy, graded, rows, batch_size, self.report_scored)
+                columns[name] = scores["logp"]
+        problem_index = indices.repeat(self.n)
+        columns["problem"] = pa.array(problem_index, pa.int32())
         return graded.with_columns(columns).table
 
     def completions(self, table: pa.Table) -> Completions:

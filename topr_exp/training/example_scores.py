@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from topr_exp.composition.training_set import TokenSequence
 from topr_exp.models.policy import Policy
+from topr_exp.sampling.sampler import split_every
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 from topr_exp.training.own_loop import ConfiguredLoss
@@ -32,17 +33,17 @@ def score_completions(
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
         sequence = token_sequence(prompt, completion)
         sequences.append(sequence)
-        prompt_numbers.append(number_of_prompt.setdefault(sequence[0].tobytes(), len(number_of_prompt)))
+        prompt_number = number_of_prompt.setdefault(sequence[0].tobytes(), len(number_of_prompt))
+        prompt_numbers.append(prompt_number)
     lengths = list(map(len, token_ids))
     order = np.lexsort((lengths, prompt_numbers))  # completions of a prompt may share its computation
     scores = [np.zeros(0, np.float32)] * len(sequences)
-    for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
+    for rows in split_every(order, batch_size):
         inputs = Inputs([sequences[row] for row in rows], policy.device)
         with torch.inference_mode(), policy.autocast():
-            logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp.cpu().numpy()
-        for row, padded in zip(rows, logp, strict=True):
-            scores[row] = padded[: lengths[row]]
+            logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp
+        for row, padded_logp in zip(rows, logp.cpu().numpy(), strict=True):
+            scores[row] = padded_logp[: lengths[row]]
     return scores
 
 
@@ -57,10 +58,10 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
     """
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
-        inputs = Inputs([token_sequence(prompt, completion)], weights[0].device)
-        mean_logp = score_tokens(policy.model, inputs).logp.sum() / len(completion)
-        gradients = torch.autograd.grad(mean_logp, weights)
-        yield torch.cat([gradient.flatten() for gradient in gradients])
+        inputs = Inputs([token_sequence(prompt, completion)], policy.device)
+        logp = score_tokens(policy.model, inputs).logp.sum()
+        gradients = torch.autograd.grad(logp / len(completion), weights)
+        yield torch.cat(list(map(torch.flatten, gradients)))
 
 
 def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:

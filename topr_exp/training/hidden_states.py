@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp.models.loading import refuse_scaled_logits
-from topr_exp.training.packing import Sequences, Tree
+from topr_exp.training.packing import Int64s, Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, padded_levels, row_width
 
 
@@ -19,7 +19,7 @@ from topr_exp.training.tree_attention import layout_for, padded_levels, row_widt
 class Head:
     """The tokens whose log-probabilities a loss compares at each place."""
 
-    ids: NDArray[np.int64] | None  # [N, k] of all completions, one after the other; None: the whole vocabulary
+    ids: Int64s | None  # [N, k] of all completions, one after the other; None: the whole vocabulary
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,16 @@ class Inputs:
         assert self.lengths.all()
 
     @cached_property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Int64s:
         """[B] tokens of each completion."""
-        return np.array([len(completion) for _, completion in self.sequences], dtype=np.int64)
+        lengths = [len(completion) for _, completion in self.sequences]
+        return np.array(lengths, dtype=np.int64)
 
     @cached_property
-    def prompt_lengths(self) -> NDArray[np.int64]:
+    def prompt_lengths(self) -> Int64s:
         """[B] tokens of each prompt."""
-        return np.array([len(prompt) for prompt, _ in self.sequences], dtype=np.int64)
+        lengths = [len(prompt) for prompt, _ in self.sequences]
+        return np.array(lengths, dtype=np.int64)
 
     @property
     def prompt_token_count(self) -> int:
@@ -64,7 +66,8 @@ class Inputs:
     @cached_property
     def mask(self) -> Tensor:
         """[B, T] bool, True at completion tokens; padding stands on the right."""
-        return self.tensor(np.arange(self.lengths.max()) < self.lengths[:, None])
+        positions = np.arange(self.lengths.max())
+        return self.tensor(positions < self.lengths[:, None])
 
     @cached_property
     def targets(self) -> Tensor:
@@ -73,21 +76,22 @@ class Inputs:
         return self.tensor(tokens.astype(np.int64))
 
     @cached_property
-    def drawable_columns(self) -> list[NDArray[np.int64]]:
+    def drawable_columns(self) -> list[Int64s]:
         """`drawable_tokens` of all completions, one after the other: ids and counts; empty where they are unknown."""
-        return [np.concatenate(values).astype(np.int64) for values in zip(*self.drawable_tokens, strict=True)]
+        columns = zip(*self.drawable_tokens, strict=True)
+        return [np.concatenate(values).astype(np.int64) for values in columns]
 
     def mask_undrawable(self, logits: Tensor, start: int) -> Tensor:
         """Set logits [n, V] of the tokens from `start` on to −∞ for tokens that could not be drawn, if known."""
         if not self.drawable_columns:
             return logits
         ids, counts = self.drawable_columns
-        end = start + len(logits)
+        counts_of_rows = counts[start : start + len(logits)]
         ids_start = counts[:start].sum()
-        ids_end = counts[:end].sum()
-        rows = np.repeat(np.arange(len(logits)), counts[start:end])
+        ids_of_rows = ids[ids_start : ids_start + counts_of_rows.sum()]
+        rows = np.arange(len(logits)).repeat(counts_of_rows)
         mask = torch.full_like(logits, -torch.inf)  # added: 0 where a token could be drawn
-        mask[torch.from_numpy(rows), torch.from_numpy(ids[ids_start:ids_end])] = 0
+        mask[torch.from_numpy(rows), torch.from_numpy(ids_of_rows)] = 0
         return logits + mask
 
     @cached_property
@@ -112,8 +116,8 @@ class Inputs:
 class ModelInput:
     """Tokens as a model takes them."""
 
-    ids: NDArray[np.int64]  # [rows, width]
-    predictors: NDArray[np.int64]  # [N] index in the flattened ids of the token before each completion token
+    ids: Int64s  # [rows, width]
+    predictors: Int64s  # [N] index in the flattened ids of the token before each completion token
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the forward pass
 
 
@@ -131,8 +135,9 @@ def states_in_layout(model: Any, inputs: Inputs, tree: Tree | None) -> Tensor:
     """Compute the predicting states [N, H] from sequences in the layout of a tree; None: padded."""
     model_input = padded_input(inputs) if tree is None else packed_input(tree, inputs, model.dtype)
     ids = inputs.tensor(model_input.ids)
-    hidden: Tensor = model.base_model(input_ids=ids, use_cache=False, **model_input.options).last_hidden_state
-    return hidden.flatten(0, 1).index_select(0, inputs.tensor(model_input.predictors))
+    output = model.base_model(input_ids=ids, use_cache=False, **model_input.options)
+    hidden: Tensor = output.last_hidden_state.flatten(0, 1)
+    return hidden.index_select(0, inputs.tensor(model_input.predictors))
 
 
 def padded_input(inputs: Inputs) -> ModelInput:
@@ -142,9 +147,9 @@ def padded_input(inputs: Inputs) -> ModelInput:
     """
     width = row_width(inputs.longest, inputs.device)
     ids = np.zeros((len(inputs.sequences), width), dtype=np.int64)
-    for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
-        row[: len(prompt)] = prompt
-        row[len(prompt) : len(prompt) + len(completion)] = completion
+    for row, sequence in zip(ids, inputs.sequences, strict=True):
+        tokens = np.concatenate(sequence)
+        row[: len(tokens)] = tokens
     completion_starts = width * np.arange(len(ids)) + inputs.prompt_lengths
     return ModelInput(ids, predictors(completion_starts - 1, completion_starts, inputs.lengths))
 
@@ -159,18 +164,17 @@ def packed_input(tree: Tree, inputs: Inputs, dtype: torch.dtype) -> ModelInput:
     options = {
         "position_ids": inputs.tensor(tree.positions[None]),
         # A mask of four dimensions is passed on unread; without one, transformers would build its own.
-        "attention_mask": torch.ones((1, 1, 1, 1), dtype=torch.bool, device=inputs.device),
+        "attention_mask": inputs.tensor(np.ones((1, 1, 1, 1), dtype=bool)),
         "tree": padded_levels(tree, inputs.device, dtype),
     }
     ids = tree.ids.astype(np.int64)[None]
     return ModelInput(ids, predictors(tree.prompt_ends, tree.completion_starts, inputs.lengths), options)
 
 
-def predictors(
-    prompt_ends: NDArray[np.int64], completion_starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def predictors(prompt_ends: Int64s, completion_starts: Int64s, lengths: Int64s) -> Int64s:
     """Return the index of the token before each completion token, [N]: the prompt's end for a completion's first."""
     token_starts = np.cumsum(lengths) - lengths  # of each completion among the tokens of all
-    indices = np.repeat(completion_starts - 1 - token_starts, lengths) + np.arange(lengths.sum())
+    offsets = completion_starts - 1 - token_starts
+    indices = offsets.repeat(lengths) + np.arange(lengths.sum())
     indices[token_starts] = prompt_ends
     return indices

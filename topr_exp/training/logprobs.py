@@ -17,6 +17,7 @@ from topr_exp.models.out_of_memory import memory_for
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.sampler import split_every
 from topr_exp.store import Store
 from topr_exp.training.hidden_states import Inputs, predicting_states
 from topr_exp.training.layers import recomputed_layers
@@ -58,8 +59,9 @@ def score_tokens(
     if reference is not None:
         reference_logp = distribution_of(reference, inputs, float32_head)
     score = ScoreFunction(inputs, reference_logp, entropy)
+    scores = OutputLayer(model, float32=float32_head).scores(hidden, score)
     columns = {}
-    for name, values in zip(score.names, OutputLayer(model, float32=float32_head).scores(hidden, score), strict=True):
+    for name, values in zip(score.names, scores, strict=True):
         columns[name] = padded(values, inputs.mask)
     if entropy:
         columns["entropy"] = columns["entropy"].detach()
@@ -67,10 +69,11 @@ def score_tokens(
 
 
 def padded(values: Tensor, mask: Tensor) -> Tensor:
-    """Return values [N, ...] of the tokens of all completions as [B, T, ...], 0 at padding."""
-    shape = values.shape[1:]
-    mask_of_values = mask.view(*mask.shape, *[1 for _ in shape])
-    return values.new_zeros((*mask.shape, *shape)).masked_scatter(mask_of_values, values)
+    """Return values [N] or [N, k] of the tokens of all completions as [B, T] or [B, T, k], 0 at padding."""
+    zeros = values.new_zeros((*mask.shape, *values.shape[1:]))
+    if values.ndim == 2:
+        mask = mask[..., None]
+    return zeros.masked_scatter(mask, values)
 
 
 # Maps the first row and the number of rows to log-probabilities [rows, V].
@@ -126,12 +129,14 @@ class ScoreFunction:
         columns = [drawable_logp.gather(-1, targets[:, None])[:, 0]]
         if self.reference_logp is not None:
             reference_logp = self.reference_logp(start, len(logits))
-            columns.append((logp.exp() * (logp - reference_logp)).sum(-1))
+            kl_terms = logp.exp() * (logp - reference_logp)
+            columns.append(kl_terms.sum(-1))
         if self.inputs.head is not None:
             columns.append(self.inputs.gather_head(logp, start))
         if self.entropy and statistics:
             with torch.no_grad():
-                columns.append(-(logp.exp() * logp).sum(-1))
+                entropy_terms = logp.exp() * logp
+                columns.append(-entropy_terms.sum(-1))
         return tuple(columns)
 
 
@@ -152,8 +157,11 @@ def score_completions(
     def score_shard(shard: int) -> pa.Table:
         return log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
 
+    def token_count(shard_table: pa.Table) -> int:
+        return len(shard_table["logp"].combine_chunks().values)
+
     with Progress(label, len(completions), "completions", "scoring", rate_unit="completion tokens") as progress:
-        tokens_scored = table.fill(score_shard, progress, lambda columns: len(columns["logp"].combine_chunks().values))
+        tokens_scored = table.fill(score_shard, progress, token_count)
     return table.read()["logp"], tokens_scored
 
 
@@ -175,21 +183,19 @@ def log_probabilities(
     else:
         order = np.argsort(lengths, kind="stable")
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
-    for start in range(0, len(rows), batch_size):
-        batch = order[start : start + batch_size]
+    for batch in split_every(order, batch_size):
         logp = score_batch(policy, completions, [rows[index] for index in batch])
         for index, row_logp in zip(batch, logp, strict=True):
             values[index] = row_logp[: lengths[index]]
         report(int(lengths[batch].sum()))
-    return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})
+    column = pa.array(values, pa.list_(pa.float32()))
+    return pa.table({"logp": column})
 
 
 def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -> NDArray[np.float32]:
     """Score a batch of rows, [B, T]; TOPRError if memory runs out."""
     sequences = [(completions.prompt_of(row), completions.tokens[row]) for row in rows]
-    drawable_tokens = []
-    for row in rows:
-        drawable_tokens.append([column[row] for column in completions.drawable_tokens])
+    drawable_tokens = [completions.drawable_of(row) for row in rows]
     inputs = Inputs(sequences, policy.device, drawable_tokens)
     work = f"scoring {len(rows)} completions at a time, the longest of {inputs.longest} tokens"
     with memory_for(work, "lower optim.micro_batch_size"), torch.inference_mode(), policy.autocast():

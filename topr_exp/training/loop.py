@@ -1,7 +1,7 @@
 """The loop over an iteration's updates, whatever its global batches come from.
 
 Offline they are of one set, composed before training: `FixedSet`. Else the policy in training samples completions every
-few updates: `Rounds`; those of an asynchronous run are of older weights: `AsyncRounds`.
+few updates: `Rounds`; those of an asynchronous run are of older weights: `LaggedRounds` and `ClockedRounds`.
 """
 
 import math
@@ -12,19 +12,9 @@ from typing import Protocol
 from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import OptimConfig
 from topr_exp.runtime.progress import Progress
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.trainer import Journal, Trainer
 from topr_exp.types import TOPRError
-
-
-@dataclass(frozen=True)
-class GlobalBatch:
-    """What an update trains on."""
-
-    training_set: TrainingSet
-    examples: Examples
-    mu_is_policy: bool  # log μ is by the weights before this update, so that Δ must vanish
-    figures: dict[str, float]  # of its round, for the record of the update
-    ends_first_pass: bool = False  # over a set that stays: what had no gradient so far never will
 
 
 class BatchSource(Protocol):
@@ -53,11 +43,12 @@ def train(trainer: Trainer, batches: BatchSource, journal: Journal, *, iteration
     updates = batches.update_count
     if trainer.restored is not None:
         batches.restore(trainer.restored)
-    with Progress("training", updates, "updates", "training", done=trainer.step, rate_unit="tokens") as progress:
+    progress = Progress("training", updates, "updates", "training", done=trainer.step, rate_unit="tokens")
+    with progress:
         trainer.report_tokens_to(progress.advance)
         while trainer.step < updates:
             batch = batches.global_batch(trainer.step, progress)
-            metrics = trainer.update(batch.training_set, batch.examples, updates, expect_unit_ratio=batch.mu_is_policy)
+            metrics = trainer.update(batch, updates)
             record = {"iteration": iteration, **batch.figures, **metrics}
             journal.log(record)
             tokens = record["tokens"] + record["prompt_tokens"]
@@ -102,7 +93,6 @@ class FixedSet:
             self.training_set,
             examples,
             mu_is_policy=self.mu_is_start and step == 0,
-            figures={},
             ends_first_pass=step + 1 == count_updates(self.training_set, self.config),
         )
 

@@ -49,13 +49,13 @@ class MetricAccumulator:
 
     def _add_side(self, side: Batch) -> None:
         logp = side.logp.detach()
-        self.delta.append((logp - side.mu_logp).where(side.mask, 0.0).sum(1))
+        self.delta.append(sum_over_tokens(logp - side.mu_logp, side))
         self.positive.append(side.positive)
         self.tokens += int(side.mask.sum())
         if side.group is not None:
             self.group.append(side.group)
         if side.ref_logp is not None:
-            self.ref_delta.append((logp - side.ref_logp).where(side.mask, 0.0).sum(1))
+            self.ref_delta.append(sum_over_tokens(logp - side.ref_logp, side))
 
     def of_all_processes(self) -> "MetricAccumulator":
         """Gather metrics of all processes of the run, by rank."""
@@ -64,22 +64,21 @@ class MetricAccumulator:
         on_cpu = tree_map_only(Tensor, Tensor.cpu, vars(self))
         merged = MetricAccumulator()
         for metrics in distributed.all_gather(on_cpu):
-            merged = merged.merged_with(MetricAccumulator(**metrics))
+            merged.extend(MetricAccumulator(**metrics))
         return merged
 
-    def merged_with(self, metrics: "MetricAccumulator") -> "MetricAccumulator":
-        names = dict.fromkeys([*self.values, *metrics.values])  # each once, in order
-        return MetricAccumulator(
-            delta=self.delta + metrics.delta,
-            positive=self.positive + metrics.positive,
-            ref_delta=self.ref_delta + metrics.ref_delta,
-            group=self.group + metrics.group,
-            values={name: self.values.get(name, []) + metrics.values.get(name, []) for name in names},
-            tokens=self.tokens + metrics.tokens,
-            prompt_tokens=self.prompt_tokens + metrics.prompt_tokens,
-            loss=self.loss + metrics.loss,
-            entropy=self.entropy + metrics.entropy,
-        )
+    def extend(self, metrics: "MetricAccumulator") -> None:
+        """Take in the metrics of another process."""
+        self.delta += metrics.delta
+        self.positive += metrics.positive
+        self.ref_delta += metrics.ref_delta
+        self.group += metrics.group
+        self.tokens += metrics.tokens
+        self.prompt_tokens += metrics.prompt_tokens
+        self.loss += metrics.loss
+        self.entropy += metrics.entropy
+        for name, values in metrics.values.items():
+            self.values.setdefault(name, []).extend(values)
 
     def record(self, divisor: int, ages: NDArray[np.int64] | None = None, *, has_mu: bool = True) -> dict[str, float]:
         """The record of an update; the sum of the losses is divided by `divisor`.
@@ -96,30 +95,40 @@ class MetricAccumulator:
         if ages is not None:
             record |= self._sample_size_by_age(delta, ages)
         if not positive.all():
-            record["spent_share_neg"] = float((delta[~positive] < SPENT).double().mean())
+            is_spent = delta[~positive] < SPENT
+            record["spent_share_neg"] = float(is_spent.double().mean())
         for sign, has_sign in (("pos", positive), ("neg", ~positive)):
             if has_sign.any():
                 record |= log_ratio_metrics(delta[has_sign], sign)
         record["entropy"] = self.entropy / self.tokens
         if self.ref_delta:
-            record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
+            ref_delta = torch.cat(self.ref_delta).double()
+            record["kl_ref"] = float(ref_delta.mean())
         # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
-        record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
-        for name, parts in self.values.items():
-            record |= means_by_sign(name, torch.cat(parts).double(), positive)
-        if has_mu:
-            return record
-        return {name: value for name, value in record.items() if not name.startswith(METRICS_OF_MU)}
+        kl_terms = delta.exp() - 1 - delta
+        record["kl_mu"] = float(kl_terms.mean())
+        for name, values in self.values.items():
+            record |= means_by_sign(name, torch.cat(values).double(), positive)
+        if not has_mu:
+            record = {name: value for name, value in record.items() if not name.startswith(METRICS_OF_MU)}
+        return record
 
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
         """The effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
-        powers_of_two = 2 ** np.floor(np.log2(np.maximum(ages, 1)))
+        exponents = np.floor(np.log2(np.maximum(ages, 1)))
+        powers_of_two = 2**exponents
         age_bounds = np.where(ages > 0, powers_of_two, 0)  # by group: the youngest age of its range
-        bound_of_row = torch.from_numpy(age_bounds)[torch.cat(self.group).cpu()].to(delta.device)
+        group = torch.cat(self.group).cpu()
+        bound_of_row = torch.from_numpy(age_bounds)[group].to(delta.device)
         record = {}
         for bound in np.unique(age_bounds):
             record[f"ess_age{bound:g}"] = effective_sample_size(delta[bound_of_row == bound])
         return record
+
+
+def sum_over_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """The sum of `values` [B, T] over each response's tokens, [B]."""
+    return values.where(batch.mask, 0.0).sum(1)
 
 
 def log_ratio_metrics(delta: Tensor, sign: str) -> dict[str, float]:
@@ -145,4 +154,7 @@ def means_by_sign(name: str, values: Tensor, positive: Tensor) -> dict[str, floa
 
 def effective_sample_size(delta: Tensor) -> float:
     """(Σr)² / (B Σr²) of the ratios r = e^Δ, [B] float64, in (0, 1], formed in log space."""
-    return float((2 * delta.logsumexp(0) - (2 * delta).logsumexp(0)).exp() / len(delta))
+    log_square_of_sum = 2 * delta.logsumexp(0)
+    log_sum_of_squares = (2 * delta).logsumexp(0)
+    ratio = (log_square_of_sum - log_sum_of_squares).exp()
+    return float(ratio / len(delta))

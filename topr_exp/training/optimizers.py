@@ -22,7 +22,8 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
         return Adafactor(weights, config.lr)
     # One kernel for many weights, in place. foreach, torch's default on a GPU, would hold 4 more bytes a weight while
     # it steps. On a CPU results stay those of single operations, bit for bit.
-    kernels = {"fused": True} if takes_fused_kernel(weights) else {"foreach": False}
+    is_fused = takes_fused_kernel(weights)
+    kernels = {"fused": True} if is_fused else {"foreach": False}
     return torch.optim.AdamW(weights, config.lr, ADAMW_BETAS, weight_decay=0.0, **kernels)
 
 
@@ -79,12 +80,12 @@ class Adafactor(torch.optim.Optimizer):
     def clip(self, limit: float) -> Tensor:
         """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""
         (group,) = self.param_groups
-        self.squares = [sums_of_squares(weight) for weight in group["params"] if weight.grad is not None]
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        self.squares = list(map(sums_of_squares, weights))
         totals = [squares.total for squares in self.squares]
-        columns = []
-        for squares in self.squares:
-            if squares.weight.ndim == 2 and squares.column is not None:
-                columns.append(squares.column)
+        columns = [
+            squares.column for squares in self.squares if squares.column is not None and squares.weight.ndim == 2
+        ]
         self.sum_over_processes(totals + columns)
         norm = torch.stack(totals).sum().sqrt()
         self.scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
@@ -111,8 +112,10 @@ class Adafactor(torch.optim.Optimizer):
         """
         (group,) = self.param_groups
         weight = local_part(squares.weight.detach())
-        rms = self.scale * (total / squares.weight.numel()).sqrt()
-        step_size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
+        mean_square = total / squares.weight.numel()
+        rms = self.scale * mean_square.sqrt()
+        excess = (rms / self.LARGEST_RMS).clamp(min=1.0)
+        step_size = group["lr"] * self.scale / excess
         weight.addcmul_(squares.gradient, -step_size * row_factor)
 
     def advance_state(self, squares: Squares) -> Factors:
@@ -128,20 +131,24 @@ class Adafactor(torch.optim.Optimizer):
             return running_mean.mul_(decay).add_(mean, alpha=1 - decay)
 
         if squares.row is None or squares.column is None:
-            return Factors(average("exp_avg_sq", squares.gradient.square(), 1).rsqrt(), None)
-        rows, columns = squares.weight.shape[-2:]
-        row = average("exp_avg_sq_row", squares.row, columns)
-        column = average("exp_avg_sq_col", squares.column, rows)
-        mean = column.mean(-1, keepdim=True)  # that of the rows too, some of which other processes have
-        return Factors((row / mean).rsqrt().unsqueeze(-1), column.rsqrt().unsqueeze(-2))
+            mean_square = average("exp_avg_sq", squares.gradient.square(), 1)
+            return Factors(row=mean_square.rsqrt(), column=None)
+        row_count, column_count = squares.weight.shape[-2:]
+        row_mean = average("exp_avg_sq_row", squares.row, column_count)
+        column_mean = average("exp_avg_sq_col", squares.column, row_count)
+        mean = column_mean.mean(-1, keepdim=True)  # that of the rows too, some of which other processes have
+        row_factor = (row_mean / mean).rsqrt()
+        column_factor = column_mean.rsqrt()
+        return Factors(row_factor.unsqueeze(-1), column_factor.unsqueeze(-2))
 
     def sum_over_processes(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their sums over the processes that share the weights' rows, in one message."""
         weight = self.squares[0].weight
         if not isinstance(weight, DTensor):
             return
+        process_group = weight.device_mesh.get_group(sharding_dimension(weight))
         message = torch.cat([tensor.flatten() for tensor in tensors])
-        torch.distributed.all_reduce(message, group=weight.device_mesh.get_group(sharding_dimension(weight)))
+        torch.distributed.all_reduce(message, group=process_group)
         sums = message.split([tensor.numel() for tensor in tensors])
         for tensor, total in zip(tensors, sums, strict=True):
             tensor.copy_(total.view(tensor.shape))
@@ -152,7 +159,8 @@ def sums_of_squares(weight: Tensor) -> Squares:
     assert weight.grad is not None
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
-        return Squares(weight, gradient, torch.linalg.vector_norm(gradient).square(), None, None)
+        total = torch.linalg.vector_norm(gradient).square()
+        return Squares(weight, gradient, total, row=None, column=None)
     row = torch.linalg.vector_norm(gradient, dim=-1).square()
     column = torch.linalg.vector_norm(gradient, dim=-2).square()
     return Squares(weight, gradient, row.sum(), row, column)
@@ -165,8 +173,10 @@ def scaled_squares(gradient: Tensor, factors: Factors) -> Tensor:
     """
     if factors.column is None:
         return (gradient * factors.row).square().sum()
-    norms = torch.linalg.vector_norm(gradient.mul_(factors.column), dim=-1, keepdim=True)
-    return (norms * factors.row).square().sum()
+    gradient.mul_(factors.column)
+    norms = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    scaled_norms = norms * factors.row
+    return scaled_norms.square().sum()
 
 
 def local_part(value: Tensor) -> Tensor:
@@ -178,7 +188,8 @@ def local_part(value: Tensor) -> Tensor:
 
 def sharding_dimension(weight: DTensor) -> int:
     """The dimension of the device mesh along which the weight's rows are divided."""
-    return next(dimension for dimension, placement in enumerate(weight.placements) if isinstance(placement, Shard))
+    is_sharded = [isinstance(placement, Shard) for placement in weight.placements]
+    return is_sharded.index(True)
 
 
 def follows_rows(name: str, dimensions: int, weight: Tensor) -> bool:
@@ -199,6 +210,11 @@ def learning_rate(config: OptimConfig, step: int, updates: int) -> float:
     warmup = config.warmup_steps
     if updates <= warmup:
         raise TOPRError(f"optim.warmup_steps must be below {updates}, the updates of an iteration; got {warmup}")
+    warmup_factor = min(1.0, (step + 1) / (warmup + 1))
     remaining = min(1.0, (updates - step) / (updates - warmup))
-    factors = {"constant": 1.0, "linear": remaining, "cosine": (1 - math.cos(math.pi * remaining)) / 2}
-    return config.lr * min(1.0, (step + 1) / (warmup + 1)) * factors[config.schedule]
+    factors = {
+        "constant": 1.0,
+        "linear": remaining,
+        "cosine": (1 - math.cos(math.pi * remaining)) / 2,
+    }
+    return config.lr * warmup_factor * factors[config.schedule]

@@ -72,14 +72,16 @@ class OutputLayer:
 
     def add_weight_gradient(self, total: Tensor, gradient: Tensor, hidden: Tensor) -> None:
         """Add to `total` [V, H] the weight's gradient from that of logits [N, V] of hidden states [N, H]."""
-        split_product.add_product(total, transpose(self.parts(gradient)), self.parts(hidden))
+        gradient_parts = transpose(self.parts(gradient))
+        split_product.add_product(total, gradient_parts, self.parts(hidden))
 
     def scores(self, hidden: Tensor, score: Score) -> tuple[Tensor, ...]:
         """Compute scores [N, ...] of hidden states [N, H], with gradient.
 
         Where logits are too many to hold, the backward pass computes them again; else autograd alone does the work.
         """
-        chunk_size = max(1, LOGITS_AT_A_TIME[hidden.device.type] // len(self.weight))
+        logits_at_a_time = LOGITS_AT_A_TIME[hidden.device.type]
+        chunk_size = max(1, logits_at_a_time // len(self.weight))
         scoring = ChunkedScoring(self, score, chunk_size)
         if torch.is_grad_enabled() and len(hidden) > chunk_size:
             columns: tuple[Tensor, ...] = ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
@@ -101,7 +103,8 @@ class ChunkedScoring:
         for start in range(0, len(hidden), self.chunk_size):
             logits = self.layer.logits(hidden[start : start + self.chunk_size])
             chunks.append(self.score(logits, start, statistics=True))
-        return tuple(torch.cat(column) for column in zip(*chunks, strict=True))
+        columns = zip(*chunks, strict=True)
+        return tuple(map(torch.cat, columns))
 
     def logits_gradient(self, hidden: Tensor, start: int, score_gradients: list[Tensor]) -> Tensor:
         """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on."""
@@ -135,18 +138,19 @@ class ScoresByChunk(torch.autograd.Function):
         hidden_gradients = []
         weight_gradient = bias_gradient = None
         if wants_weight:
-            weight_gradient = torch.zeros(layer.weight.shape, dtype=layer.logits_dtype, device=hidden.device)
-        if wants_bias:
-            bias_gradient = torch.zeros(len(layer.weight), dtype=layer.logits_dtype, device=hidden.device)
+            weight_gradient = torch.zeros_like(layer.weight, dtype=layer.logits_dtype)
+        if wants_bias and layer.bias is not None:
+            bias_gradient = torch.zeros_like(layer.bias, dtype=layer.logits_dtype)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), scoring.chunk_size):
                 rows = slice(start, start + scoring.chunk_size)
+                hidden_rows = hidden[rows]
                 gradients_of_rows = [column[rows] for column in score_gradients]
-                gradient = scoring.logits_gradient(hidden[rows], start, gradients_of_rows)
+                gradient = scoring.logits_gradient(hidden_rows, start, gradients_of_rows)
                 if wants_hidden:
                     hidden_gradients.append(layer.hidden_gradient(gradient))
                 if weight_gradient is not None:
-                    layer.add_weight_gradient(weight_gradient, gradient, hidden[rows])
+                    layer.add_weight_gradient(weight_gradient, gradient, hidden_rows)
                 if bias_gradient is not None:
                     bias_gradient += gradient.sum(0)
         hidden_gradient = torch.cat(hidden_gradients).to(hidden.dtype) if wants_hidden else None
@@ -175,10 +179,11 @@ class SplitLinear(torch.autograd.Function):
         (hidden,) = ctx.saved_tensors
         (gradient,) = gradients
         layer: OutputLayer = ctx.layer
-        hidden_gradient = layer.hidden_gradient(gradient) if ctx.needs_input_grad[0] else None
+        wants_hidden, wants_weight, _ = ctx.needs_input_grad
+        hidden_gradient = layer.hidden_gradient(gradient) if wants_hidden else None
         weight_gradient = None
-        if ctx.needs_input_grad[1]:
-            weight_gradient = torch.zeros(layer.weight.shape, dtype=torch.float32, device=hidden.device)
+        if wants_weight:
+            weight_gradient = torch.zeros_like(layer.weight, dtype=torch.float32)
             layer.add_weight_gradient(weight_gradient, gradient, hidden)
             weight_gradient = weight_gradient.to(layer.weight.dtype)
         return hidden_gradient, weight_gradient, None

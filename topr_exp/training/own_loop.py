@@ -36,9 +36,11 @@ class ConfiguredLoss:
             "mu": self.mu,
             "algo.length_normalize": self.function.divides_by_length,
         }
+        reductions = get_args(Reduction)
+        mu_sources = get_args(MuSource)
         rules = [
-            ("optim.reduction", self.reduction in get_args(Reduction), " or ".join(get_args(Reduction))),
-            ("mu", self.mu in get_args(MuSource), ", ".join(get_args(MuSource))),
+            ("optim.reduction", self.reduction in reductions, " or ".join(reductions)),
+            ("mu", self.mu in mu_sources, ", ".join(mu_sources)),
             *reduction_rules(self.function, self.reduction),
             *mu_rules(self.function, self.mu),
         ]
@@ -80,23 +82,29 @@ class ConfiguredLoss:
 
     def divisor(self, batch: Batch | PairBatch) -> int:
         """The divisor of an update's summed losses: completions, pairs or sampled tokens of the global batch."""
-        if isinstance(batch, PairBatch):
-            return len(batch.chosen.logp)
-        if self.reduction == "tokens":
+        if self.reduction == "tokens" and isinstance(batch, Batch):
             return int(batch.mask.sum())
-        return len(batch.logp)
+        return example_count(batch)
 
     def reduce(self, losses: Tensor, batch: Batch | PairBatch, divisor: int | None = None) -> Tensor:
         """The losses [B] of `batch` as the one number that an update minimises.
 
         divisor: of the global batch, where `batch` is a micro-batch of it; the micro-batches' numbers then add up.
         """
-        count = len(batch.chosen.logp) if isinstance(batch, PairBatch) else len(batch.logp)
-        if list(losses.shape) != [count]:
-            raise TOPRError(f"losses of algo={self.name} must have shape [{count}]; got {list(losses.shape)}")
+        expected = [example_count(batch)]
+        shape = list(losses.shape)
+        if shape != expected:
+            raise TOPRError(f"losses of algo={self.name} must have shape {expected}; got {shape}")
         if divisor is None:
             divisor = self.divisor(batch)
         return losses.sum() / divisor
+
+
+def example_count(batch: Batch | PairBatch) -> int:
+    """The number of completions or pairs of a batch."""
+    if isinstance(batch, PairBatch):
+        return len(batch.chosen.logp)
+    return len(batch.logp)
 
 
 def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tensor) -> Tensor:
@@ -112,16 +120,31 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
         if list(shape) != expected:
             raise TOPRError(f"{name} must be of the input_ids, shape {expected}; got {list(shape)}")
     is_sampled = completion_mask.bool()
-    if bool(is_sampled[:, 0].any()) or not bool(is_sampled.any(1).all()):
+    if is_sampled[:, 0].any() or not is_sampled.any(1).all():
         raise TOPRError("completion_mask must be False at the first token and True at one or more of each row")
-    is_sampled = is_sampled[:, 1:]  # the logits at a token predict the next one
-    predictions = logits[:, :-1][is_sampled]
-    targets = input_ids[:, 1:][is_sampled]
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    logp = -torch.nn.functional.cross_entropy(predictions.to(dtype), targets, reduction="none")
-    counts = is_sampled.sum(1)
-    mask = torch.arange(int(counts.max()), device=logp.device) < counts[:, None]
+    predictions = sampled_rows(logits, completion_mask)
+    targets = input_ids[:, 1:][is_sampled[:, 1:]]
+    logp = -torch.nn.functional.cross_entropy(predictions, targets, reduction="none")
+    mask = padded_mask(completion_mask)
     return logp.new_zeros(mask.shape).masked_scatter(mask, logp)
+
+
+def sampled_rows(logits: Tensor, completion_mask: Tensor) -> Tensor:
+    """The logits that predict each sampled token, [N, V], float32 or more."""
+    import torch
+
+    is_predicted = completion_mask.bool()[:, 1:]  # the logits at a token predict the next one
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits[:, :-1][is_predicted].to(dtype)
+
+
+def padded_mask(completion_mask: Tensor) -> Tensor:
+    """[B, T] bool: as many tokens of each row as its completion has, from column 0 on."""
+    import torch
+
+    counts = completion_mask.bool().sum(1)
+    positions = torch.arange(int(counts.max()), device=counts.device)
+    return positions < counts[:, None]
 
 
 def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
@@ -147,8 +170,6 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     sampler_logits: [B, S, V] of the model that drew the completions, for losses that need "head"; head_size: tokens of
     the head, the likeliest ones; None: all V.
     """
-    import torch
-
     logp = completion_logprobs(logits, input_ids, completion_mask)
     for name, values in {"mu_logp": mu_logp, "old_logp": old_logp, "ref_logp": ref_logp}.items():
         if values is not None and values.shape != logp.shape:
@@ -156,8 +177,7 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     for name, values in {"reward": reward, "positive": positive, "group": group}.items():
         if values is not None and list(values.shape) != [len(logp)]:
             raise TOPRError(f"{name} must be [B], shape [{len(logp)}]; got {list(values.shape)}")
-    counts = completion_mask.bool()[:, 1:].sum(1)
-    mask = torch.arange(logp.shape[1], device=logp.device) < counts[:, None]
+    mask = padded_mask(completion_mask)
     if mu_logp is None:
         mu_logp = logp
     if positive is None:
@@ -169,34 +189,40 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
         reward=reward.to(logp),
         positive=positive.bool(),
         baseline=baseline,
-        old_logp=None if old_logp is None else old_logp.detach(),
-        ref_logp=None if ref_logp is None else ref_logp.detach(),
+        old_logp=detached(old_logp),
+        ref_logp=detached(ref_logp),
     )
     if sampler_logits is not None:
-        batch = replace(batch, **head_fields(logits, sampler_logits, completion_mask, mask, head_size))
+        batch = replace(batch, **head_fields(logits, sampler_logits, completion_mask, head_size))
     if group is None:
         return batch
     return replace(batch, **group_fields(group, batch.reward))
 
 
+def detached(values: Tensor | None) -> Tensor | None:
+    if values is None:
+        return None
+    return values.detach()
+
+
 def head_fields(
-    logits: Tensor, sampler_logits: Tensor, completion_mask: Tensor, mask: Tensor, head_size: int | None
+    logits: Tensor, sampler_logits: Tensor, completion_mask: Tensor, head_size: int | None
 ) -> dict[str, Any]:
     """The fields of a batch with both policies' log-probabilities of the sampler's likeliest tokens, [B, T, k]."""
     if sampler_logits.shape != logits.shape:
         raise TOPRError(f"sampler_logits must be of shape {list(logits.shape)}; got {list(sampler_logits.shape)}")
-    size = logits.shape[-1] if head_size is None else head_size
-    if not 1 <= size <= logits.shape[-1]:
-        raise TOPRError(f"head_size must be 1 to {logits.shape[-1]}, the vocabulary; got {head_size}")
-    import torch
-
-    is_sampled = completion_mask.bool()[:, 1:]
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    head_mu_logp, head_ids = sampler_logits.detach()[:, :-1][is_sampled].to(dtype).log_softmax(-1).topk(size)
-    head_logp = logits[:, :-1][is_sampled].to(dtype).log_softmax(-1).gather(-1, head_ids)
+    vocabulary = logits.shape[-1]
+    size = vocabulary if head_size is None else head_size
+    if not 1 <= size <= vocabulary:
+        raise TOPRError(f"head_size must be 1 to {vocabulary}, the vocabulary; got {head_size}")
+    logp = sampled_rows(logits, completion_mask).log_softmax(-1)
+    sampler_rows = sampled_rows(sampler_logits.detach(), completion_mask).to(logp.dtype)
+    head_mu_logp, head_ids = sampler_rows.log_softmax(-1).topk(size)
+    mask = padded_mask(completion_mask)[..., None]
     fields = {}
-    for name, values in {"head_logp": head_logp, "head_mu_logp": head_mu_logp}.items():
-        fields[name] = values.new_zeros((*mask.shape, size)).masked_scatter(mask[..., None], values)
+    for name, values in {"head_logp": logp.gather(-1, head_ids), "head_mu_logp": head_mu_logp}.items():
+        zeros = values.new_zeros((*mask.shape[:2], size))
+        fields[name] = zeros.masked_scatter(mask, values)
     return fields
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+Int64s = NDArray[np.int64]
 Ids = NDArray[np.integer[Any]]
 Sequences = Sequence[tuple[Ids, Ids]]  # (prompt ids, completion ids)
 
@@ -34,14 +35,19 @@ class Segment:
     index: int  # among the segments of its level
     parent_index: int  # of the segment above among those of its level; 0 at the root
 
+    @property
+    def positions(self) -> Int64s:
+        """The position of each token in its sequence."""
+        return self.start + np.arange(len(self.tokens))
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """The levels from the root down, and where the B sequences lie in the row."""
 
     levels: list[list[Segment]]  # the segments of one depth stand one after the other in the row
-    prompt_ends: NDArray[np.int64]  # [B] row index of each prompt's last token
-    completion_starts: NDArray[np.int64]  # [B] row index of each completion's first token; its others follow
+    prompt_ends: Int64s  # [B] row index of each prompt's last token
+    completion_starts: Int64s  # [B] row index of each completion's first token; its others follow
 
     @property
     def ids(self) -> Ids:
@@ -49,10 +55,10 @@ class Tree:
         return np.concatenate([segment.tokens for segment in chain.from_iterable(self.levels)])
 
     @property
-    def positions(self) -> NDArray[np.int64]:
+    def positions(self) -> Int64s:
         """The position of each token of the row in its sequence."""
         segments = chain.from_iterable(self.levels)
-        return np.concatenate([segment.start + np.arange(len(segment.tokens)) for segment in segments])
+        return np.concatenate([segment.positions for segment in segments])
 
 
 class TokenPlace(NamedTuple):
@@ -62,7 +68,7 @@ class TokenPlace(NamedTuple):
     offset: int
 
 
-def lengths_of(level: Sequence[Segment]) -> NDArray[np.int64]:
+def lengths_of(level: Sequence[Segment]) -> Int64s:
     """Count the tokens of each segment, [R]."""
     return np.array([len(segment.tokens) for segment in level], dtype=np.int64)
 
@@ -85,15 +91,16 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
         levels[depth].append(segment)
         return segment
 
-    prompt_keys = [prompt.tobytes() for prompt, _ in sequences]
+    prompts = [prompt for prompt, _ in sequences]
+    prompt_keys = [prompt.tobytes() for prompt in prompts]
     completion_counts = Counter(prompt_keys)
     prefix_length = 0
     root = None
     if share_prefix:
-        distinct_prompts = dict(zip(prompt_keys, [prompt for prompt, _ in sequences], strict=True))
+        distinct_prompts = dict(zip(prompt_keys, prompts, strict=True))
         prefix_length = common_prefix_length(list(distinct_prompts.values()))
     if prefix_length:
-        root = add_segment(sequences[0][0][:prefix_length], None)
+        root = add_segment(prompts[0][:prefix_length], None)
     prompt_segments: dict[bytes, Segment] = {}
     prompt_ends: list[TokenPlace] = []
     completion_starts: list[TokenPlace] = []
@@ -102,13 +109,15 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
         if share_prompts and completion_counts[key] > 1 and len(suffix):
             if key not in prompt_segments:
                 prompt_segments[key] = add_segment(suffix, root)
-            prompt_ends.append(TokenPlace(prompt_segments[key], len(suffix) - 1))
-            completion_starts.append(TokenPlace(add_segment(completion, prompt_segments[key]), 0))
-            continue
-        segment = add_segment(np.concatenate([suffix, completion]), root)
-        completion_starts.append(TokenPlace(segment, len(suffix)))
+            prompt_segment = prompt_segments[key]
+            segment = add_segment(completion, prompt_segment)
+            completion_starts.append(TokenPlace(segment, 0))
+        else:
+            segment = add_segment(np.concatenate([suffix, completion]), root)
+            completion_starts.append(TokenPlace(segment, len(suffix)))
+            prompt_segment = segment
         if len(suffix):
-            prompt_ends.append(TokenPlace(segment, len(suffix) - 1))
+            prompt_ends.append(TokenPlace(prompt_segment, len(suffix) - 1))
         else:
             assert root is not None, "a prompt is empty"
             prompt_ends.append(TokenPlace(root, prefix_length - 1))
@@ -119,7 +128,7 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     )
 
 
-def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace]) -> NDArray[np.int64]:
+def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace]) -> Int64s:
     """Return the index of each token in the row of all segments, level after level."""
     segment_starts = []
     level_start = 0
@@ -127,7 +136,8 @@ def row_indices(levels: Sequence[Sequence[Segment]], places: Sequence[TokenPlace
         lengths = lengths_of(level)
         segment_starts.append(level_start + np.cumsum(lengths) - lengths)
         level_start += int(lengths.sum())
-    return np.array([segment_starts[segment.depth][segment.index] + offset for segment, offset in places], np.int64)
+    indices = [segment_starts[segment.depth][segment.index] + offset for segment, offset in places]
+    return np.array(indices, np.int64)
 
 
 def common_prefix_length(rows: Sequence[Ids]) -> int:
@@ -135,7 +145,8 @@ def common_prefix_length(rows: Sequence[Ids]) -> int:
     length = min(map(len, rows))
     for row in rows[1:]:
         is_equal = row[:length] == rows[0][:length]
-        length = min(length, int(np.argmin(np.append(is_equal, False))))
+        equal_count = np.argmin(np.append(is_equal, False))
+        length = min(length, int(equal_count))
     return length
 
 

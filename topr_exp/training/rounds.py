@@ -27,8 +27,10 @@ from topr_exp.runtime.terminal import say
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import token_count
 from topr_exp.sampling.mismatch import measure_mismatch
+from topr_exp.sampling.sampler import split_every
+from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.collection import Collector, Indices
-from topr_exp.training.loop import GlobalBatch, choose_examples
+from topr_exp.training.loop import choose_examples
 from topr_exp.types import TOPRError
 
 BUFFER = "buffer.arrow"
@@ -121,8 +123,8 @@ class Rounds:
 
     def draw_groups(self, number: int) -> RoundGroups:
         """Sample a round's groups from the current weights, or take earlier ones from the buffer."""
-        indices, slots = self.choose_prompts(number)
-        replayed = [self.buffer[slot] for slot in slots]
+        replayed = self.draw_replayed(number)
+        indices = self.problems_of(number)[: self.prompts - len(replayed)]
         sampled = self.sample_groups(indices, number)
         if self.schedule.replay > 0:
             self.buffer += sampled
@@ -152,13 +154,16 @@ class Rounds:
 
     def compose_round(self, number: int) -> TrainingSet:
         """Compose a round's training set from its completions."""
-        problem_index = self.table["problem"].to_numpy()[:: self.n]
+        problem_of_group = self.table["problem"].to_numpy()[:: self.n]
+        questions = self.collector.questions.select(problem_of_group)
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
-        group_index = np.repeat(np.arange(len(problem_index)), self.n)
-        columns = {"problem": pa.array(group_index, pa.int32()), "mu_logp": self.table["logp"]}
+        group_index = np.arange(len(problem_of_group)).repeat(self.n)
+        columns = {"problem": pa.array(group_index, pa.int32())}
         if self.mu_is_samplers:
-            columns |= {"mu_logp": self.table["sampler_logp"], "old_logp": self.table["logp"]}
-        questions = self.collector.questions.select(problem_index)
+            columns["mu_logp"] = self.table["sampler_logp"]
+            columns["old_logp"] = self.table["logp"]
+        else:
+            columns["mu_logp"] = self.table["logp"]
         completions = Completions(questions.problems, questions.prompts, self.table)
         return self.compose(completions.with_columns(columns), round_number=number)
 
@@ -169,21 +174,22 @@ class Rounds:
         first_shard: int = 0,
         *,
         max_draws: int = MAX_DRAWS,
-        other_indices: Indices | None = None,
+        spare_indices: Indices | None = None,
     ) -> list[pa.Table]:
         """Completions of some problems, one table each; first_shard: shards of the round that were sampled before.
 
-        With `compose.pass_rate`, other problems (default: all) are drawn until enough pass, at most `max_draws` times.
+        With `compose.pass_rate`, spare problems (default: all) are drawn until enough pass, at most `max_draws` times.
         """
         group_count = len(indices)
         drawn_indices = indices[:0]
-        if other_indices is None:
-            other_indices = np.arange(self.problem_count)
+        if spare_indices is None:
+            spare_indices = np.arange(self.problem_count)
         groups: list[pa.Table] = []
         for draw in range(max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
-                indices = rng.permutation(np.setdiff1d(other_indices, drawn_indices))[: self.prompts]
+                undrawn_indices = np.setdiff1d(spare_indices, drawn_indices)
+                indices = rng.permutation(undrawn_indices)[: self.prompts]
             if len(groups) >= group_count or not len(indices):
                 break
             table = self.collector.collect(indices, number, first_shard)
@@ -196,28 +202,36 @@ class Rounds:
 
     def split_groups(self, table: pa.Table) -> list[pa.Table]:
         """One table for each problem."""
-        return [table.slice(start, self.n) for start in range(0, len(table), self.n)]
+        return split_every(table, self.n)
 
     def solved_often_enough(self, table: pa.Table) -> list[pa.Table]:
         """The completions of each problem that `compose.pass_rate` keeps."""
         groups = self.split_groups(table)
         if self.selection.pass_rate is None:
             return groups
-        is_kept = is_solved_between(self.collector.completions(table), *self.selection.pass_rate)[:: self.n]
-        return list(compress(groups, is_kept))
+        is_solved = is_solved_between(self.collector.completions(table), *self.selection.pass_rate)
+        return list(compress(groups, is_solved[:: self.n]))
 
-    def choose_prompts(self, number: int) -> tuple[Indices, list[int]]:
-        """The problems that a round samples, and the places in the buffer of the groups that stand for the others."""
+    def draw_replayed(self, number: int) -> list[pa.Table]:
+        """Draw earlier groups from the buffer: one in place of each new group with probability `schedule.replay`."""
+        if not self.buffer:
+            return []
         rng = random_generator(self.seed, self.iteration, f"round {number}")
-        n_replayed = int((rng.random(self.prompts) < self.schedule.replay).sum()) if self.buffer else 0
-        slots = rng.choice(len(self.buffer), size=n_replayed, replace=n_replayed > len(self.buffer)).tolist()
+        is_replayed = rng.random(self.prompts) < self.schedule.replay
+        count = int(is_replayed.sum())
+        slots = rng.choice(len(self.buffer), size=count, replace=count > len(self.buffer))
+        return [self.buffer[slot] for slot in slots]
+
+    def problems_of(self, number: int) -> Indices:
+        """The problems that a round samples, if it samples all of its groups; [prompts]."""
         epoch, first = divmod(number * self.prompts, self.problem_count)
-        order = np.concatenate([self.order_prompts(epoch), self.order_prompts(epoch + 1)])
-        return order[first : first + self.prompts - n_replayed], slots
+        orders = [self.order_prompts(epoch), self.order_prompts(epoch + 1)]
+        return np.concatenate(orders)[first : first + self.prompts]
 
     def order_prompts(self, epoch: int) -> Indices:
         """All problems in the order in which a pass over them samples them."""
-        return random_generator(self.seed, self.iteration, f"prompts {epoch}").permutation(self.problem_count)
+        rng = random_generator(self.seed, self.iteration, f"prompts {epoch}")
+        return rng.permutation(self.problem_count)
 
     # ---- records
 
@@ -264,12 +278,13 @@ class Rounds:
 
     def checkpoint_files(self) -> dict[str, bytes]:
         """Write the round under way and the buffer as Arrow files."""
-        tables = {}
+        state = {"summary": self.summary}
+        files = {}
         if self.schedule.replay > 0:
-            tables[BUFFER] = pa.concat_tables(self.buffer)
+            files[BUFFER] = as_file(pa.concat_tables(self.buffer), state)
         if self.is_within_round():
-            tables[ROUND] = self.table
-        return {name: as_file(table, {"summary": self.summary}) for name, table in tables.items()}
+            files[ROUND] = as_file(self.table, state)
+        return files
 
     def restore(self, checkpoint: Path) -> None:
         if self.schedule.replay > 0:

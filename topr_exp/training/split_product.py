@@ -28,8 +28,10 @@ def transpose(parts: Parts) -> Parts:
 
 def product(lhs: Parts, rhs: Parts) -> Tensor:
     """Compute lhs @ rhs, summed in float32 (float64 for float64)."""
-    dtype = torch.promote_types(lhs[0].dtype, torch.float32)
-    total = torch.zeros((len(lhs[0]), rhs[0].shape[1]), dtype=dtype, device=lhs[0].device)
+    matrix = lhs[0]
+    shape = (len(matrix), rhs[0].shape[1])
+    dtype = torch.promote_types(matrix.dtype, torch.float32)
+    total = matrix.new_zeros(shape, dtype=dtype)
     add_product(total, lhs, rhs)
     return total
 

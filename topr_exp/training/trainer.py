@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from topr_exp.composition.training_set import Examples, TrainingSet
 from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.out_of_memory import is_out_of_memory, memory_for, release_gpu_memory
@@ -23,8 +22,9 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
-from topr_exp.training.batches import MicroBatches, loss_batch, micro_batches, model_inputs
+from topr_exp.training.batches import GlobalBatch, MicroBatches, loss_batch, micro_batches, model_inputs
 from topr_exp.training.contract import checked_output, checked_signals
+from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.layers import compile_layers
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
@@ -127,37 +127,34 @@ class Trainer:
             every = max(every, 20 * self.saving)
         return time_now - self.saved >= every
 
-    def update(
-        self, training_set: TrainingSet, examples: Examples, updates: int, *, expect_unit_ratio: bool
-    ) -> dict[str, float]:
-        """One optimizer step on some examples, of `updates` in the iteration; returns its record.
+    def update(self, global_batch: GlobalBatch, updates: int) -> dict[str, float]:
+        """One optimizer step, of `updates` in the iteration; returns its record.
 
-        expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
-        not, when memory runs out, and when the loss or the gradient is not finite.
+        Raises TOPRError when Δ does not vanish where π is μ, when memory runs out, and when the loss or the gradient is
+        not finite.
         """
         start_time = time.monotonic()
-        config = self.config
-        rate = learning_rate(config, self.step, updates)
+        training_set = global_batch.training_set
+        rate = learning_rate(self.config, self.step, updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        with memory_for(self._work(training_set, examples), self._memory_remedy()):
-            metrics = self.gradients_in_memory(training_set, examples)
-            norm = self.clip(config.grad_clip)
+        with memory_for(self._work(global_batch), self._memory_remedy()):
+            metrics = self.gradients_in_memory(global_batch)
+            norm = self.clip(self.config.grad_clip)
             metrics = metrics.of_all_processes()
-            if expect_unit_ratio:
+            if global_batch.mu_is_policy:
                 self.check_unit_ratio(torch.cat(metrics.delta))
-            self.samples += len(examples)
+            self.samples += len(global_batch)
             self.moved |= int(norm != 0)
             self.step += 1
-            self.check_finite(metrics, norm, training_set, examples)
+            self.check_finite(metrics, norm, global_batch)
             self.optimizer.step()
-        divisor = self.divisor(training_set, examples)
         has_mu = training_set.completions.has("mu_logp")
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(divisor, training_set.ages, has_mu=has_mu),
-            **training_set.mean_reward(examples),
+            **metrics.record(self.divisor(global_batch), training_set.ages, has_mu=has_mu),
+            **training_set.mean_reward(global_batch.examples),
             "grad_norm": float(norm),
             "lr": rate,
             "tokens": metrics.tokens,
@@ -165,12 +162,11 @@ class Trainer:
             "tokens_per_second": round(metrics.tokens / (time.monotonic() - start_time), 1),
         }
 
-    def _work(self, training_set: TrainingSet, examples: Examples) -> str:
+    def _work(self, global_batch: GlobalBatch) -> str:
         """The update in words, for a message about memory."""
-        longest = max(training_set.length(example) for example in examples)
         return (
             f"in an update with optim.micro_batch_size={self.config.micro_batch_size} and optim.gradient_checkpointing="
-            f"{str(self.recompute).lower()}, the longest sequence of {longest} tokens"
+            f"{str(self.recompute).lower()}, the longest sequence of {global_batch.lengths.max()} tokens"
         )
 
     def _memory_remedy(self) -> str:
@@ -181,10 +177,10 @@ class Trainer:
             remedy += " or set optim.gradient_checkpointing=true"
         return remedy
 
-    def gradients_in_memory(self, training_set: TrainingSet, examples: Examples) -> MetricAccumulator:
+    def gradients_in_memory(self, global_batch: GlobalBatch) -> MetricAccumulator:
         """Sum the gradients; recompute layers from here on where memory runs out and the settings leave it open."""
         try:
-            return self.accumulate_gradients(training_set, examples)
+            return self.accumulate_gradients(global_batch)
         except RuntimeError as error:
             if self.recompute or self.config.gradient_checkpointing is not None or not is_out_of_memory(error):
                 raise
@@ -192,24 +188,24 @@ class Trainer:
         self.recompute = True
         self.zero_grad()
         release_gpu_memory()
-        return self.accumulate_gradients(training_set, examples)
+        return self.accumulate_gradients(global_batch)
 
-    def accumulate_gradients(self, training_set: TrainingSet, examples: Examples) -> MetricAccumulator:
+    def accumulate_gradients(self, global_batch: GlobalBatch) -> MetricAccumulator:
         """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
+        policy = self.policy
+        training_set = global_batch.training_set
         metrics = MetricAccumulator()
-        divisor = self.divisor(training_set, examples)
-        batches = micro_batches(self.policy.model, training_set, examples, self.config.micro_batch_size)
+        divisor = self.divisor(global_batch)
+        batches = micro_batches(policy.model, global_batch, self.config.micro_batch_size)
         self.zero_grad()
         global_signals = None
         is_divided = len(batches) > 1 or distributed.world_size() > 1
         if self.has_signals and is_divided:
-            global_signals = self.compute_signals(training_set, examples, batches)
-        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head, "reference": self.reference}
+            global_signals = self.compute_signals(global_batch, batches)
         for positions, is_counted in batches:
-            rows = training_set.rows(examples[positions])
-            inputs = model_inputs(training_set, rows, self.policy.device, needs_head=self.needs_head)
-            with self.policy.autocast():
-                scores = self.layout.score(inputs, entropy=True, **options)
+            rows = global_batch.rows_at(positions)
+            inputs = model_inputs(training_set, rows, policy.device, needs_head=self.needs_head)
+            scores = self.score(inputs)
             batch = loss_batch(training_set, rows, inputs.mask, scores)
             if global_signals is not None:
                 signals = {name: values[positions] for name, values in global_signals.items()}
@@ -228,25 +224,37 @@ class Trainer:
         self.layout.sum_gradients()
         return metrics
 
-    def divisor(self, training_set: TrainingSet, examples: Examples) -> int:
+    def score(self, inputs: Inputs) -> TokenScores:
+        """Score a micro-batch with all that losses and metrics read, with gradient."""
+        with self.policy.autocast():
+            return self.layout.score(
+                inputs,
+                entropy=True,
+                recompute=self.recompute,
+                float32_head=self.policy.float32_head,
+                reference=self.reference,
+            )
+
+    def divisor(self, global_batch: GlobalBatch) -> int:
         """Divisor of the summed losses: a number of the global batch, the same for every process."""
         if self.config.reduction == "sequences":
-            return len(examples)
-        return sum(len(completion) for _, completion in training_set.sequences(training_set.rows(examples)))
+            return len(global_batch)
+        return global_batch.token_count
 
-    def compute_signals(
-        self, training_set: TrainingSet, examples: Examples, batches: MicroBatches
-    ) -> dict[str, Tensor]:
+    def compute_signals(self, global_batch: GlobalBatch, batches: MicroBatches) -> dict[str, Tensor]:
         """The loss's signals over the global batch with the current policy, without gradients, by position."""
-        rows = training_set.rows(examples)
-        mask = model_inputs(training_set, rows, self.policy.device).mask
-        dtype = torch.promote_types(self.policy.model.get_input_embeddings().weight.dtype, torch.float32)
+        policy = self.policy
+        training_set = global_batch.training_set
+        rows = global_batch.rows
+        mask = model_inputs(training_set, rows, policy.device).mask
+        weight_dtype = policy.model.get_input_embeddings().weight.dtype
+        dtype = torch.promote_types(weight_dtype, torch.float32)
         logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
         with torch.no_grad():
             for positions, is_counted in batches:
-                inputs = model_inputs(training_set, rows[positions], self.policy.device)
-                with self.policy.autocast():
-                    batch_logp = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
+                inputs = model_inputs(training_set, rows[positions], policy.device)
+                with policy.autocast():
+                    batch_logp = self.layout.score(inputs, float32_head=policy.float32_head).logp
                 if is_counted:
                     positions_on_device = torch.from_numpy(positions).to(logp.device)
                     logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
@@ -260,7 +268,8 @@ class Trainer:
         """
         largest = float(delta.abs().max())
         if not self.policy.full_precision and self.step == 0:
-            median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
+            sizes = delta.abs().float()
+            median, high = sizes.quantile(sizes.new_tensor([0.5, 0.99])).tolist()
             say(
                 f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
                 f"{median:.2g} (median), {high:.2g} (99 %), {largest:.2g} (largest)"
@@ -272,19 +281,16 @@ class Trainer:
                 "changed by hand?"
             )
 
-    def check_finite(
-        self, metrics: MetricAccumulator, norm: torch.Tensor, training_set: TrainingSet, examples: Examples
-    ) -> None:
+    def check_finite(self, metrics: MetricAccumulator, norm: Tensor, global_batch: GlobalBatch) -> None:
         """Raise TOPRError with the completions of an update whose loss or gradient is not finite."""
-        if math.isfinite(metrics.loss) and bool(norm.isfinite()):
+        if math.isfinite(metrics.loss) and norm.isfinite():
             return
-        delta = torch.cat(metrics.delta)
-        largest = float(delta.nan_to_num(nan=math.inf).abs().max())
+        mean_loss = metrics.loss / self.divisor(global_batch)
+        delta = torch.cat(metrics.delta).nan_to_num(nan=math.inf)
         raise TOPRError(
-            f"the loss or its gradient is not finite at step {self.step}; loss "
-            f"{metrics.loss / self.divisor(training_set, examples):.4g}, "
-            f"largest |log-ratio| {largest:.4g}, completions {training_set.rows(examples).tolist()}; the last "
-            "checkpoint is kept (lower optim.lr)"
+            f"the loss or its gradient is not finite at step {self.step}; loss {mean_loss:.4g}, largest |log-ratio| "
+            f"{float(delta.abs().max()):.4g}, completions {global_batch.rows.tolist()}; the last checkpoint is kept "
+            "(lower optim.lr)"
         )
 
 

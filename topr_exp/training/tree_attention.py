@@ -44,7 +44,8 @@ class PaddedLevel:
         states = states[self.start : self.end]
         if self.padded_index is not None:
             rows, width = self.shape
-            states = states.new_zeros(rows * width, *states.shape[1:]).index_copy(0, self.padded_index, states)
+            padded_states = states.new_zeros(rows * width, *states.shape[1:])
+            states = padded_states.index_copy(0, self.padded_index, states)
         return states.unflatten(0, self.shape)
 
     def unpad(self, states: Tensor) -> Tensor:
@@ -67,7 +68,8 @@ def padded_levels(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[
     end = 0
     for depth, segments in enumerate(tree.levels):
         if depth:
-            parents = np.array([segment.parent_index for segment in segments], dtype=np.int64)
+            parent_indices = [segment.parent_index for segment in segments]
+            parents = np.array(parent_indices, dtype=np.int64)
             ancestors = [*(rows[parents] for rows in ancestors), parents]  # those of the parents, then the parents
         lengths = lengths_of(segments)
         start = end
@@ -97,7 +99,9 @@ def visibility_mask(
 
     A token sees the tokens of its row that are not later, and all tokens of the segments above.
     """
-    visible_by_level = [is_token[rows] for is_token, rows in zip(is_token_by_level, ancestors, strict=True)]
+    visible_by_level = []
+    for is_token, rows in zip(is_token_by_level, ancestors, strict=True):
+        visible_by_level.append(is_token[rows])
     is_key_visible = np.concatenate(visible_by_level, axis=1)  # [R, K above]
     if is_key_visible.all():
         is_key_visible = is_key_visible[:1]
@@ -126,8 +130,9 @@ def attention(
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
     # Under autocast rotation leaves query and key in float32, which attention would round only after they were moved.
-    dtype = value.dtype
-    query, key, value = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
+    query = query[0].transpose(0, 1).to(value.dtype)
+    key = key[0].transpose(0, 1).to(value.dtype)
+    value = value[0].transpose(0, 1)
     keys: list[Tensor] = []
     values: list[Tensor] = []
     outputs = []
@@ -156,14 +161,21 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
         value = value.repeat_interleave(group_size, 1)
         has_grouped_heads = False
     return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=has_grouped_heads
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=has_grouped_heads,
     )
 
 
 @functools.cache
 def takes_grouped_heads(device: torch.device) -> bool:
     """True where a fused kernel takes grouped heads and a mask below float32: torch 2.14's, cuDNN's (sm_9x, sm_10x)."""
-    return torch.__version__ >= "2.14" or torch.cuda.get_device_capability(device)[0] in (9, 10)
+    generation, _ = torch.cuda.get_device_capability(device)
+    return torch.__version__ >= "2.14" or generation in (9, 10)
 
 
 def with_ancestors(states: list[Tensor], level: PaddedLevel) -> Tensor:
@@ -220,8 +232,9 @@ def layout_for(model: Any, sequences: Sequences) -> Layout:
     config = model.config
     base = model.base_model
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    weights = sum(weight.numel() for weight in base.parameters()) - base.get_input_embeddings().weight.numel()
-    weights_of_layer = weights // config.num_hidden_layers
+    weights = sum(weight.numel() for weight in base.parameters())
+    embeddings = base.get_input_embeddings().weight.numel()
+    weights_of_layer = (weights - embeddings) // config.num_hidden_layers
     attention_size = config.num_attention_heads * head_size
     if use_tree_attention(model):
         return cheapest_layout(sequences, weights_of_layer, attention_size)

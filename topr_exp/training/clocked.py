@@ -1,0 +1,208 @@
+"""Asynchronous training by a virtual clock: how long a group waits follows from its completions' lengths.
+
+`schedule.concurrency` groups are under way at once, each completion grows by `schedule.tokens_per_update` tokens a unit
+of time, and a group is complete when its longest completion is. A policy (`schedule.when_stale`) chooses among complete
+groups. With `schedule.in_flight` each token is drawn by the weights of its moment: when they change, the rest of each
+completion under way is drawn again.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
+from topr_exp.training.asynchronous import AsyncRounds, Group, longest_length, tables_of
+from topr_exp.training.dropped_shares import DroppedShares
+from topr_exp.training.rounds import RoundGroups
+from topr_exp.types import TOPRError
+
+IN_FLIGHT = 1  # in the seeds of continued completions
+ROUNDING = 1e-6  # of the clock, in tokens
+MAX_DROPS = 1000  # batches that a policy may drop before one that it trains on
+
+
+class ClockedRounds(AsyncRounds):
+    """Groups are trained on once they are complete; updates and sampling run side by side on one clock."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        assert self.schedule.concurrency is not None
+        assert self.schedule.tokens_per_update is not None
+        self.concurrency = self.schedule.concurrency
+        self.tokens_per_update = self.schedule.tokens_per_update
+        self.policy = self.schedule.policy
+        self.may_drop = type(self.policy).drops is not StalenessPolicy.drops
+        self.dropped_shares = DroppedShares(self.collector.questions.problems)
+        self.begun = 0  # groups so far
+        self.now = 0.0
+        self.trainer_idle = 0.0  # units of time since the last update
+        self.sampler_idle = 0.0
+
+    def draw_groups(self, number: int) -> RoundGroups:
+        round_groups = super().draw_groups(number)
+        metrics = round_groups.metrics | {
+            "virtual_time": self.now,
+            "trainer_idle": self.trainer_idle,
+            "sampler_idle": self.sampler_idle,
+        }
+        if self.may_drop:
+            self.dropped_shares.add(round_groups.groups, is_dropped=False)
+            metrics |= self.dropped_shares.metrics()
+        return replace(round_groups, metrics=metrics)
+
+    def take_batch(self, number: int) -> list[Group]:
+        """Let time pass until a batch is complete and while its update is computed."""
+        self.trainer_idle = 0.0
+        self.sampler_idle = 0.0
+        if self.schedule.in_flight:
+            self.continue_with_current_weights(number)
+        room = self.policy.room(self.prompts, self.concurrency)
+        batch = self.wait_for_batch(number, room)
+        if self.policy.waits:
+            room -= self.prompts  # the batch keeps its places until the update is computed
+        self.pass_update(number, room)
+        if self.schedule.in_flight:
+            # Only the batch is summarized as sampled: the rest of every other group may be drawn again.
+            self.drawn = tables_of(batch)
+        return batch
+
+    # ---- the queue
+
+    def wait_for_batch(self, number: int, room: int) -> list[Group]:
+        """Let time pass until the policy has a complete batch, and remove that from the queue."""
+        dropped_count = 0
+        while True:
+            dropped = self.drop_stale(number)
+            dropped_count += len(dropped)
+            if dropped_count > MAX_DROPS * self.prompts:
+                raise TOPRError(f"schedule.when_stale drops all: {dropped_count} groups before update {number + 1}")
+            self.begin(number, room)
+            batch = self.next_batch(number)
+            if batch:
+                self.remove_groups(batch)
+                return batch
+            start = self.now
+            self.pass_time(self.next_end(), number, room)
+            self.trainer_idle += self.now - start
+
+    def next_batch(self, number: int) -> list[Group]:
+        """The groups that the policy trains on next; none while too few of them are complete."""
+        ranked = []
+        for position, group in enumerate(self.queue):
+            if self.policy.waits or self.is_complete(group):
+                rank = self.policy.rank(waiting_group(group, position, number))
+                ranked.append((rank, position))
+        ranked.sort()
+        batch = [self.queue[position] for _, position in ranked[: self.prompts]]
+        if len(batch) < self.prompts or not all(map(self.is_complete, batch)):
+            return []
+        return batch
+
+    def drop_stale(self, number: int) -> list[Group]:
+        """Remove the complete groups that the policy drops from the queue, and count them."""
+        dropped = []
+        for position, group in enumerate(self.queue):
+            waiting = waiting_group(group, position, number)
+            if self.is_complete(group) and self.policy.drops(waiting):
+                dropped.append(group)
+        self.remove_groups(dropped)
+        self.dropped_shares.add(tables_of(dropped), is_dropped=True)
+        return dropped
+
+    def is_complete(self, group: Group) -> bool:
+        return group.due <= self.now
+
+    def under_way(self) -> list[Group]:
+        return [group for group in self.queue if not self.is_complete(group)]
+
+    # ---- the clock
+
+    def next_end(self) -> float:
+        """The time at which the next group is complete; infinite when none is under way."""
+        return min((group.due for group in self.under_way()), default=math.inf)
+
+    def pass_time(self, end: float, number: int, room: int) -> None:
+        """Move the clock to `end`, and begin new groups in place of complete ones."""
+        free_share = 1 - len(self.under_way()) / self.concurrency
+        self.sampler_idle += free_share * (end - self.now)
+        self.now = end
+        self.begin(number, room)
+
+    def pass_update(self, number: int, room: int) -> None:
+        """Move the clock by the unit of time in which an update is computed; after the last one nothing is drawn."""
+        end = self.now + 1
+        if number + 1 < self.rounds:
+            self.begin(number, room)
+            while self.next_end() <= end:
+                self.pass_time(self.next_end(), number, room)
+            self.pass_time(end, number, room=0)
+        self.now = end
+
+    def begin(self, number: int, room: int) -> None:
+        """Draw groups with the current weights, until enough are under way and as long as there is room."""
+        while len(self.under_way()) < self.concurrency and len(self.queue) < room:
+            table = self.next_group()
+            due = self.now + longest_length(table) / self.tokens_per_update
+            self.queue.append(Group(table, number, due))
+
+    def next_group(self) -> pa.Table:
+        """Draw the completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
+        for _ in range(self.problem_count):
+            epoch, position = divmod(self.begun, self.problem_count)
+            index = self.order_prompts(epoch)[position : position + 1]
+            groups = self.sample_groups(index, self.begun, max_draws=1)
+            self.begun += 1
+            if groups:
+                return groups[0]
+        raise TOPRError(
+            f"compose.pass_rate={self.selection.pass_rate}: none of {self.problem_count} problems is solved so often"
+        )
+
+    # ---- completions under way when the weights change
+
+    def continue_with_current_weights(self, number: int) -> None:
+        """Draw the rest of all completions under way again, in shards, with the current weights."""
+        kept_tokens = self.kept_tokens()
+        shard_size = self.collector.sampler.config.prompts_per_shard
+        for start in range(0, len(kept_tokens), shard_size):
+            positions = list(kept_tokens)[start : start + shard_size]
+            seed = (self.iteration, number, start, IN_FLIGHT)
+            tables = tables_of(self.queue[position] for position in positions)
+            kept_of_groups = [kept_tokens[position] for position in positions]
+            kept_of_rows = np.repeat(kept_of_groups, self.n)
+            redrawn = self.collector.redraw(pa.concat_tables(tables), kept_of_rows, seed)
+            for position, table in zip(positions, self.split_groups(redrawn), strict=True):
+                group = self.queue[position]
+                extra_tokens = longest_length(table) - longest_length(group.table)
+                due = group.due + extra_tokens / self.tokens_per_update
+                born = group.born if kept_tokens[position] else number
+                self.queue[position] = Group(table, born, due)
+
+    def kept_tokens(self) -> dict[int, int]:
+        """The tokens that the longest completion of each group under way has so far, by position in the queue."""
+        kept_tokens = {}
+        for position, group in enumerate(self.queue):
+            tokens_left = math.floor((group.due - self.now) * self.tokens_per_update + ROUNDING)
+            if tokens_left > 0:
+                kept_tokens[position] = longest_length(group.table) - tokens_left
+        return kept_tokens
+
+    # ---- checkpoints
+
+    def state(self) -> dict[str, Any]:
+        counts = self.dropped_shares.counts
+        return {"begun": self.begun, "now": self.now, "usage": counts, **super().state()}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        super().restore_state(state)
+        self.begun = state["begun"]
+        self.now = state["now"]
+        self.dropped_shares.counts.update(state["usage"])
+
+
+def waiting_group(group: Group, position: int, number: int) -> WaitingGroup:
+    """A group as a policy sees it; position: in the queue; number: of the update."""
+    return WaitingGroup(position=position, age=number - group.born, complete_at=group.due, table=group.table)
