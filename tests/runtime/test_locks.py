@@ -29,6 +29,12 @@ def claim(tmp_path):
     return tmp_path / "x.claim"
 
 
+@pytest.fixture
+def lock_files_by(monkeypatch):
+    """A function that has another one lock files in the place of the file system."""
+    return lambda flock: monkeypatch.setattr(fcntl, "flock", flock)
+
+
 def test_a_lock_is_one_processs_until_it_is_given_back(claim):
     assert locks.living_owner(claim) is None
     with take(claim):
@@ -91,7 +97,7 @@ def test_an_onlooker_keeps_nobody_out(claim):
             assert events == ["looked away"], "it is waited for, not taken for a holder"
 
 
-def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(claim, monkeypatch):
+def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(claim, lock_files_by):
     """Its last holder deletes its file after we opened that: whoever comes later would lock another file."""
     flock, kinds = fcntl.flock, []
 
@@ -101,7 +107,7 @@ def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(claim, monkey
         kinds.append(kind)
         flock(descriptor, kind)
 
-    monkeypatch.setattr(fcntl, "flock", delete_first)
+    lock_files_by(delete_first)
     with take(claim):
         assert isinstance(locks.acquire(claim), Owner)
 
@@ -123,13 +129,13 @@ def test_another_users_lock(is_readable, ordinary_user):
         assert not claim.exists()
 
 
-def test_a_file_system_without_locks_is_worked_on_with_one_warning(claim, tmp_path, monkeypatch, capsys):
+def test_a_file_system_without_locks_is_worked_on_with_one_warning(claim, tmp_path, lock_files_by, capsys):
     locks._warned_devices.clear()
 
     def refuse(descriptor, kind):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock_files_by(refuse)
     with take(claim), take(claim):
         assert locks.living_owner(claim) is None
     assert open_table(tmp_path).fill(shard) == 40 * SHARDS

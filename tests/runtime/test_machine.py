@@ -51,19 +51,25 @@ def driver(tmp_path, monkeypatch):
     return path
 
 
+@pytest.fixture
+def build_torch(monkeypatch):
+    """A function: have torch be built for this version of CUDA."""
+    return lambda version: monkeypatch.setattr("torch.version.cuda", version)
+
+
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_driver_that_torch_is_too_new_for(device, driver, monkeypatch):
+def test_a_driver_that_torch_is_too_new_for(device, driver, build_torch):
     driver.write_text(OLD_DRIVER)
-    monkeypatch.setattr("torch.version.cuda", "13.0")
+    build_torch("13.0")
 
     with refused(f"cluster.device={device}: NVIDIA's driver is 550, CUDA 13.0 needs 580", ConfigError):
         check_device(device)
     check_device("cpu")
 
 
-def test_a_torch_without_cuda_beside_a_gpu_is_one_line(driver, monkeypatch, capsys):
+def test_a_torch_without_cuda_beside_a_gpu_is_one_line(driver, build_torch, capsys):
     """On a machine with a GPU a run that computes on the CPU, a hundred times more slowly, is seldom meant."""
-    monkeypatch.setattr("torch.version.cuda", None)
+    build_torch(None)
     words = ["experiment=smoke", f"output_dir={driver.parent}/out"]
 
     check_machine([config_of(*words)])
