@@ -66,6 +66,18 @@ def no_jobs_left():
     wait_for(lambda: not ask("squeue", "--noheader"))
 
 
+@pytest.fixture
+def arrays_of_three():
+    """Slurm refuses arrays of more than three jobs."""
+    path = Path(os.environ["SLURM_CONF"])
+    settings = path.read_text()
+    path.write_text(settings.replace("SchedulerParameters=", "SchedulerParameters=max_array_tasks=3,"))
+    ask("scontrol", "reconfigure")
+    yield
+    path.write_text(settings)
+    ask("scontrol", "reconfigure")
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The long run of seed 0, when nothing happens to it."""
@@ -145,6 +157,21 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     local = launch(tmp_path / "local", *words, "cluster.threads=1")
     assert local.returncode == 1, local.stderr
     assert results(sweep) == results(tmp_path / "local" / "runs")
+
+
+@extended
+def test_a_sweep_beyond_the_largest_array_is_submitted_as_several(tmp_path, arrays_of_three):
+    words = [*ON_SLURM, "seed=0,1,2,3"]
+    refused = subprocess.run(["sbatch", "--array=0-3", "--wrap", "true"], capture_output=True, text=True, timeout=120)
+
+    preview = launch(tmp_path, *words, "dry_run=true")
+    sweep, _, _ = submit(tmp_path, *words)
+    finish()
+
+    assert "Invalid job array specification" in refused.stderr
+    assert "2 arrays of 3, 1 runs: an array of this Slurm has at most 3" in preview.stdout
+    assert "4 runs: 4 done" in status(sweep)
+    assert len(list((sweep / ".submitit").glob("*/*_submission.sh"))) == 2
 
 
 @extended
