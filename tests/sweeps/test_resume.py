@@ -1,5 +1,6 @@
 """Resume of a sweep: settings that may change, and stored settings that nothing obeys without confirmation."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -237,6 +238,7 @@ def test_our_own_and_installed_modules_need_no_confirmation():
     assert code_settings(own_settings) == []
     assert code_settings({"algo": None, "data": {"grader": 3}, "sampler": ["x"]}) == []
     assert code_settings({"algo": {"_target_": "transformers.Loss"}}) == ["algo._target_=transformers.Loss"]
+    assert code_settings({"algo": {"_target_": "evil.X"}, "algo._target_": {}}) == ["algo._target_=evil.X"]
     assert is_installed("algo._target_=transformers.Loss")
     assert not is_installed("algo._target_=nice_sweep.payload.Loss")
     assert not is_installed("sampler.python=transformers")
@@ -263,6 +265,24 @@ def test_options_of_sbatch_that_run_nothing_need_no_confirmation():
     options = "cluster.additional_parameters={account: proj-1, mem: 8G, mail_type: END}"
 
     assert cluster_code_settings(recompose(["cluster=slurm", options], [])) == []
+
+
+@pytest.mark.parametrize("value", ["p --export=ALL", "p\\'", 'p"', "p #", "p'"])
+def test_a_value_in_which_sbatch_may_read_another_option_needs_confirmation(value):
+    cluster = recompose(["cluster=slurm"], [])
+    options = dataclasses.replace(cluster, additional_parameters={"account": value})
+
+    assert len(cluster_code_settings(options)) == 1
+    with pytest.raises(ConfigError, match="partition must be a name"):
+        dataclasses.replace(cluster, partition=value)
+
+
+def test_options_given_to_resume_replace_those_of_the_launch():
+    launched = ["cluster=slurm", "cluster.additional_parameters.export=X"]
+
+    cluster = recompose(launched, ["cluster.additional_parameters={account: p}"])
+
+    assert cluster.additional_parameters == {"account": "p"}
 
 
 def test_settings_that_change_before_the_sweep_is_locked_need_confirmation(sweep, scheduler, capsys):

@@ -116,7 +116,11 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
         if is_kept:
             overrides_by_key[key_of(override)] = override
     for override in settings:
-        overrides_by_key[key_of(override)] = override
+        key = key_of(override)
+        for launched_key in list(overrides_by_key):
+            if launched_key.startswith(f"{key}."):  # a part of what is replaced
+                del overrides_by_key[launched_key]
+        overrides_by_key[key] = override
     args.overrides = [*overrides_by_key.values()]
     composer = Composer(args)
     composed = composer.compose(composer.fixed())

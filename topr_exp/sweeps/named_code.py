@@ -4,6 +4,7 @@ To confirm is to repeat the setting on the command line, as for `evaluate`. This
 """
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -12,7 +13,7 @@ from typing import Any
 
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.runtime.terminal import printable
-from topr_exp.schema import flatten, plain, show
+from topr_exp.schema import plain, show
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import ConfigError
 
@@ -24,14 +25,27 @@ COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; 
 HARMLESS_OPTIONS = frozenset({
     "account", "constraint", "exclusive", "mail-type", "mail-user", "mem", "qos", "reservation"
 })  # fmt: skip
+HARMLESS_VALUE = re.compile(r"[\w.,:@%+&|*()\[\]/=-]+")  # sbatch reads it as one word, however Submitit quotes it
 CODE_KEYS = (*TARGET_KEYS, *COMMAND_KEYS)
 CONFIRMATIONS = tuple(f"{key}=" for key in CODE_KEYS)  # how settings of a command line that name code begin
 
 
 def code_settings(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings of a run, as KEY=VALUE, that name code outside this package."""
-    leaves = dict(flatten(settings))
-    return [f"{key}={show(leaves[key])}" for key in CODE_KEYS if names_code(key, leaves.get(key))]
+    overrides = []
+    for key in CODE_KEYS:
+        value = value_of(settings, key)
+        if names_code(key, value):
+            overrides.append(f"{key}={show(value)}")
+    return overrides
+
+
+def value_of(settings: Mapping[str, Any], key: str) -> Any:
+    """The nested value of a dotted key, as settings are built from; one that is stored under the dotted key is none."""
+    value: Any = settings
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def names_code(key: str, value: Any) -> bool:
@@ -59,10 +73,15 @@ def cluster_code_settings(cluster: ClusterConfig) -> list[str]:
     if setup:
         overrides.append(f"cluster.setup={json.dumps(setup)}")
     options = values.get("additional_parameters") or {}
-    if not {name.replace("_", "-") for name in options} <= HARMLESS_OPTIONS:
+    if not all(is_harmless(name, value) for name, value in options.items()):
         option_texts = [f"{name}: {json.dumps(option)}" for name, option in options.items()]
         overrides.append(f"cluster.additional_parameters={{{', '.join(option_texts)}}}")
     return overrides
+
+
+def is_harmless(option: str, value: Any) -> bool:
+    """True for an option of sbatch that runs no command, writes no file and holds no further option."""
+    return option.replace("_", "-") in HARMLESS_OPTIONS and HARMLESS_VALUE.fullmatch(str(value)) is not None
 
 
 def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, settings: Sequence[str]) -> list[str]:
