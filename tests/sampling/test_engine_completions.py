@@ -122,6 +122,10 @@ def test_a_worker_reports_tokens_every_few_seconds(monkeypatch):
     reports.add(4)
     connection.send.assert_called_with({"drawn_tokens": 4})
 
+    reports.add(5)
+    reports.send()
+    connection.send.assert_called_with({"drawn_tokens": 5})
+
 
 def test_packed_numbers_are_those_that_arrays_hold():
     packed = PackedLogprobs()

@@ -45,8 +45,13 @@ class TokenReports:
         """Count drawn tokens; report them if it is time."""
         self.unreported_tokens += count
         if time.monotonic() - self.reported_at >= SECONDS_BETWEEN_REPORTS:
+            self.send()
+
+    def send(self) -> None:
+        """Report what was drawn since the last report."""
+        if self.unreported_tokens:
             self.connection.send({"drawn_tokens": self.unreported_tokens})
-            self.restart()
+        self.restart()
 
 
 class Worker:
@@ -139,6 +144,7 @@ class Worker:
         ]
         prompts = [{"prompt_token_ids": prompt} for prompt in request["prompts"]]
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
+        self.token_reports.send()
         if len(outputs) != len(prompts):
             raise RefusedError("vLLM lost requests")
         groups = []

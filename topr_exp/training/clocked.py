@@ -1,9 +1,9 @@
 """Asynchronous training by a virtual clock: how long a group waits follows from its completions' lengths.
 
 `schedule.concurrency` groups are under way at once, each completion grows by `schedule.tokens_per_update` tokens a unit
-of time, and a group is complete when its longest completion is. A policy (`schedule.when_stale`) chooses among complete
-groups. With `schedule.in_flight` each token is drawn by the weights of its moment: when they change, the rest of each
-completion under way is drawn again.
+of time, and a group is complete when its longest completion is. A policy (`schedule.when_stale`) chooses which group
+comes next, and may wait for it. With `schedule.in_flight` each token is drawn by the weights of its moment: when they
+change, the rest of each completion under way is drawn again.
 """
 
 import math
