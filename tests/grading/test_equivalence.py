@@ -22,6 +22,7 @@ from topr_exp.grading.expression import rational_value
 from topr_exp.grading.extraction import why_invalid
 from topr_exp.grading.latex import tokenize
 from topr_exp.grading.sample_points import certainly_different
+from topr_exp.grading.surroundings import without_words
 
 VERDICT_OF_SIGN = {"=": "correct", "≠": "incorrect"}
 
@@ -78,6 +79,14 @@ def test_reading_an_answer_takes_linear_time(answer_format):
         start = time.process_time()  # of this process alone: others may be at work
         extract(completion, answer_format)
         assert time.process_time() - start < 5, unit  # an idle machine needs half a second at most
+
+
+def test_words_behind_a_number_take_linear_time():
+    for unit in CASES["linear"]["units"]:
+        answer = f"5{unit * (400_000 // len(unit))}"
+        start = time.process_time()
+        without_words(answer)
+        assert time.process_time() - start < 5, unit
 
 
 # ---- labelled pairs and golds; these tests skip without the data

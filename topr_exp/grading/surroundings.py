@@ -78,22 +78,21 @@ NUMBER_IN_TEXT = re.compile(
     rf"(?:(?<![\w.)])-)?\$?(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_SCALE})*", re.ASCII | re.IGNORECASE
 )
 _LETTER = r"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c]"  # \w has ², ½ and ₁ too
-_WORDS = re.compile(rf"(?:{_LETTER}|[\s,;:()\[\]'’.!?/°%&$€£–—-]|(?<=[A-Za-z])(?:[²³]|\^[23]|\^\{{[23]\}}))*")
+_WORDS = re.compile(
+    rf"(?:{_LETTER}|[\s,;:()\[\]'’.!?°%&$€£–—-]|/(?=\s?{_LETTER})|(?<=[A-Za-z])(?:[²³]|\^[23]|\^\{{[23]\}}))*"
+)
 _SEPARATOR = re.compile(r"[,;:()\[\]/²³°^–—-]|\band\b", re.IGNORECASE)
-_PARENTHESIS = re.compile(r"(?<=\s)\(((?:[^()]|\([^()]*\))*)\)")
-_CALCULATES = re.compile(r"[-+−–*/×÷·⋅=]|[A-Za-z]")
-_TAKES_BACK = (
-    r"\b(?:or|nor|not|no|never|but|wrong|incorrect|false|except|unless|if|instead|rather|about|between)\b"
-    r"|n['’]t\b"
+_PARENTHESIS = re.compile(r"(?<=\s)\(((?:[^()]|\([^()]{0,100}\)){0,200})\)")
+_MAX_CALCULATIONS = 3  # evaluated in one answer
+_SIGN_OF_CALCULATION = re.compile(r"=|[\d)]\s*(?:[-+−–*/×÷·⋅^]|\\(?:times|cdot|div)\b)", re.ASCII)
+# Words that take something back or make another number, and letters that may be variables.
+_DECISIVE = re.compile(
+    r"\b(?:or|nor|not|no|never|but|wrong|incorrect|false|minus|plus|times|less|more|fewer|except|unless|if|instead"
+    r"|rather|about|between|half|halves|thirds?|quarters?|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven"
+    r"|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundreds?|thousands?|[mbtr]+illions?|dozens?|pi"
+    r"|squared|cubed)\b|n['’]t\b|(?<![A-Za-z])[bejknopqrt-z](?![A-Za-z])",
+    re.IGNORECASE,
 )
-_MAKES_ANOTHER = (
-    r"\b(?:minus|plus|times|less|more|fewer|half|halves|thirds?|quarters?|zero|one|two|three|four|five|six|seven|eight"
-    r"|nine|ten|eleven|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundreds?|thousands?|[mbtr]+illions?"
-    r"|dozens?|pi|squared|cubed)\b"
-)
-_RETRACTION = re.compile(_TAKES_BACK, re.IGNORECASE)
-# Also letters that may be variables.
-_DECISIVE = re.compile(rf"{_TAKES_BACK}|{_MAKES_ANOTHER}|(?<![A-Za-z])[bejknopqrt-z](?![A-Za-z])", re.IGNORECASE)
 
 
 def is_number(gold: str) -> bool:
@@ -108,32 +107,43 @@ def begins_with_number(text: str) -> bool:
 def without_words(answer: str) -> str:
     """The number before words that only describe it: 60 of "60 clips in April and May", 42 of "42 km/h (6 × 7)".
 
-    The answer stays as it is where the words hold a number, a letter, "or", "not" or the like, and where they are a
-    plain unit, which the comparison understands.
+    The answer stays as it is where the words hold another number, a letter, "or", "not" or the like, and where they are
+    a plain unit, which the comparison understands.
     """
     leading = _LEADING_NUMBER.match(answer)
     if leading is None:
         return answer
     number = leading.group().strip()
     words = answer[leading.end() :]
-    plain_words = _PARENTHESIS.sub(lambda match: "" if _explains(match[1], number) else match[0], words)
-    only_describe = _WORDS.fullmatch(plain_words) is not None and _DECISIVE.search(plain_words) is None
-    if only_describe and (plain_words != words or _SEPARATOR.search(words)):
+    if _SEPARATOR.search(words) and _only_describe(_without_calculations(words, number)):
         return number
     return answer
 
 
-def _explains(parenthesis: str, number: str) -> bool:
-    """Check that a parenthesis says where the number comes from: it takes nothing back and is no other value."""
-    if _RETRACTION.search(parenthesis):
+def _without_calculations(words: str, number: str) -> str:
+    """Drop parentheses that calculate the number before the words."""
+    return _PARENTHESIS.sub(
+        lambda match: "" if _calculates(match[1], number) else match[0], words, count=_MAX_CALCULATIONS
+    )
+
+
+def _only_describe(words: str) -> bool:
+    """Check for words that neither change the number before them nor take it back."""
+    return _WORDS.fullmatch(words) is not None and _DECISIVE.search(words) is None
+
+
+def _calculates(parenthesis: str, number: str) -> bool:
+    """Check for a calculation of the number, such as "6 × 7" or "total = 6 × 7 = 42", without another value."""
+    if _SIGN_OF_CALCULATION.search(parenthesis) is None:
         return False
-    own_numbers = NUMBER_IN_TEXT.findall(parenthesis)
-    value = _value(parenthesis)
-    if value is None and len(own_numbers) == 1:
-        value = _value(own_numbers[0])
-    if value is not None:
-        return value == _value(number)
-    return not own_numbers or _CALCULATES.search(parenthesis) is not None
+    side_values = set()
+    for side in parenthesis.split("="):
+        side_value = _value(side)
+        if side_value is not None:
+            side_values.add(side_value)
+        elif not _only_describe(side):
+            return False
+    return side_values == {_value(number)}
 
 
 def _value(text: str) -> Fraction | None:
