@@ -1,8 +1,10 @@
 """Tables: whole shards only, each made once, the same bytes whoever made them."""
 
+import io
 import os
 import signal
 import socket
+from contextlib import redirect_stderr
 
 import pyarrow as pa
 import pytest
@@ -19,18 +21,23 @@ FROM_STORE = (40, 0, "from the store")
 
 
 class RecordedProgress(Progress):
-    """What a table says of its progress; a message is answered by `answer`."""
+    """What a table says of its progress."""
 
-    def __init__(self, answer=lambda: None):
+    def __init__(self):
         self.updates = []
-        self.messages = []
-        self.answer = answer
 
     def update(self, *amounts):
         self.updates.append(amounts)
 
-    def message(self, text):
-        self.messages.append(text)
+
+class Terminal(io.StringIO):
+    """A terminal whose reader answers each line by `answer`."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def flush(self):
         self.answer()
 
 
@@ -80,7 +87,7 @@ def test_a_shard_that_was_made_meanwhile_stays_as_it_is(tmp_path):
 # ---- processes that are killed, and many at once
 
 
-def test_killed_at_every_step(tmp_path, start):
+def test_killed_at_every_step(tmp_path, start, capsys):
     """SIGKILL before each single file operation; then a fill leaves the same files as an undisturbed one."""
     undisturbed = open_table(tmp_path / "undisturbed", shards=1)
     undisturbed.fill(shard)
@@ -97,7 +104,7 @@ def test_killed_at_every_step(tmp_path, start):
             assert table.read().equals(shard(0))
         table.fill(shard, progress)
         assert contents(table.folder) == contents(undisturbed.folder), f"killed at step {step}"
-        assert not progress.messages, "waited for a dead process"
+        assert not capsys.readouterr().err, "waited for a dead process"
 
     assert step > 10, "the operations were not seen"
 
@@ -123,12 +130,13 @@ def test_the_message_while_another_works(tmp_path):
     table = open_table(tmp_path)
     table.folder.mkdir(parents=True)
     lock = locks.acquire(table.folder / "shard-00000.claim")
-    progress = RecordedProgress(lambda: lock.__exit__(None, None, None))
+    terminal = Terminal(lambda: lock.__exit__(None, None, None))
 
-    assert table.fill(shard, progress) == 40 * SHARDS
+    with redirect_stderr(terminal):
+        assert table.fill(shard, RecordedProgress()) == 40 * SHARDS
 
     maker = f"{socket.gethostname()}:{os.getpid()}"
-    assert progress.messages == [f"waiting for {maker}, which makes shard 0 of 12 of {table.name}"]
+    assert terminal.getvalue() == f"waiting for {maker}, which makes shard 0 of 12 of {table.name}\n"
 
 
 # ---- list columns
