@@ -1,27 +1,31 @@
-"""Roots, powers, logarithms and absolute values where two expressions are both defined and real.
+"""Proofs that two expressions are equal wherever both are defined and real: roots, powers, logarithms, absolute values.
 
-What they are taken of is split into factors. Between the roots of all factors each one keeps its sign, so that the root
-of a product is the product of roots, the logarithm a sum, and two equal expressions have equal normal forms.
+What they are taken of is split into factors. In a region, where no factor changes its sign, the root of a product is
+the product of roots, the logarithm a sum, and two equal expressions have equal normal forms. A proof covers all
+regions. Names and polynomials in one name have the signs that they have between the polynomials' roots, which are
+isolated exactly. Any other factor is taken both as positive and as negative: at worst a proof fails in a region that
+does not exist. An expression is defined where all its roots, powers and logarithms are real.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
-from math import lcm
+from itertools import islice, pairwise, product
+from math import lcm, prod
 from typing import NamedTuple
 
 import sympy
-from mpmath.libmp import NoConvergence
 from sympy.polys.polyerrors import PolynomialError
 
 from topr_exp.grading.sample_points import Point, signed_points
 
 MAX_OPERATIONS = 80  # of an expression that is split into factors
-MAX_FACTORS = 12  # whose roots are looked for
-MAX_DEGREE = 8  # of a factor whose roots are looked for
-ROOT_PRECISION = 15  # digits
-MAX_STEPS = 200  # of the search for roots
-STARTS = 4  # sample points from which roots in each name are looked for
+MAX_FACTORS = 12  # in one name, whose roots are isolated
+MAX_DEGREE = 8  # of a factor whose roots are isolated
+MAX_REGIONS = 64  # all combinations of the signs of six names
+ROOT_WIDTHS = (None, sympy.Rational(1, 1000), sympy.Rational(1, 10**9))  # of the intervals around roots, tried in turn
+GOLDEN_SECTION = sympy.Rational(618034, 1000003)  # of an interval: where values are less special than in the middle
+
+ExactPoint = Mapping[str, sympy.Rational]
 
 
 def values_at(point: Point, expression: sympy.Expr) -> dict[sympy.Symbol, sympy.Float]:
@@ -30,31 +34,100 @@ def values_at(point: Point, expression: sympy.Expr) -> dict[sympy.Symbol, sympy.
 
 
 def points_between_roots(expressions: Sequence[sympy.Expr], names: Sequence[str]) -> Iterator[Point]:
-    """Points of all signs of the polynomials under roots, logarithms and bars, one name changed at a time."""
-    polynomials = _polynomials_with_sign(expressions)
-    if not polynomials:
-        return
-    start_count = STARTS if len(names) > 1 else 1
-    for start in signed_points(names, start_count):
-        for name in names:
-            roots: set[float] = set()
-            for polynomial in polynomials:
-                roots |= _real_roots(polynomial, name, start)
-            for value in _values_between(sorted(roots)):
-                yield {**start, name: value}
+    """Points of all signs of the names and of the polynomials in one name; at most MAX_REGIONS."""
+    start = next(signed_points(names, 1))
+    for exact_point in islice(_Cells.of(expressions).points(), MAX_REGIONS):
+        yield {**start, **{name: float(value) for name, value in exact_point.items()}}
 
 
-def _polynomials_with_sign(expressions: Sequence[sympy.Expr]) -> list[sympy.Expr]:
-    """The factors, other than single names, of everything that has a value for one sign only."""
+def with_signs(expression: sympy.Expr, point: Point) -> sympy.Expr:
+    """Replace each name by a positive symbol or its negative, as at the point."""
+    signed = {}
+    for symbol in expression.free_symbols:
+        signed[symbol] = _signed(symbol, is_negative=point[symbol.name] < 0)
+    return expression.subs(signed)
+
+
+def equal_in_all_regions(gold: sympy.Expr, answer: sympy.Expr, is_zero: Callable[[sympy.Expr], bool]) -> bool:
+    """Prove equality in each region where both are defined; False without a proof, a region or MAX_REGIONS to spare."""
+    if gold.has(sympy.I) or answer.has(sympy.I):
+        return False
+    cells = _Cells.of((gold, answer))
+    if cells.point_count > MAX_REGIONS:
+        return False
+    regions = [_Region(point, cells.factors, {}) for point in cells.points()]
+    was_defined = False
+    for _ in range(MAX_REGIONS):
+        if not regions:
+            return was_defined
+        region = regions.pop()
+        try:
+            gap = region.normal_form(gold, answer)
+        except _UndefinedError:
+            continue
+        except _UnknownSignError as unknown:
+            regions += region.halves(unknown.factor)
+            continue
+        if not is_zero(gap):
+            return False
+        was_defined = True
+    return was_defined and not regions
+
+
+class _Cells(NamedTuple):
+    """The products of intervals in which no name and no listed factor changes its sign."""
+
+    factors: frozenset[sympy.Expr]  # polynomials in one name
+    values: dict[str, list[sympy.Rational]]  # one in each interval, of the names inside of functions
+
+    @classmethod
+    def of(cls, expressions: Sequence[sympy.Expr]) -> "_Cells":
+        polynomials: dict[str, list[sympy.Poly]] = {}
+        for expression in expressions:
+            for symbol in _symbols_in_functions(expression):
+                polynomials.setdefault(symbol.name, [])
+        factors: set[sympy.Expr] = set()
+        values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(polynomials)}
+        for factor in _factors_in_one_name(expressions):
+            symbol = next(iter(factor.free_symbols))
+            bounds = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
+            between = _values_between_roots([sympy.Poly(symbol, symbol), *bounds])
+            if between and len(bounds) <= MAX_FACTORS:
+                polynomials[symbol.name] = bounds
+                values[symbol.name] = between
+                factors.add(factor)
+        return cls(frozenset(factors), values)
+
+    @property
+    def point_count(self) -> int:
+        return prod(map(len, self.values.values()))
+
+    def points(self) -> Iterator[ExactPoint]:
+        for values in product(*self.values.values()):
+            yield dict(zip(self.values, values, strict=True))
+
+
+def _symbols_in_functions(expression: sympy.Expr) -> set[sympy.Symbol]:
+    """The symbols in other places than those of a rational function."""
+    symbols: set[sympy.Symbol] = set()
+    for node in sympy.preorder_traversal(expression):
+        is_power = isinstance(node, sympy.Pow) and node.exp.is_Integer
+        if not (node.is_Add or node.is_Mul or node.is_Atom or is_power):
+            symbols |= node.free_symbols
+    return symbols
+
+
+def _factors_in_one_name(expressions: Sequence[sympy.Expr]) -> list[sympy.Expr]:
+    """The sums that are rational polynomials in one name, among the factors of everything whose sign matters."""
     polynomials: dict[sympy.Expr, None] = {}
     for expression in expressions:
         for node in sympy.preorder_traversal(expression):
             if not _needs_sign(node):
                 continue
             for factor, _ in _split(node.args[0]).powers:
-                if factor.is_Add and factor.is_polynomial():
+                if factor.is_Add and factor.is_polynomial() and len(factor.free_symbols) == 1:
                     polynomials[factor] = None
-    return list(polynomials)[:MAX_FACTORS]
+    return [factor for factor in polynomials if _has_isolable_roots(factor)]
 
 
 def _needs_sign(node: sympy.Basic) -> bool:
@@ -63,29 +136,21 @@ def _needs_sign(node: sympy.Basic) -> bool:
     return isinstance(node, sympy.log | sympy.Abs)
 
 
-def _real_roots(polynomial: sympy.Expr, name: str, point: Point) -> set[float]:
-    """The real roots in one name, the others as at the point."""
-    fixed_values = values_at(point, polynomial)
-    variables = [symbol for symbol in fixed_values if symbol.name == name]
-    if not variables:
-        return set()
-    fixed_values.pop(variables[0])
-    univariate = sympy.Poly(polynomial.subs(fixed_values), variables[0])
-    if not 1 <= univariate.degree() <= MAX_DEGREE:
-        return set()
-    try:
-        roots = univariate.nroots(n=ROOT_PRECISION, maxsteps=MAX_STEPS)
-    except NoConvergence:
-        return set()
-    return {float(root) for root in roots if root.is_real}
+def _has_isolable_roots(factor: sympy.Expr) -> bool:
+    polynomial = sympy.Poly(factor, *factor.free_symbols)
+    return (polynomial.domain.is_ZZ or polynomial.domain.is_QQ) and polynomial.degree() <= MAX_DEGREE
 
 
-def _values_between(roots: Sequence[float]) -> list[float]:
-    """A value in each interval that the sorted roots bound."""
-    if not roots:
-        return []
-    middles = [(low + high) / 2 for low, high in pairwise(roots)]
-    return [roots[0] - 1, *middles, roots[-1] + 1]
+def _values_between_roots(polynomials: Sequence[sympy.Poly]) -> list[sympy.Rational]:
+    """A value in each interval that the real roots of all polynomials bound; none if roots are too close."""
+    squarefree = prod(polynomials[1:], start=polynomials[0]).sqf_part()
+    for width in ROOT_WIDTHS:
+        intervals = squarefree.intervals(eps=width, sqf=True)
+        inner_values = [left[1] + GOLDEN_SECTION * (right[0] - left[1]) for left, right in pairwise(intervals)]
+        values = [intervals[0][0] - 1 - GOLDEN_SECTION, *inner_values, intervals[-1][1] + 1 + GOLDEN_SECTION]
+        if all(squarefree.eval(value) != 0 for value in values):
+            return values
+    return []
 
 
 class _Factors(NamedTuple):
@@ -120,26 +185,46 @@ class _Size(NamedTuple):
     logarithm: sympy.Expr
 
 
-class Region:
-    """Rewrites expressions for the surroundings of a point, in which no factor changes its sign.
+class _UndefinedError(Exception):
+    """An even root or a logarithm of something negative."""
+
+
+class _UnknownSignError(Exception):
+    """A factor, the sign of which neither the point nor sympy knows."""
+
+    def __init__(self, factor: sympy.Expr) -> None:
+        super().__init__(factor)
+        self.factor = factor
+
+
+class _Region:
+    """Rewrites expressions for the places where names and factors have given signs.
 
     Each name becomes a positive symbol or its negative, and each sum under a root or logarithm a positive symbol, whose
     value `normal_form` puts back.
     """
 
-    def __init__(self, point: Point) -> None:
+    def __init__(
+        self, point: ExactPoint, factors_at_point: frozenset[sympy.Expr], is_negative: Mapping[sympy.Expr, bool]
+    ) -> None:
+        """Take the signs of names and of `factors_at_point` at the point, and others from `is_negative`."""
         self._point = point
-        self._size_of_name: dict[str, sympy.Symbol] = {}
-        self._size_of_sum: dict[sympy.Expr, sympy.Symbol] = {}
-        self._value_of_size: dict[sympy.Symbol, sympy.Expr] = {}  # inner sums first
+        self._factors_at_point = factors_at_point
+        self._is_negative = is_negative
+        self._size_of_value: dict[sympy.Expr, sympy.Symbol] = {}
+        self._value_of_size: dict[sympy.Symbol, sympy.Expr] = {}  # inner ones first
 
-    def with_signs(self, expression: sympy.Expr) -> sympy.Expr:
-        """Replace names alone."""
-        return expression.subs({symbol: self._signed(symbol) for symbol in expression.free_symbols})
+    def halves(self, factor: sympy.Expr) -> list["_Region"]:
+        """The part where the factor is positive, and that where it is negative."""
+        parts = []
+        for is_negative in (False, True):
+            signs = {**self._is_negative, factor: is_negative}
+            parts.append(_Region(self._point, self._factors_at_point, signs))
+        return parts
 
-    def normal_form(self, gap: sympy.Expr) -> sympy.Expr:
-        """An expression that is 0 wherever the gap is, in this region; 0 itself for most that are 0 everywhere."""
-        numerator, _ = sympy.fraction(sympy.together(self._rewrite(gap)))
+    def normal_form(self, gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr:
+        """An expression that is 0 where gold - answer is, in this region; 0 itself for most that are 0 everywhere."""
+        numerator, _ = sympy.fraction(sympy.together(self._rewrite(gold) - self._rewrite(answer)))
         for size, value in reversed(self._value_of_size.items()):
             degree = _common_degree(numerator, size)
             root = sympy.Dummy(positive=True)
@@ -147,16 +232,10 @@ class Region:
             numerator = _reduce_powers(in_roots, root, degree=degree, value=value)
         return sympy.expand(numerator)
 
-    def _signed(self, symbol: sympy.Symbol) -> sympy.Expr:
-        size = self._size_of_name.setdefault(symbol.name, sympy.Symbol(symbol.name, positive=True))
-        if self._point[symbol.name] > 0:
-            return size
-        return -size
-
     def _rewrite(self, expression: sympy.Expr) -> sympy.Expr:
-        if expression.is_Symbol:
-            return self._signed(expression)
-        if expression.is_number:
+        if expression.is_Symbol and expression.name in self._point:
+            return _signed(expression, is_negative=bool(self._point[expression.name] < 0))
+        if expression.is_Symbol or expression.is_number:
             return expression
         operands = [self._rewrite(operand) for operand in expression.args]
         if isinstance(expression, sympy.exp):
@@ -167,7 +246,9 @@ class Region:
             size = self._size(expression.args[0])
             if size is not None and isinstance(expression, sympy.Abs):
                 return sympy.exp(size.logarithm)
-            if size is not None and not size.is_negative:
+            if size is not None and size.is_negative:
+                raise _UndefinedError
+            if size is not None:
                 return size.logarithm
         return expression.func(*operands)
 
@@ -175,17 +256,19 @@ class Region:
         """A power that is no integer one; of a negative base only an odd root is real."""
         size = self._size(power.base)
         exponent = operands[1]
-        if size is None or (size.is_negative and not (exponent.is_Rational and exponent.q % 2)):
+        if size is None or (size.is_negative and power.base.is_number):  # (-1)^n
             return power.func(*operands)
+        if size.is_negative and not (exponent.is_Rational and exponent.q % 2):
+            raise _UndefinedError
         absolute_value = sympy.exp(sympy.expand(exponent * size.logarithm))
         if size.is_negative and exponent.p % 2:
             return -absolute_value
         return absolute_value
 
     def _size(self, expression: sympy.Expr) -> _Size | None:
-        """The sum of the logarithms of all factors; None where a factor's sign is not known."""
+        """The sum of the logarithms of all factors; None where one is 0 or a number's sign unknown."""
         coefficient, powers = _split(expression)
-        if not coefficient.is_real or coefficient == 0:
+        if not (coefficient.is_positive or coefficient.is_negative):
             return None
         is_negative = bool(coefficient.is_negative)
         logarithm = sympy.log(abs(coefficient))
@@ -198,20 +281,35 @@ class Region:
         return _Size(is_negative, sympy.expand(logarithm))
 
     def _size_of_factor(self, factor: sympy.Expr) -> _Size | None:
-        """The sign of a factor that sympy knows, or whose changes are between points that were tried."""
         value = self._rewrite(factor)
-        sign = value
-        if not (value.is_positive or value.is_negative) and factor.is_polynomial():
-            sign = factor.evalf(subs=values_at(self._point, factor))
-        if not (sign.is_positive or sign.is_negative):
+        if value.is_number:  # |x| - x of a positive x
             return None
-        is_negative = bool(sign.is_negative)
-        absolute_value = -value if is_negative else value
-        if absolute_value.is_Add:
-            size = self._size_of_sum.setdefault(absolute_value, sympy.Dummy(positive=True))
-            self._value_of_size[size] = absolute_value
-            absolute_value = size
-        return _Size(is_negative, sympy.expand(sympy.log(absolute_value)))
+        is_negative = self._is_factor_negative(factor, value)
+        coefficient, rest = value.as_coeff_Mul()
+        absolute_rest = -rest if is_negative ^ bool(coefficient < 0) else rest
+        if absolute_rest.is_Add or not absolute_rest.is_positive:
+            size = self._size_of_value.setdefault(absolute_rest, sympy.Dummy(positive=True))
+            self._value_of_size[size] = absolute_rest
+            absolute_rest = size
+        return _Size(is_negative, sympy.log(abs(coefficient)) + sympy.expand(sympy.log(absolute_rest)))
+
+    def _is_factor_negative(self, factor: sympy.Expr, value: sympy.Expr) -> bool:
+        """The sign that follows from those of the names, else that at the point, else the given one."""
+        if value.is_positive or value.is_negative:
+            return bool(value.is_negative)
+        if factor in self._factors_at_point:
+            symbol = next(iter(factor.free_symbols))
+            return bool(factor.subs(symbol, self._point[symbol.name]) < 0)
+        is_reversed = factor.could_extract_minus_sign()  # b - a has the other sign than a - b
+        key = -factor if is_reversed else factor
+        if key not in self._is_negative:
+            raise _UnknownSignError(key)
+        return self._is_negative[key] ^ is_reversed
+
+
+def _signed(symbol: sympy.Symbol, *, is_negative: bool) -> sympy.Expr:
+    size = sympy.Symbol(symbol.name, positive=True)
+    return -size if is_negative else size
 
 
 def _common_degree(expression: sympy.Expr, size: sympy.Symbol) -> int:

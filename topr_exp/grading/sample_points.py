@@ -1,4 +1,4 @@
-"""Values of expressions at sample points: they prove that two differ, and show where both are defined.
+"""Values of expressions at sample points: they prove that two differ.
 
 Floating-point, in microseconds; a value that may be mostly rounding error counts as undefined.
 """

@@ -21,7 +21,7 @@ from sympy.polys.rings import PolyRing
 from topr_exp.grading.equivalence import Equality, QuickRule, same
 from topr_exp.grading.expression import FUNCTIONS, Tree, expression_tree
 from topr_exp.grading.latex import Tokens, integer_like
-from topr_exp.grading.real_domain import Region, points_between_roots, values_at
+from topr_exp.grading.real_domain import equal_in_all_regions, points_between_roots, values_at, with_signs
 from topr_exp.grading.sample_points import Point, differ_at, names_of, signed_points
 from topr_exp.grading.structure import Leaf, parse
 
@@ -86,24 +86,20 @@ def _same_expressions(gold: sympy.Expr, answer: sympy.Expr) -> bool:
 def _same_on_domain(gold: sympy.Expr, answer: sympy.Expr, names: Sequence[str], *, differ: Differ, count: int) -> bool:
     """Equal where no sample point tells them apart and a proof succeeds, the cheapest first.
 
-    count: of sample points; more are taken between the roots of what stands under roots and logarithms.
+    count: of sample points; more are taken between the roots of what stands under roots and logarithms. The points
+    spare the proof of most unequal pairs.
     """
     gap = gold - answer
     if sympy.expand(gap) == 0:
         return True
     if not names:
         return _is_zero(gap)
-    first_defined: Point | None = None
     for point in chain(signed_points(names, count), points_between_roots((gold, answer), names)):
-        is_different = differ(point)
-        if is_different:
+        if differ(point):
             return False
-        if is_different is not None and first_defined is None:
-            first_defined = point
-    if first_defined is None:
-        return _is_zero(gap)
-    regional_gap = Region(first_defined).normal_form(gap)
-    return regional_gap == 0 or _is_zero(gap) or _is_zero(regional_gap)
+    if equal_in_all_regions(gold, answer, lambda regional_gap: regional_gap == 0):
+        return True
+    return _is_zero(gap) or equal_in_all_regions(gold, answer, _is_zero)
 
 
 def _is_zero(gap: sympy.Expr) -> bool:
@@ -130,8 +126,11 @@ def _values_differ(point: Point, gold: sympy.Expr, answer: sympy.Expr) -> Equali
 
 
 def _real_value(point: Point, expression: sympy.Expr) -> sympy.Number | None:
-    """The value to 15 digits; None where it is not real."""
-    value = expression.evalf(subs=values_at(point, expression))
+    """The value to 15 digits; None where it is not real, infinite or too inexact."""
+    try:
+        value = expression.evalf(subs=values_at(point, expression))
+    except ArithmeticError:  # at a pole, or where floor and ceiling jump
+        return None
     if value.is_Number and value.is_finite:
         return value
     return None
@@ -199,9 +198,11 @@ def _constant_ratio(gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
         if not _same_number(values.gold * first.answer, values.answer * first.gold):
             return None
     ratio = sympy.simplify(gold / answer)
-    if not ratio.is_number and first is not None:
-        ratio = sympy.simplify(Region(first.point).with_signs(ratio))
     if ratio.is_number:
+        return ratio
+    if first is not None:
+        ratio = sympy.simplify(with_signs(ratio, first.point))
+    if ratio.is_number and equal_in_all_regions(gold, ratio * answer, _is_zero):
         return ratio
     return None
 
@@ -219,7 +220,7 @@ def _real_values(gold: sympy.Expr, answer: sympy.Expr) -> Iterator[_RealValues]:
     names = _free_names(gold, answer)
     if not names or gold.has(*_UNEVALUATED) or answer.has(*_UNEVALUATED):
         return
-    for point in signed_points(names, EXPRESSION_POINTS):
+    for point in chain(signed_points(names, EXPRESSION_POINTS), points_between_roots((gold, answer), names)):
         gold_value = _real_value(point, gold)
         answer_value = _real_value(point, answer)
         if gold_value is not None and answer_value is not None:
