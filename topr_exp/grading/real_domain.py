@@ -285,13 +285,13 @@ class _Region:
         if value.is_number:  # |x| - x of a positive x
             return None
         is_negative = self._is_factor_negative(factor, value)
-        coefficient, rest = value.as_coeff_Mul()
-        absolute_rest = -rest if is_negative ^ bool(coefficient < 0) else rest
-        if absolute_rest.is_Add or not absolute_rest.is_positive:
-            size = self._size_of_value.setdefault(absolute_rest, sympy.Dummy(positive=True))
-            self._value_of_size[size] = absolute_rest
-            absolute_rest = size
-        return _Size(is_negative, sympy.log(abs(coefficient)) + sympy.expand(sympy.log(absolute_rest)))
+        coefficient, term = value.as_coeff_Mul()
+        absolute_term = -term if is_negative ^ bool(coefficient < 0) else term
+        if absolute_term.is_Add or not absolute_term.is_positive:
+            size = self._size_of_value.setdefault(absolute_term, sympy.Dummy(positive=True))
+            self._value_of_size[size] = absolute_term
+            absolute_term = size
+        return _Size(is_negative, sympy.log(abs(coefficient)) + sympy.expand(sympy.log(absolute_term)))
 
     def _is_factor_negative(self, factor: sympy.Expr, value: sympy.Expr) -> bool:
         """The sign that follows from those of the names, else that at the point, else the given one."""
