@@ -11,12 +11,13 @@ VLLM := .venv-vllm
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
 
+# Bytecode is kept, whatever the variables of the shell: a hundred processes import the same modules.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # About half an hour more: variants of whole runs, statistics of minutes, Slurm and vLLM at length, the figures.
 test-extended: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'extended and not slow'
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'extended and not slow'
 
 test-all: test test-extended
 

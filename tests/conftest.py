@@ -1,5 +1,6 @@
 """What many tests use: a small random model, a policy around it, and runs with few problems."""
 
+import functools
 import gc
 import importlib
 import importlib.util
@@ -9,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None, su
 hypothesis.settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED_DATA = Path(os.environ.get("TOPR_SHARED_DATA", ROOT.parent / "shared" / "data"))
+SHARED_DATA = Path(os.environ.get("TOPR_SHARED_DATA", ROOT.parent / "shared/data"))
 
 # It needs packages that are built from source, one of them with a C compiler: no part of the extra [dev].
 needs_gym = pytest.mark.skipif(
@@ -40,9 +40,10 @@ needs_peft = pytest.mark.skipif(
 
 # The files that take longest begin first, in this order, so that no process waits for another's at the end.
 LONGEST = """
-training/test_asynchronous sweeps/test_slurm reference/test_reference_run training/test_parallel grading/test_processes
-tracking/test_tracker_command sweeps/test_group sweeps/test_local report/test_page runtime/test_console test_pipeline
-evaluation/test_journal scripts/test_io_faults grading/test_own_grader report/test_runs runs/test_attempt test_evaluate
+reference/test_reference_run grading/test_processes training/test_asynchronous training/test_resume config/test_load
+training/test_parallel report/test_page sweeps/test_local tracking/test_tracker_command test_pipeline runs/test_attempt
+evaluation/test_journal scripts/test_io_faults grading/test_own_grader imported/test_imported_runs report/test_runs
+store/test_table sweeps/test_group verifier/test_verifier_runs docs/test_python reproduce/test_recorded test_evaluate
 """.split()  # noqa: SIM905 - paths read better than a list of strings
 
 
@@ -60,14 +61,14 @@ def frozen():
 
 @pytest.fixture(scope="session", autouse=True)
 def haste():
-    """Compose each choice of groups of conf/ once, for all tests: that takes a tenth of a second; wait for no disk.
+    """List the choices of conf/ once for all tests, and compose each of them once; wait for no disk.
 
-    Tests of what is flushed count the calls.
+    Both take a tenth of a second for each command line. Tests of what is flushed count the calls.
     """
-    from topr_exp.config.compose_overrides import Composer
+    from topr_exp.config import compose_overrides
 
     compositions: dict[Any, Any] = {}
-    init = Composer.__init__
+    init = compose_overrides.Composer.__init__
 
     def init_with_shared_compositions(self, args):
         init(self, args)
@@ -75,9 +76,29 @@ def haste():
             self.compositions = compositions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Composer, "__init__", init_with_shared_compositions)
+        patch.setattr(compose_overrides.Composer, "__init__", init_with_shared_compositions)
+        patch.setattr(compose_overrides, "config_loader", loader_with_shared_choices(compose_overrides.config_loader))
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+def loader_with_shared_choices(new_loader):
+    """A `config_loader` that makes one loader of conf/ and the plugins, which lists the choices of a group once."""
+    from topr_exp.config.yamls import plugin_modules, use_own_folder
+
+    @functools.cache
+    def shared_loader(plugins):
+        loader = new_loader(None)
+        loader.get_group_options = functools.cache(loader.get_group_options)
+        return loader
+
+    def config_loader(config_dir):
+        if config_dir is not None:
+            return new_loader(config_dir)
+        use_own_folder(None)
+        return shared_loader(tuple(plugin_modules()))
+
+    return config_loader
 
 
 # ---- surroundings of a command
@@ -230,12 +251,12 @@ def make_policy():
     return wrap
 
 
-def overrides(folder: Path, *settings: str) -> list[str]:
+def overrides(folder, *settings):
     """A run of a few seconds in `folder`; a setting replaces what stands before it."""
     return last_of_each(["experiment=smoke", f"output_dir={folder}", "cluster.threads=1", *settings])
 
 
-def last_of_each(words: Iterable[str]) -> list[str]:
+def last_of_each(words):
     """Settings of which each is given once, with its last value; options stay."""
     last = {}
     for word in words:
@@ -267,6 +288,12 @@ def smoke(tmp_path_factory):
     return config, run(config)
 
 
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """A folder for the runs of a module, which share its store."""
+    return tmp_path_factory.mktemp("outputs")
+
+
 def parted(table):
     """The rows of a table, whose cells ` | ` parts."""
     return [row.split(" | ") for row in table.strip("\n").splitlines()]
@@ -296,7 +323,7 @@ def column(rows, key):
     return [row[key] for row in rows]
 
 
-def names_in(folder: Path) -> set[str]:
+def names_in(folder):
     """The names of a folder's files and folders."""
     return {path.name for path in folder.iterdir()}
 

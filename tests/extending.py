@@ -2,21 +2,19 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.conftest import ROOT, at_work_in
 from topr_exp.runs import preflight
 
 
-def section(page: str, title: str) -> str:
+def section(page, title):
     """The text of a page between this heading and the next of its level."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def list_items(text: str) -> list[str]:
+def list_items(text):
     """Each item of a text's lists, in one line."""
     return [re.sub(r"\n +", " ", item) for item in re.findall(r"^- (.*(?:\n  .*)*)", text, re.MULTILINE)]
 
@@ -31,7 +29,7 @@ MODULES = ("soft_topr", "coins", "closeness", "first_words", "longest_first")
 
 
 @contextmanager
-def project(folder: Path, *parts: str) -> Iterator[Path]:
+def project(folder, *parts):
     """A folder with the files of these parts, and nothing else; the working folder, as for the reader."""
     for part in parts:
         for name, code in re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", part, re.DOTALL):
@@ -51,6 +49,6 @@ def forget():
         sys.modules.pop(name, None)
 
 
-def commands(part: str) -> list[list[str]]:
+def commands(part):
     """The words of each run that a part starts, after `python -m topr_exp`."""
     return [line.split()[3:] for line in part.splitlines() if line.startswith("python -m topr_exp ")]

@@ -1,6 +1,5 @@
 """What a test sees of a run from outside: requests to a sampler of its own, and models as they are read."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ observers = [Observer()]
 
 
 @contextmanager
-def observed(observer: Observer) -> Iterator[Observer]:
+def observed(observer):
     """Tell the observer of each request to samplers of `OBSERVED`."""
     observers.append(observer)
     try:
@@ -47,7 +46,7 @@ def observed(observer: Observer) -> Iterator[Observer]:
 class Observed(SamplerConfig):
     """The settings of transformers' sampler."""
 
-    def build_sampler(self) -> "ObservedSampler":
+    def build_sampler(self):
         return ObservedSampler(self)
 
 

@@ -82,7 +82,7 @@ def result(folder):
     for evaluation in evaluations:
         evaluation.pop("rollouts", None)  # where an evaluation's tables are
         evaluation.pop("verdicts", None)
-    weights = (folder / "model" / "model.safetensors").read_bytes()
+    weights = (folder / "model/model.safetensors").read_bytes()
     return {"weights": hashlib.sha256(weights).hexdigest(), "updates": records(folder), "evaluations": evaluations}
 
 

@@ -4,9 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
@@ -25,11 +23,11 @@ COMMANDS = {"__main__", "api", "compare", "evaluate", "grade", "losses", "track"
 BESIDE = ("reproduce", "scripts")  # the library: import it and are imported by nothing in it
 
 
-def tree_of(path: Path) -> ast.Module:
+def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> set[str]:
+def imports(path):
     """The modules of this repository that a file imports, below TYPE_CHECKING too, as paths of names."""
     names = set[str]()
     for node in ast.walk(tree_of(path)):
@@ -41,7 +39,7 @@ def imports(path: Path) -> set[str]:
     return {name for name in names if name.startswith(("topr_exp.", "reproduce.", "scripts."))}
 
 
-def module_of(name: str) -> str:
+def module_of(name):
     """The module that an import reads: the longest part of the name that is a file or a folder."""
     path = ROOT / name.replace(".", "/")
     while not path.is_dir() and not path.with_suffix(".py").exists():
@@ -49,7 +47,7 @@ def module_of(name: str) -> str:
     return ".".join(path.relative_to(ROOT).parts)
 
 
-def package_of(path: Path) -> str:
+def package_of(path):
     """The top-level name that a file of the library belongs to; a package's command is a command."""
     if path.stem == "__main__":
         return path.stem
@@ -60,7 +58,7 @@ LIBRARY = {path: package_of(path) for path in sorted(PACKAGE.rglob("*.py")) if p
 IMPORTS = {path: imports(path) for path in LIBRARY}
 
 
-def files_of(*packages: str) -> Iterator[Path]:
+def files_of(*packages):
     for path, package in LIBRARY.items():
         if package in packages:
             yield path
@@ -144,7 +142,7 @@ print([name for name in {heavy} if name in sys.modules])
 # ---- docs/architecture.md: ways through the code
 
 
-def identifiers(path: Path) -> set[str]:
+def identifiers(path):
     """The names of variables, attributes, parameters, functions and classes in a file."""
     names = set()
     for node in ast.walk(tree_of(path)):
@@ -153,15 +151,15 @@ def identifiers(path: Path) -> set[str]:
     return names
 
 
-def way_on_page(title: str) -> str:
+def way_on_page(title):
     """The section of docs/architecture.md about a way through the code."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     (section,) = [section for section in text.split("\n## ") if section.startswith(title)]
     return section
 
 
 @pytest.mark.parametrize(
-    ("title", "words", "packages", "most_files"),
+    "title, words, packages, most_files",
     [
         ("A setting of a loss", {"b_neg", "algo"}, (*ORDER, *COMMANDS), 13),
         ("A completion's reward", {"reward"}, ("types", "grading", "composition", "training", "evaluation"), 10),
@@ -207,17 +205,17 @@ FOREIGN = {
 Classes = dict[str, ast.ClassDef]  # of the package, by name
 
 
-def set_attributes(tree: ast.AST) -> set[ast.Attribute]:
+def set_attributes(tree):
     """The attributes that statements set."""
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     return {attribute for attribute in attributes if isinstance(attribute.ctx, ast.Store)}
 
 
-def classes_in(tree: ast.AST) -> Classes:
+def classes_in(tree):
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
-def defined_attributes(definition: ast.ClassDef, classes: Classes) -> set[str]:
+def defined_attributes(definition, classes):
     """The fields of a class and the attributes of its `__init__`, with those of its bases in the package."""
     names = set[str]()
     for statement in definition.body:
@@ -234,7 +232,7 @@ def defined_attributes(definition: ast.ClassDef, classes: Classes) -> set[str]:
     return names
 
 
-def is_own(attribute: ast.Attribute, defined: set[str]) -> bool:
+def is_own(attribute, defined):
     return ast.unparse(attribute.value) in ("self", "cls") and attribute.attr in defined
 
 

@@ -80,7 +80,7 @@ def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, c
 def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(tmp_path):
     for algo in ("topr", "naive"):
         for seed in (0, 1):
-            write_run(tmp_path / "before" / f"{algo}{seed}", algo, seed)
+            write_run(tmp_path / f"before/{algo}{seed}", algo, seed)
     folder = shutil.move(tmp_path / "before", tmp_path / "moved")
 
     frame, table = compare_runs(folder), groups_frame(group_runs(find_runs([folder])))
@@ -89,7 +89,7 @@ def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(
     columns = bounds_of("final_pass@1")
     assert frame[columns].equals(table.loc[frame.index, columns])
     assert set(table["final_pass@1_interval_over"]) == {"2 seeds, problems"}
-    point = read_json(folder / "topr0" / "summary.json")["final"]["pass@k"]["1"]
+    point = read_json(folder / "topr0/summary.json")["final"]["pass@k"]["1"]
     assert single[columns].tolist() == list(point.values())
 
 
@@ -125,7 +125,7 @@ def test_a_line_ends_with_what_it_rests_on(tmp_path, capsys):
 
     endings = [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()[1:5]]
     assert endings == ["3 seeds, problems", "2 seeds, problems", "problems", "no seed in common"]
-    shutil.rmtree(tmp_path / "a0" / "store")
+    shutil.rmtree(tmp_path / "a0/store")
     reasons = compare_runs(tmp_path)["not_compared"].dropna()
     assert reasons.tolist() == ["a0: the verdicts of its evaluation are gone"] * 3
 
@@ -150,7 +150,7 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
 def test_mistakes_are_one_line(tmp_path, capsys):
     for algo in ("topr", "naive"):
         write_run(tmp_path / "runs" / algo, algo)
-    topr = tmp_path / "runs" / "topr"
+    topr = tmp_path / "runs/topr"
 
     def error_of(status, *words):
         assert main([*map(str, words)]) == status

@@ -67,10 +67,10 @@ def test_a_runs_model_gets_the_runs_questions_once_and_the_command_line_wins(fin
 def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished, copied, tmp_path):
     """A model that was trained on is another one, wherever it lies and whatever it is called."""
     moved = shutil.copytree(finished, tmp_path / "moved")
-    path = copied / "model" / "model.safetensors"
+    path = copied / "model/model.safetensors"
     weights = {name: 1.5 * weight for name, weight in load_file(path).items()}
     save_file(weights, path, {"format": "pt"})
-    (copied / "model" / "checksums.json").unlink()
+    (copied / "model/checksums.json").unlink()
 
     for folder in (finished, copied, moved):
         assert main([f"model={folder}", f"output_dir={tmp_path / 'outputs'}", *SMALL]) == 0
@@ -81,7 +81,7 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished, cop
 
 @pytest.mark.extended
 def test_other_data_and_foreign_folders(finished, tmp_path):
-    foreign = shutil.copytree(finished / "model", tmp_path / "it's mine" / "x")
+    foreign = shutil.copytree(finished / "model", tmp_path / "it's mine/x")
 
     other_data = evaluate(tmp_path / "b", f"model={finished}", "data=math", *SMALL[:2])
     model = evaluate(tmp_path / "c", f"model={foreign}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
@@ -104,7 +104,7 @@ def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    "text, fault",
     [("{", "run/config.json holds no JSON object"), ('{"resolved": {"model": []}}', "no settings of a run")],
 )
 def test_a_run_whose_settings_cant_be_read_is_not_evaluated_by_others(text, fault, copied, tmp_path, capsys):
@@ -128,9 +128,9 @@ def code_with(marker, end=""):
 
 def pack_tokenizer(folder, marker):
     own_class = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
-    (folder / "model" / "code.py").write_text(code_with(marker, own_class))
-    (folder / "model" / "checksums.json").unlink()  # as whoever changes a model on purpose would
-    path = folder / "model" / "tokenizer_config.json"
+    (folder / "model/code.py").write_text(code_with(marker, own_class))
+    (folder / "model/checksums.json").unlink()  # as whoever changes a model on purpose would
+    path = folder / "model/tokenizer_config.json"
     write_json(path, read_json(path) | {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}})
     change_settings(folder, "model", {"trust_remote_code": True})
 
@@ -152,7 +152,7 @@ def pack_setting(group, **values):
 
 
 @pytest.mark.parametrize(
-    ("pack", "status", "message", "permission"),
+    "pack, status, message, permission",
     [
         (pack_tokenizer, 1, "contains custom code", "model.trust_remote_code=true"),
         (pack_interpreter, 2, "no vLLM in that environment", None),

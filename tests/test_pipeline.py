@@ -18,22 +18,8 @@ from topr_exp.pipeline import run
 from topr_exp.runs.stage_timer import STAGES
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory):
-    """Runs of this module share a store."""
-    return tmp_path_factory.mktemp("outputs")
-
-
-PRINTED = """
-R           correct: > 0 100 %; wrong: < 0 100 %
-a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0
-in the form of
-M parameters, cpu with 1 thread,
-[ ]: 95 % over
-"""
-
-
 def test_a_run_leaves_everything_behind(outputs, capsys):
+    """Its results, and a model that transformers loads and that another run begins with."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     config = small_config(outputs, "data=math", "baseline=-0.3")
@@ -42,26 +28,17 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
     summary = run(config)
 
     printed = "".join(capsys.readouterr())
-    for text in (*PRINTED.strip().splitlines(), str(folder)):
+    for text in ("R           correct: > 0 100 %; wrong: < 0 100 %", "[ ]: 95 % over", str(folder)):
         assert text in printed
     names = {"config.yaml", "environment.json", "metrics.jsonl", "eval.jsonl", "summary.json", "model", "DONE"}
     assert names <= names_in(folder)
     assert summary == read_json(folder / "summary.json")
     names = ("algo", "data", "source", "model", "baseline", "n_train")
     assert [summary[name] for name in names] == ["topr", "math", "embedded", "tiny", -0.3, 16 * 4]
-    share = summary["positive_share"]
-    assert summary["effective_positive"] == pytest.approx(share * 1.3 / (1 - (1 - 2 * share) * 0.3))
-    for figures in (summary["base"], summary["final"]):
-        assert list(figures)[:5] == ["pass@1", "maj@4", "correct", "incorrect", "invalid"]
-        assert figures["correct"] + figures["incorrect"] + figures["invalid"] == pytest.approx(1)
-        assert figures["pass@1"] == pytest.approx(figures["correct"])
     assert tuple(summary["seconds"]) == STAGES
     assert column(lines_of(folder / "metrics.jsonl"), "step") == [1, 2, 3, 4]
     environment = read_json(folder / "environment.json")
     assert {"git_commit", "versions", "cores", "seed", "python"} <= environment.keys()
-
-    assert run(config) == summary
-    assert "finished before, nothing to do" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     assert model.get_input_embeddings().weight.shape[0] >= len(AutoTokenizer.from_pretrained(folder / "model"))
@@ -70,6 +47,7 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_path):
+    """And those that differ in the sampler's seed what they are tested on, which has a seed of its own, 0."""
     config, first = smoke
     shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
 
@@ -79,7 +57,8 @@ def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_pa
     assert other_training["tokens"]["tokens_sampled"] == other_training["tokens"]["tokens_scored"] == 0
     assert other_training["effective_positive"] == pytest.approx(0.5)
     assert other_samples["tokens"]["tokens_sampled"] > 0
-    assert other_samples["base"]["pass@k"] == first["base"]["pass@k"], "evaluation has a seed of its own"
+    assert other_samples["base"]["pass@k"] == first["base"]["pass@k"]
+    assert Counter(column(rollout_keys(tmp_path), "seed")) == {0: 2, 7: 1}
 
 
 def test_each_iteration_stands_for_itself(tmp_path):
@@ -101,7 +80,7 @@ def test_each_iteration_stands_for_itself(tmp_path):
     evaluations = lines_of(config.folder / "eval.jsonl")
     assert [evaluation.pop("iteration") for evaluation in evaluations] == [0, 1, 2, 3]
     assert (summary["base"], summary["final"]) == (evaluations[0], evaluations[3])
-    *_, last = training_sets = [read_json(config.folder / f"iteration-{i}" / "training_set.json") for i in (1, 2, 3)]
+    *_, last = training_sets = [read_json(config.folder / f"iteration-{i}/training_set.json") for i in (1, 2, 3)]
     assert len(set(column(training_sets, "positive_share"))) > 1
     for name in ("n_train", "positive_share", "effective_positive"):
         assert summary[name] == last[name]
@@ -141,17 +120,14 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings):
     assert len(models) == 1 + config.iterations
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    ("loss", "settings"),
+    "loss, settings",
     [
-        pytest.param(SLOW_LOSS, ["optim.epochs=6"], id="topr"),
-        pytest.param(
-            f"{SLOW_LOSS}RLOO",
-            ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"],
-            id="rloo",
-            marks=pytest.mark.extended,
-        ),
+        (SLOW_LOSS, ["optim.epochs=6"]),
+        (f"{SLOW_LOSS}RLOO", ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]),
     ],
+    ids=["offline", "in rounds"],
 )
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, loss, settings):
     settings = [*settings, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]

@@ -150,7 +150,7 @@ def test_lora_trains_the_adapter_alone(folder, real_model):
 
     run(config)
 
-    adapter = config.folder / "model" / "adapter" / "adapter_model.safetensors"
+    adapter = config.folder / "model/adapter/adapter_model.safetensors"
     assert adapter.stat().st_size < 10e6  # of all weights 538 MB
     first, second = lines_of(config.folder / "metrics.jsonl")
     assert abs(first["kl_mu"]) < 1e-6 < second["kl_mu"], "the adapter starts at 0, and then moves the policy"

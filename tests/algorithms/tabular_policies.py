@@ -18,7 +18,7 @@ from torch.autograd.functional import jacobian
 from topr_exp.config.load import build_section
 from topr_exp.types import Batch, PairBatch
 
-CONF = Path(__file__).parents[2] / "conf" / "algo"
+CONF = Path(__file__).parents[2] / "conf/algo"
 YAMLS = {path.stem: path for path in CONF.glob("*.yaml")}
 OWN = None  # the name of a loss in a user's folder, given by its YAML (docs/losses.md)
 if own_yaml := os.environ.get("TOPR_LOSS"):

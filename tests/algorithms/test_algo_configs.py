@@ -59,7 +59,7 @@ def test_settings_of_the_papers(name):
 
 def test_importing_the_losses_does_not_import_torch():
     """Config checks import them and must answer at once."""
-    names = [path.stem for path in (ROOT / "topr_exp" / "algorithms").glob("[a-z]*.py")]
+    names = [path.stem for path in (ROOT / "topr_exp/algorithms").glob("[a-z]*.py")]
     modules = ", ".join(f"topr_exp.algorithms.{name}" for name in names)
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
 

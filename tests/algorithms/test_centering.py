@@ -175,7 +175,7 @@ IN_A_RUN = ["algo=topr", "algo.center_scores=true", "mu=sampler", "sampler.top_l
 
 
 @pytest.mark.parametrize(
-    ("setting", "line"),
+    "setting, line",
     [
         ("sampler.top_logprobs=null", r"sampler\.top_logprobs must be 1 or more for algo=topr, .*; got null"),
         ("mu=scored", r"mu must be sampler for algo=topr, which reads the sampler's distribution .*; got scored"),
@@ -203,7 +203,7 @@ class Own(SamplerConfig):
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    "words, line",
     [
         (
             IN_A_RUN,

@@ -21,7 +21,7 @@ from topr_exp.types import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("page", "counts", "run_name"),
+    "page, counts, run_name",
     [(LOSS, [1, 1, 6], "soft-topr"), (SOURCE, [1, 1, 4], "_coins_"), (REWARD, [1, 1], "_reward-graded_")],
     ids=["a loss", "a source", "a reward"],
 )
@@ -44,7 +44,7 @@ def test_the_file_of_a_loss_is_an_input_of_its_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("page", "words"), [(LOSS, "algo=soft_topr algo.ceiling=0.5"), (SOURCE, "data=coins data.largest=5")]
+    "page, words", [(LOSS, "algo=soft_topr algo.ceiling=0.5"), (SOURCE, "data=coins data.largest=5")]
 )
 def test_a_value_out_of_range_is_refused_as_printed(tmp_path, page, words):
     with project(tmp_path, page), refused("", ConfigError) as error:

@@ -23,7 +23,7 @@ from tests.algorithms.tabular_policies import (
 from tests.reference.formulas import FORMULAS, Completion, losses_of
 
 TOLERANCE = 1e-10
-each_variant = pytest.mark.parametrize(("name", "changes"), [row for row in VARIANTS if row[0] != OWN], ids=str)
+each_variant = pytest.mark.parametrize("name, changes", [row for row in VARIANTS if row[0] != OWN], ids=str)
 
 
 def by_formula(name, changes, case):
@@ -126,7 +126,7 @@ TRL = [
 ]
 
 
-@pytest.mark.parametrize(("name", "changes", "value", "slope"), TRL)
+@pytest.mark.parametrize("name, changes, value, slope", TRL)
 def test_a_loss_is_trls(name, changes, value, slope):
     loss = load(name, **changes)
     case = random_case(0, on_policy=True)

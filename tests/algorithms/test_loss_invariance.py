@@ -16,7 +16,7 @@ TOKEN_FIELDS = ("logp", "mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")
 ROW_FIELDS = ("reward", "positive", "group", "sample", "group_mean", "group_std", "group_size", "group_rewards")
 PAIRS = {name for name in NAMES if "pairs" in load(name).needs}
 SINGLE = [name for name in NAMES if name not in PAIRS]
-each_variant = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=str)
+each_variant = pytest.mark.parametrize("name, changes", VARIANTS, ids=str)
 
 
 def rows_of(batch, rows):
@@ -138,7 +138,7 @@ UNBOUNDED = ((1e3, 0.0), (-1e3, 1.0), (-1e3, -1.0), (-1e3, 0.0))
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "places"),
+    "name, changes, places",
     [
         *((name, {}, ALL_SIGNS) for name in ("topr", "tis", "naive", "sft", "cispo", "vespo", "sapo", "m2po")),
         *((name, BY_TOKEN, ALL_SIGNS) for name in ("topr", "tis", "naive", "sft")),
@@ -163,13 +163,13 @@ def test_no_overflow_where_the_weight_is_bounded(name, changes, places):
             assert not gradient.any()
 
 
-@pytest.mark.parametrize(("name", "reward"), [("is", 1.0), ("ppo", -1.0)])
+@pytest.mark.parametrize("name, reward", [("is", 1.0), ("ppo", -1.0)])
 def test_untruncated_importance_sampling_overflows_openly(name, reward):
     """b = ∞ promises no finite weight: the loss becomes infinite, which stops a run, not NaN or a silent clamp."""
     assert torch.isinf(load(name)(shifted(1e3, reward)).loss).all()
 
 
-@pytest.mark.parametrize(("delta", "expected"), [(1e3, 200.0), (-1e3, 0.0)])
+@pytest.mark.parametrize("delta, expected", [(1e3, 200.0), (-1e3, 0.0)])
 def test_dpo_saturates_without_overflow(delta, expected):
     chosen, rejected = shifted(-delta, 1.0), shifted(delta, -1.0)
 
@@ -180,7 +180,7 @@ def test_dpo_saturates_without_overflow(delta, expected):
         assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("delta", "clipped"), [(5e-4, 0.0), (-5e-4, 0.0), (2e-3, 1.0)])
+@pytest.mark.parametrize("delta, clipped", [(5e-4, 0.0), (-5e-4, 0.0), (2e-3, 1.0)])
 def test_clipped_shares_ignore_rounding(delta, clipped):
     """At step 0 half of all Δ are a rounding error above 0: nothing counts as clipped before |Δ| > 1e-3."""
     assert load("tis")(shifted(delta, -1.0)).metrics["clipped_high"].item() == clipped

@@ -8,7 +8,6 @@ import torch
 from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import LOGITS, all_responses, load, probability, rng, torch_token_logp
-from topr_exp.algorithms.topr import taper
 
 INF = float("inf")
 LIMITS = [(1, 1, 0, 1), (0, 1, 0, 1), (1, 1, 1, 1), (0, INF, 0, INF), (1, 1, 0, 0), (0.5, 1.5, 0.25, 2.0)]
@@ -44,29 +43,6 @@ def test_loss_descends_equation_11(limits):
     h = 1e-5
     slopes = [(J(case.logits + h * direction) - J(case.logits - h * direction)) / (2 * h) for direction in np.eye(9)]
     assert_allclose(gradient, -np.array(slopes), atol=1e-9)
-
-
-def test_off_policy_reinforce_is_the_policy_gradient():
-    """Equation 5 in expectation: ∇E_π[R] whatever μ."""
-    case = all_responses(0)
-
-    gradient = case.expected_gradient(load("is", length_normalize=False), probability(case.mu))
-
-    policy_gradient = (probability(case.logits) * case.reward) @ case.score
-    assert_allclose(gradient, -policy_gradient, atol=1e-10)
-
-
-@pytest.mark.parametrize(("a", "b"), {pair for limits in LIMITS for pair in (limits[:2], limits[2:])})
-def test_gradient_of_the_taper_is_the_clipped_ratio(a, b):
-    delta = torch.linspace(-6, 6, 101, dtype=torch.float64, requires_grad=True)
-    log_a, log_b = torch.tensor([a, b], dtype=torch.float64).log()
-
-    value = taper(delta, log_a, log_b)
-
-    (gradient,) = torch.autograd.grad(value.sum(), delta)
-    ratio = delta.detach().exp()
-    torch.testing.assert_close(gradient, ratio.clamp(a, b), rtol=1e-12, atol=0)
-    assert (value <= ratio * (1 + 1e-12)).all()  # a lower bound of the ratio
 
 
 def kl(p, q):

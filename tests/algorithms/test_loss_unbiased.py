@@ -48,7 +48,7 @@ def test_on_policy_agro_is_unbiased(n):
 
 
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize(("name", "is_on_policy"), [("agro", False), ("agro", True), ("rloo", True)])
+@pytest.mark.parametrize("name, is_on_policy", [("agro", False), ("agro", True), ("rloo", True)])
 def test_lemma_3(name, is_on_policy, n):
     """E_μ g = Cov_μ(S, ∇logπ) whatever μ; with μ = π, and of RLOO, it is ∇(E_π[r] − β KL(π ‖ π_ref)) (Section 5.2)."""
     logits, ref = policies(n)
@@ -136,7 +136,7 @@ def gvpo(r, d, beta):
 
 
 @pytest.mark.parametrize(
-    ("regression", "factor"),
+    "regression, factor",
     [
         (trajectory_balance, lambda n, beta: 2 / beta * (n - 1) / n),
         (pair_regression, lambda n, beta: 2 * beta * (n - 1)),

@@ -33,10 +33,10 @@ def test_weights_are_the_formulas(name, tokens):
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_describes_itself(name):
     """Its paper is that of the documents and of its YAML, and it says so if it drops tokens."""
-    loss, methods = LOSSES[name], list_items((ROOT / "docs" / "losses.md").read_text())
+    loss, methods = LOSSES[name], list_items((ROOT / "docs/losses.md").read_text())
     methods_of_loss = [method for method in methods if re.search(rf": `algo={name}[` ]", method)]
     assert any(loss.paper.arxiv in method for method in methods_of_loss)
-    comment = (ROOT / "conf" / "algo" / f"{name}.yaml").read_text().splitlines()[0]
+    comment = (ROOT / f"conf/algo/{name}.yaml").read_text().splitlines()[0]
     assert loss.paper.arxiv in comment
 
     _, batch = answer_batch(loss, is_right=True, length=1, delta=0.0)

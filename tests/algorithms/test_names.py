@@ -18,8 +18,8 @@ from tests.conftest import ROOT, config_of, read_json, values_of
 from tests.extending import list_items
 from topr_exp.types import Batch
 
-PAGE = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
-RECORDED = ROOT / "tests" / "algorithms" / "recorded"
+PAGE = (ROOT / "docs/names.md").read_text(encoding="utf-8")
+RECORDED = ROOT / "tests/algorithms/recorded"
 FILES = {path.stem: read_json(path) for path in RECORDED.glob("*.json")}
 INPUTS = {key: np.array(value, dtype=float) for key, value in FILES.pop("inputs").items()}
 GRADIENTS = {}  # by framework and name: of all tokens in one row

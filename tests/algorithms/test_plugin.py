@@ -30,7 +30,7 @@ def write_package(folder):
         path = folder / name.replace("conf/", "soft_topr_conf/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
-    (folder / "soft_topr_conf" / "__init__.py").touch()
+    (folder / "soft_topr_conf/__init__.py").touch()
 
 
 @pytest.mark.extended
@@ -62,7 +62,7 @@ def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path):
         pipeline.run(small_config(Path("out"), *words))
 
     assert list(inputs(tmp_path)["files"]) == ["sampler._target_ (first_words.py)"]
-    store = Store(tmp_path / "out" / "store")
+    store = Store(tmp_path / "out/store")
     lengths = []
     for table in store.root.glob("rollouts/*"):
         key = read_json(table / "key.json")["key"]

@@ -30,7 +30,7 @@ DEEPSEEK = [mask_of("ratio", "mean", math.exp(-0.5), None, "signed")]
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "row"),
+    "name, changes, row",
     [
         ("topr", {}, {"a_pos": 1.0, "b_pos": 1.0, "a_neg": 0.0, "b_neg": 1.0, "length_normalize": True}),
         ("ppo", {}, {**PPO, "length_normalize": True}),
@@ -112,9 +112,9 @@ def test_prefix_ratios_correct_what_came_before():
 BANDS = {"ratio": "token", "mask": [mask_of("ratio", "token", 0.5, 2.0), mask_of("old_ratio", "token", 0.5, 2.0)]}
 
 
-@pytest.mark.parametrize(("delta", "epsilon"), [(30.0, 0.0), (-30.0, 0.0), (0.0, -30.0), (1e3, 1e3), (-1e3, -1e3)])
+@pytest.mark.parametrize("delta, epsilon", [(30.0, 0.0), (-30.0, 0.0), (0.0, -30.0), (1e3, 1e3), (-1e3, -1e3)])
 @pytest.mark.parametrize(
-    ("name", "changes"),
+    "name, changes",
     [("icepop", {}), ("ipo", {}), ("mis", {}), ("trust_region_mask", {}), ("policy_gradient", BANDS)],
 )
 def test_what_is_dropped_is_never_exponentiated(name, changes, delta, epsilon):
@@ -133,7 +133,7 @@ def test_what_is_dropped_is_never_exponentiated(name, changes, delta, epsilon):
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    "changes, line",
     [
         ({"ratio": "bogus"}, "ratio=bogus: expected one of sequence, token, geometric, prefix"),
         ({"mask": [3]}, r"mask\[0\]=3: expected"),
@@ -153,7 +153,7 @@ def test_a_loss_built_in_python_is_checked_as_settings_are(changes, line):
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    "changes, line",
     [
         ({"statistic": "ratio", "high": 0.0}, "high must be null or above 0"),
         ({"statistic": "divergence", "high": -0.1}, "high must be 0 or more"),

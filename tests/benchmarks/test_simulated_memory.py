@@ -101,7 +101,7 @@ def sent_in_ring(size, processes, rounds=1):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("name", "bytes_a_block_weight", "processes", "reach"),
+    "name, bytes_a_block_weight, processes, reach",
     [
         ("FSDP of 8", 2, 8, "within a machine"),
         ("FSDP of 8, float32", 4, 8, "within a machine"),
@@ -139,7 +139,7 @@ def test_the_document_holds_the_minutes_that_are_derived():
     config = topr_exp.compose(minutes.WORDS)
     stages_of_layout = [minutes.stages(layout, config) for layout in minutes.LAYOUTS]
     one_gpu, _, eight_processes, eight_runs = [round(sum(stages.values())) for stages in stages_of_layout]
-    page = (ROOT / "docs" / "performance.md").read_text()
+    page = (ROOT / "docs/performance.md").read_text()
 
     assert f"{one_gpu} minutes on one H200, {stages_of_layout[0]['training']:.0f} of them training" in page
     assert f"{eight_processes} on eight H100 by\n`cluster.processes=8`, {eight_runs} by `cluster.jobs=8`" in page
@@ -159,10 +159,10 @@ def test_an_update_by_hand():
 # ---- models for one card of 24 GB
 
 
-def preset_table() -> dict[str, list[str]]:
+def preset_table():
     """The cells of each preset's row in docs/models.md: title, memory of updates and of sampling, minutes."""
     table = {}
-    for line in (ROOT / "docs" / "models.md").read_text().splitlines():
+    for line in (ROOT / "docs/models.md").read_text().splitlines():
         if "B](https" in line:
             name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
             table[name.strip("`")] = cells

@@ -123,7 +123,7 @@ def test_pairs_are_distinct_of_one_problem_and_the_correct_one_comes_first(n):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "shares"),
+    "sizes, shares",
     [
         ((3, 2, 2), {(0, 1): 1 / 3, (0, 2): 1 / 3, (1, 2): 1 / 3}),
         ((5, 2, 2), {(0,): 1 / 3, (1,): 1 / 6, (2,): 1 / 6, (1, 2): 1 / 3}),
@@ -179,7 +179,7 @@ SOLVED = make_graded(
 
 @pytest.mark.parametrize("unit", ["examples", "groups", "pairs"])
 @pytest.mark.parametrize(
-    ("rate", "problems"),
+    "rate, problems",
     [((0.25, 0.75), {1, 2}), ((0.0, 0.25), {0, 1}), ((0.26, 1.0), {2, 3}), ((0.0, 1.0), {0, 1, 2, 3})],
 )
 def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems, unit):
@@ -229,7 +229,7 @@ MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completi
 
 
 @pytest.mark.parametrize(
-    ("unit", "completions", "config", "line"),
+    "unit, completions, config, line",
     [
         ("examples", candidates(0, 7), compose("positives"), "positives: none of the 7 completions is correct"),
         ("examples", CUT_OFF, compose(drop_truncated=True), r"drop_truncated=true leaves nothing: all 7"),

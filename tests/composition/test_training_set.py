@@ -75,20 +75,20 @@ def test_the_baseline_solves_equation_12(p):
     assert [baseline_for(p, share) for share in (0, p, 1)] == [1, 0, -1]
 
 
-@pytest.mark.parametrize(("p", "kind"), [(0.0, "incorrect"), (1.0, "correct")])
+@pytest.mark.parametrize("p, kind", [(0.0, "incorrect"), (1.0, "correct")])
 def test_a_set_of_one_kind_has_no_baseline_for_a_proportion(p, kind):
     assert effective_positive(p, 0.3) == p  # the other direction is fine
     with refused(f"effective_positive=0.2 .* all completions .* are {kind}"):
         baseline_for(p, 0.2)
 
 
-@pytest.mark.parametrize(("p", "c"), [(0.0, -1.0), (1.0, 1.0)])
+@pytest.mark.parametrize("p, c", [(0.0, -1.0), (1.0, 1.0)])
 def test_a_baseline_that_silences_every_example_is_refused(p, c):
     with refused(f"baseline={c:g} gives every example the weight 0"):
         effective_positive(p, c)
 
 
-@pytest.mark.parametrize(("rewards", "share"), [("pm1", 0.5), ("zero_one", None)])
+@pytest.mark.parametrize("rewards, share", [("pm1", 0.5), ("zero_one", None)])
 def test_p_tilde_is_of_rewards_1_and_minus_1(rewards, share):
     options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
 

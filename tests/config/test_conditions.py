@@ -44,7 +44,7 @@ def test_a_loss_of_three_policies_has_the_samplers_mu(setting):
 
 @needs_peft
 @pytest.mark.parametrize("lora", [[], ["model.lora={rank: 4, alpha: 8, targets: all-linear}"]], ids=["full", "lora"])
-@pytest.mark.parametrize(("setting", "model"), [([], "tiny"), (["model.reference=tiny_noise"], "tiny_noise")])
+@pytest.mark.parametrize("setting, model", [([], "tiny"), (["model.reference=tiny_noise"], "tiny_noise")])
 def test_the_reference_is_the_model_that_is_named_else_the_base(tmp_path, setting, model, lora):
     config = small_config(tmp_path, "algo=kl_pg", *lora, *setting)
     with RunFolder(config) as folder:

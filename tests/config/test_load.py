@@ -39,7 +39,7 @@ def yaml_choices():
     return choices
 
 
-@pytest.mark.parametrize(("group", "choice"), yaml_choices())
+@pytest.mark.parametrize("group, choice", yaml_choices())
 def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
     settings = NEEDED_SETTINGS.get(group, []) + NEEDED_SETTINGS.get(choice, [])
 
@@ -49,7 +49,7 @@ def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
     assert "set and not read" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("group", "schema"), [("model", ModelConfig), ("compose", ComposeConfig)])
+@pytest.mark.parametrize("group, schema", [("model", ModelConfig), ("compose", ComposeConfig)])
 def test_every_yaml_has_every_field(group, schema):
     fields = {field.name for field in dataclasses.fields(schema)}
     for path in CONF.glob(f"{group}/*.yaml"):
@@ -104,9 +104,9 @@ def test_a_preset_samples_with_vllm_where_it_can(parts, cluster, sampler, prompt
 
 
 def test_a_model_yaml_of_the_users_needs_no_adapter(tmp_path):
-    text = re.sub(r"  lora:.*\n", "", (CONF / "model" / "tiny.yaml").read_text())
+    text = re.sub(r"  lora:.*\n", "", (CONF / "model/tiny.yaml").read_text())
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine.yaml").write_text(text)
+    (tmp_path / "model/mine.yaml").write_text(text)
     words = ["--config-dir", str(tmp_path), "model=mine"]
     lora = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 
@@ -153,7 +153,7 @@ def test_a_tilde_is_the_home_folder():
     """Else the folder of a run is called `~`, which some libraries expand where they write, and others do not."""
     config = config_of('output_dir="~/x"')
 
-    assert (config.output_dir, config.store) == (str(Path.home() / "x"), Path.home() / "x" / "store")
+    assert (config.output_dir, config.store) == (str(Path.home() / "x"), Path.home() / "x/store")
     assert config.folder.is_relative_to(Path.home() / "x")
     assert config_of('output_dir="x~"').output_dir == "x~"
 
@@ -180,7 +180,7 @@ class UnnamedSignals(DPO):
 
 
 @pytest.mark.parametrize(
-    ("loss", "message"),
+    "loss, message",
     [
         (UnknownNeed, "needs refrence, which nothing provides; allowed: pairs, "),
         (NeedsText, "needs must be a set of names; got 'pairs'"),

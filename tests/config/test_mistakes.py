@@ -50,7 +50,7 @@ def mistakes():
     return rows
 
 
-@pytest.mark.parametrize(("words", "message"), mistakes())
+@pytest.mark.parametrize("words, message", mistakes())
 def test_a_mistake_is_one_line(words, message):
     with refused(re.escape(message), ConfigError):
         plan_of(*words)
@@ -86,7 +86,7 @@ def test_every_range_is_applied_in_its_own_words():
 
 
 @pytest.mark.parametrize(
-    ("range_", "inside", "outside"),
+    "range_, inside, outside",
     [
         (at_least(1), 1, [0.5, math.nan]),
         (above(0), 1e-9, [0, math.nan]),
@@ -174,7 +174,7 @@ def test_a_text_has_the_users_own_words(setting, values):
 
 def test_a_number_in_the_place_of_a_text_is_refused_where_its_words_are_lost(tmp_path):
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndata: {stop: [1e5]}\n")
+    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\ndata: {stop: [1e5]}\n")
 
     with refused(r"data.stop\[0\]=100000.0: expected text; a text that looks like a number needs quotes", ConfigError):
         config_of("--config-dir", str(tmp_path), "experiment=mine")
@@ -227,8 +227,8 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
 
 def test_a_yaml_of_the_users_hides_ours_for_this_command_alone(tmp_path):
     (tmp_path / "algo").mkdir()
-    (tmp_path / "algo" / "dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
-    (tmp_path / "algo" / "1_0.yaml").write_text((CONF / "algo" / "dpo.yaml").read_text())
+    (tmp_path / "algo/dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
+    (tmp_path / "algo/1_0.yaml").write_text((CONF / "algo/dpo.yaml").read_text())
     own_folder = ["--config-dir", str(tmp_path)]
 
     outcome = answer("topr_exp", *own_folder, "algo=dpo", "--cfg", "job", "--package", "algo")

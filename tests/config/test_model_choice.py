@@ -77,7 +77,7 @@ def test_a_folder_takes_the_settings_of_its_name_or_shape(words, described, tmp_
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"), [({"hidden_size": 16}, NOTHING_FITS), ({"text_config": LLAMA._asdict()}, HAS_SHAPE)]
+    "config, reason", [({"hidden_size": 16}, NOTHING_FITS), ({"text_config": LLAMA._asdict()}, HAS_SHAPE)]
 )
 def test_a_shape_may_be_unknown_or_that_of_a_part(config, reason, tmp_path):
     assert choose_settings("model", str(write_config(tmp_path, config)), CHOICES).reason == reason
@@ -159,10 +159,10 @@ def test_a_shipped_model_by_its_path_is_the_run_of_its_choice():
 
 def test_a_yaml_of_the_users_own_takes_part(tmp_path):
     folder = model_folder(tmp_path / "weights", UNKNOWN)
-    text = (CONF / "model" / "llama3_8b.yaml").read_text(encoding="utf-8")
+    text = (CONF / "model/llama3_8b.yaml").read_text(encoding="utf-8")
     text = text.replace("meta-llama/Meta-Llama-3-8B-Instruct", "owner/mine")
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine.yaml").write_text(text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
+    (tmp_path / "model/mine.yaml").write_text(text.replace("[4096, 32, 128256]", "[777, 30, 49152]"))
 
     composer = Composer(parse_arguments(["--config-dir", str(tmp_path), f"model={folder}"]))
     list(composer.jobs())

@@ -28,7 +28,7 @@ def questions_of(problems):
 
 
 @pytest.mark.parametrize(
-    ("name", "digest"),
+    "name, digest",
     [
         ("gsm8k", "d0d5bbc448223153"),
         ("math", "d8fa4b8b7078c00e"),

@@ -36,7 +36,7 @@ class ChatTokenizer(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("name", "grader", "form"),
+    "name, grader, form",
     [("gsm8k", "gsm8k", GSM8K_FORM), ("math", "math", MATH_FORM), ("math", "final", "Problem: {}\nReasoning:")],
 )
 def test_zero_shot_prompts(name, grader, form):
@@ -46,7 +46,7 @@ def test_zero_shot_prompts(name, grader, form):
     assert prompter.stop == ()
 
 
-@pytest.mark.parametrize(("name", "shots", "form"), [("gsm8k", 8, GSM8K_FORM), ("math", 4, MATH_FORM)])
+@pytest.mark.parametrize("name, shots, form", [("gsm8k", 8, GSM8K_FORM), ("math", 4, MATH_FORM)])
 def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(name, shots, form):
     prompter = build_prompter(settings(name, shots=shots))
 
@@ -123,7 +123,7 @@ def test_chat_prompts_are_turns_and_get_the_options_that_are_set():
 
 
 @pytest.mark.parametrize(
-    ("template", "options", "warns"),
+    "template, options, warns",
     [
         ("{{ strftime_now('%d') }}", {}, True),
         ("{{ strftime_now('%d') }}", {"date_string": "26 Jul 2024"}, False),

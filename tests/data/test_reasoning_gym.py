@@ -57,7 +57,7 @@ def questions_of(data):
 
 
 def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out():
-    page = (ROOT / "docs" / "problems.md").read_text()
+    page = (ROOT / "docs/problems.md").read_text()
     task_list = page.partition("changed. The tasks:\n\n")[2].partition("\n\n")[0]
 
     assert re.findall(r"`(\w+)`", task_list) == TASKS == sorted(set(TASKS))
@@ -130,7 +130,7 @@ def test_options_that_the_task_refuses_are_one_line(options, library):
 
 
 @pytest.mark.parametrize(
-    ("completion", "verdict"),
+    "completion, verdict",
     [
         ("2 - 14 = <answer>-12</answer>", ("correct", "-12", 1)),
         ("<answer> 5 </answer> no, <answer>\n-12.0\n</answer>", ("correct", "-12.0", 1)),

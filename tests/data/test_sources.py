@@ -202,7 +202,7 @@ def test_golds_of_math(solution, gold):
 
 
 @needs_real
-@pytest.mark.parametrize(("name", "train", "test"), [("gsm8k", 7473, 1319), ("math", 4500, 500)])
+@pytest.mark.parametrize("name, train, test", [("gsm8k", 7473, 1319), ("math", 4500, 500)])
 def test_the_real_data_is_read_whole(name, train, test):
     sets = benchmark(name, SHARED_DATA / name)
 
@@ -210,7 +210,7 @@ def test_the_real_data_is_read_whole(name, train, test):
     assert sets.train_report.unparsable == sets.test_report.unparsable == 0
     if name == "math":
         assert set(values_of(sets.test, "level")) == {1, 2, 3, 4, 5}
-        for line in (SHARED_DATA / "math" / "math500.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (SHARED_DATA / "math/math500.jsonl").read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             assert math_gold(row["solution"]) == row["answer"]
 
@@ -241,7 +241,7 @@ def test_one_file_whose_share_is_held_out(tmp_path):
 def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path):
     rows = [{"question": "How many?", "context": f"There are {number}.", "answer": number} for number in range(20)]
     write_lines(tmp_path / "one.jsonl", rows)
-    folder = write_lines(tmp_path / "two" / "train.jsonl", rows).parent
+    folder = write_lines(tmp_path / "two/train.jsonl", rows).parent
     write_lines(folder / "test.jsonl", rows[:3])
     template = "data.template='{context} {question}'"
 
@@ -283,7 +283,7 @@ REFUSED_GOLD = (
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "setting", "message"),
+    "train, test, setting, message",
     [
         (NINE, None, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
         (None, NINE, "", "no train.jsonl there"),
@@ -342,7 +342,7 @@ def test_a_grader_of_ones_own_says_what_is_right(working_folder):
 
 def test_the_command_of_the_document_and_a_changed_file(working_folder):
     path = write_lines(working_folder / "problems.jsonl", sums(40))
-    document = (ROOT / "docs" / "problems.md").read_text().partition("## A file")[2]
+    document = (ROOT / "docs/problems.md").read_text().partition("## A file")[2]
     command = re.search(r"^python -m topr_exp (.*)$", document, re.MULTILINE)
     model, *words = shlex.split(command[1])
     assert model == "model=llama3_8b"

@@ -115,7 +115,7 @@ SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
 def test_the_filled_in_cluster_composes(tmp_path):
     (text,) = re.findall(r"```yaml\n(# @package _global_.*?)```", TEXTS["slurm.md"], re.DOTALL)
     (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster" / "mine.yaml").write_text(text)
+    (tmp_path / "cluster/mine.yaml").write_text(text)
 
     cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
 

@@ -107,7 +107,7 @@ def test_a_direction_without_a_claim_or_its_reservation_is_named():
 def test_findings_are_few_and_short():
     page = FINDINGS.read_text(encoding="utf-8")
     assert len(re.findall(r"^## \d+\. ", page, re.MULTILINE)) == len(sections_of(page)) <= MOST_FINDINGS
-    pages = [FINDINGS, DETAILS, ROOT / "docs" / "statistics.md"]
+    pages = [FINDINGS, DETAILS, ROOT / "docs/statistics.md"]
     word_count = 0
     for path in pages:
         visible_text = re.sub(r"<!--.*?-->", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -16,7 +16,7 @@ from topr_exp.models.model_folder import SHIPPED
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
 def process_state():
@@ -63,7 +63,7 @@ def test_no_public_name_is_also_a_modules():
 
 
 @pytest.mark.parametrize(
-    ("call", "line"),
+    "call, line",
     [
         (lambda: topr_exp.loss("torp"), "no loss is called torp"),
         (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus"),

@@ -63,7 +63,7 @@ def test_a_single_problem_has_no_uncertainty_to_give():
 # ---- shares and counts
 
 
-@pytest.mark.parametrize(("count", "total"), [(0, 5), (2, 5), (5, 5), (1, 3), (40, 50)])
+@pytest.mark.parametrize("count, total", [(0, 5), (2, 5), (5, 5), (1, 3), (40, 50)])
 def test_the_interval_of_a_count_ends_where_the_binomial_test_just_rejects(count, total):
     interval = clopper_pearson(count, total)
 
@@ -126,7 +126,7 @@ def test_the_interval_over_seeds_and_problems_is_that_of_plain_arithmetic(table)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "seed_spread", "problem_spread"),
+    "seeds, seed_spread, problem_spread",
     [(3, 0.2, 0.1), (3, 0.02, 0.3), (3, 0.0, 0.3), (5, 0.1, 0), (8, 0.1, 0.3)],
 )
 def test_the_interval_holds_with_few_seeds(seeds, seed_spread, problem_spread):
@@ -169,7 +169,7 @@ def test_two_groups_are_compared_as_by_their_interval(lead):
     assert (interval.low > 0, interval.high < 0) == (lead > 0, lead < 0)
 
 
-@pytest.mark.parametrize(("seeds", "largest_scale"), [(3, 1), pytest.param(5, 1, marks=pytest.mark.extended), (3, 3)])
+@pytest.mark.parametrize("seeds, largest_scale", [(3, 1), pytest.param(5, 1, marks=pytest.mark.extended), (3, 3)])
 def test_of_equal_groups_one_is_called_below_another_in_7_percent_at_most(seeds, largest_scale):
     """Seven groups whose seeds differ the most, and where one spreads three times as far as another."""
     rng, scales = np.random.default_rng(7), np.linspace(1, largest_scale, 7)[:, None, None]

@@ -60,7 +60,7 @@ def test_the_curve_has_its_points_and_the_headline_figures_are_of_all_problems(p
 def test_each_point_of_the_curve_is_of_completions_of_its_own_weights(curved):
     store = Store(curved.folder / "store")
     logp_by_position = {}
-    for path in (curved.folder / "store" / "rollouts").iterdir():
+    for path in (curved.folder / "store/rollouts").iterdir():
         table = store.open(path)
         position = re.fullmatch(rf"{curved.folder.name}, (iteration \d+, update \d+)", table.key["weights"])
         if position:
@@ -91,7 +91,7 @@ ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.upda
 
 
 @pytest.mark.parametrize(
-    ("schedule", "step"), [([], 2), pytest.param(ROUNDS, 1, marks=pytest.mark.extended)], ids=["offline", "in a round"]
+    "schedule, step", [([], 2), pytest.param(ROUNDS, 1, marks=pytest.mark.extended)], ids=["offline", "in a round"]
 )
 def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, schedule, step):
     settings = [*OBSERVED, "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *schedule]
@@ -112,7 +112,7 @@ def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, sched
             with pytest.raises(Interrupted, match="stopped by SIGTERM"):
                 run(stopped)
             assert len(shards) == count
-            checkpoints = (stopped.folder / "checkpoints" / "1").iterdir()
+            checkpoints = (stopped.folder / "checkpoints/1").iterdir()
             assert [path.name for path in checkpoints] == [f"step-{step:08}"]
         run(stopped)
 

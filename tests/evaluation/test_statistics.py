@@ -67,7 +67,7 @@ def test_a_large_n_and_k_do_not_overflow():
 # ---- what is reported
 
 
-@pytest.mark.parametrize(("n", "name"), [(1, "maj@1"), (3, "maj@2"), (7, "maj@4"), (8, "maj@8"), (20, "maj@8")])
+@pytest.mark.parametrize("n, name", [(1, "maj@1"), (3, "maj@2"), (7, "maj@4"), (8, "maj@8"), (20, "maj@8")])
 def test_the_headline_majority_is_named_by_its_k(n, name):
     figures = summarise(*evaluation(np.random.default_rng(0), 5, n))
 

@@ -33,7 +33,7 @@ PLAIN: dict[str, Any] = {"top_p": 1.0, "top_k": 0, "temperature": 1.0}
 
 def python_of(environment: str | None) -> str:
     """The Python that has vLLM: that of an environment, else this one; skips the test where it has none."""
-    python = str(Path(environment) / "bin" / "python") if environment else None
+    python = str(Path(environment) / "bin/python") if environment else None
     try:
         return check_python(python)
     except ConfigError as error:

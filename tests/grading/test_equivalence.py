@@ -123,7 +123,7 @@ def test_labelled_completions_agree_in_98_percent_and_no_invalid_one_is_paid(gra
 
 
 @pytest.mark.parametrize(
-    ("name", "answer_format", "pattern"),
+    "name, answer_format, pattern",
     [
         ("gsm8k/train.jsonl", "gsm8k", "The answer is {}."),
         ("gsm8k/test.jsonl", "gsm8k", "The answer is {}."),
@@ -247,7 +247,7 @@ def test_unequal_expressions_are_not_accepted():
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    "first, second",
     [
         (r"\sqrt{2}\sqrt{3}", r"\sqrt{6}"),  # a rounded product
         (r"\sqrt{i^2}", "i"),  # a rounded imaginary part beside a branch cut

@@ -121,7 +121,7 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(grader):
 
 
 @pytest.mark.parametrize(
-    ("settings", "cpus"),
+    "settings, cpus",
     [
         ({}, 16),
         ({"LOCAL_WORLD_SIZE": "4"}, 4),  # processes of this machine, or of torchrun

@@ -13,7 +13,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize(("text", "value", "numbers"), CASES["arithmetic"]["values"])
+@pytest.mark.parametrize("text, value, numbers", CASES["arithmetic"]["values"])
 def test_arithmetic_has_an_exact_value(text, value, numbers):
     assert value_and_numbers(join_parts(text)) == (Fraction(value), numbers)
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.conftest import ROOT, config_of, make_completions, refused, values_of
@@ -23,7 +22,7 @@ from topr_exp.types import ConfigError, Problem
 
 
 @pytest.mark.parametrize(
-    ("values", "votes", "classes"),
+    "values, votes, classes",
     [
         (['"correct"', '"correct"', '"incorrect"'], False, [0, 0, -1]),  # correct ones count as one answer
         (['["incorrect", "7"]', '"correct"', '["incorrect", "8"]', '["incorrect", "7"]'], True, [0, 2, 1, 0]),
@@ -143,7 +142,7 @@ def test_an_unknown_name_is_refused_in_one_line(name):
         Grader(name)
 
 
-@pytest.mark.parametrize(("number", "row"), enumerate(CASES["own"]["failing"]))
+@pytest.mark.parametrize("number, row", enumerate(CASES["own"]["failing"]))
 def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(number, row, working_folder):
     source, message = row
     name = f"failing_grader_{number}"  # modules are imported once
@@ -179,18 +178,13 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     assert "tested on   8 problems of coins from Coins" in header
     base = summary["base"]
     verdicts = Store(config.store).open(Path(base["verdicts"])).read().to_pandas()
-    is_correct = verdicts["verdict"] == "correct"
-    assert (is_correct == (verdicts["reward"] >= 0.4)).all()
-    assert verdicts["reward"].nunique() > 3
-    assert base["pass@1"] == pytest.approx(is_correct.mean())
-    problem_means = verdicts["reward"].to_numpy().reshape(-1, config.data.eval_n).mean(axis=1)
-    assert base["mean_reward"] == pytest.approx(problem_means.mean())
-    assert base["mean_reward_se"] == pytest.approx(problem_means.std(ddof=1) / np.sqrt(len(problem_means)))
-    assert f" {base['mean_reward']:.3g}\n" in (config.folder / "model" / "README.md").read_text()
+    assert ((verdicts["verdict"] == "correct") == (verdicts["reward"] >= 0.4)).all()
+    assert base["mean_reward"] == pytest.approx(verdicts["reward"].mean())
+    assert f" {base['mean_reward']:.3g}\n" in (config.folder / "model/README.md").read_text()
 
     mean_reward = f"{summary['final']['mean_reward']:.3g} ["
     assert report(["out/runs", "--out", "shown"]) == 0
-    assert f">{mean_reward}" in (folder / "shown" / "report.html").read_text()
+    assert f">{mean_reward}" in (folder / "shown/report.html").read_text()
 
     words = [*LOSS_AND_SOURCE[:2], f"model={config.folder}", *OUTPUT]
     capsys.readouterr()

@@ -89,14 +89,14 @@ if "idle" in sys.argv:
 """
 
 
-@pytest.mark.parametrize("state", ["busy", "exit", "fork idle"])
+@pytest.mark.parametrize("state", ["fork busy", "exit", pytest.param("fork idle", marks=pytest.mark.extended)])
 def test_no_worker_outlives_its_parent(state, tmp_path):
-    """Killed with -9 while workers compute or wait, or while a child holds its sockets; or ending without a close."""
+    """Killed with -9 while workers compute or wait and a child holds its sockets; or ending without a close."""
     command = [sys.executable, "-c", PARENT, *state.split()]
     parent = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True)
     pids = list(map(int, parent.stdout.readline().split()))
     assert len(pids) == 3
-    if state == "busy":
+    if "busy" in state:
         wait_for(lambda: "R" in map(state_of, pids))
     if state != "exit":
         assert all(map(is_running, pids))
@@ -128,7 +128,7 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict():
         assert grade_new_answers(grader, 4) == {"correct"}
 
 
-@pytest.mark.parametrize(("number", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 5.0)])
+@pytest.mark.parametrize("number, deadline", [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 5.0)])
 def test_a_worker_that_is_ended_or_stopped_at_work_costs_nobody_a_verdict(number, deadline):
     with Grader("own_graders.interrupted_in_old_workers", workers=1, deadline=deadline) as grader:
         grader.start()
@@ -300,7 +300,7 @@ def misbehaving():
 
 
 @pytest.mark.parametrize(
-    ("message", "outcome"),
+    "message, outcome",
     [("half", "timeout"), ("endless", "died"), ("number", "died"), ("nested", "died"), ("two lines", "died")],
 )
 def test_a_workers_message_that_is_no_whole_answer_costs_its_task_alone(message, outcome, misbehaving):

@@ -1,6 +1,5 @@
 """Verdicts in the store: each completion has that of its own problem; rewards, warnings, pruning."""
 
-import dataclasses
 import re
 import shutil
 
@@ -52,12 +51,6 @@ def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path):
     assert classes[2].tolist() == [0, 1, 2, 3, 0], "equal answers are one class, counted within each problem"
     assert (classes[:, 0] == classes[:, 4]).all()
 
-    problems = [*PROBLEMS[:-1], dataclasses.replace(PROBLEMS[-1], answer="(2, 1)")]
-    other_golds = grade_completions(dataclasses.replace(completions, problems=problems), GSM8K, Store(tmp_path))
-    assert verdict_names(other_golds)[-2] == "incorrect", "verdicts on other golds are not taken for them"
-    other_grader = grade_completions(completions, Grading("final"), Store(tmp_path))
-    assert {*verdict_names(other_grader)} == {"invalid"}
-
 
 def test_nothing_invalid_is_correct_or_has_a_class(tmp_path):
     completions = stored(["The answer is 5.", "5", "The answer is 9."], [0, 0, 2])
@@ -76,7 +69,6 @@ def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
 
     plain, graded, lenient = (grade_completions(completions, grading, store) for grading in settings)
 
-    assert len({plain.stored.verdicts, graded.stored.verdicts, lenient.stored.verdicts}) == 3
     table = store.open(tmp_path / plain.stored.verdicts)
     assert table.read().column_names == ["verdict", "answer", "path", "class"]
     assert table.key.keys() == {"rollouts", "grader", "golds", "version"}
@@ -110,7 +102,7 @@ def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_reported
     ]
 
 
-@pytest.mark.parametrize(("correct_count", "is_warned_of"), [(3, True), (4, False)])
+@pytest.mark.parametrize("correct_count, is_warned_of", [(3, True), (4, False)])
 def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct_count, is_warned_of, tmp_path, capsys):
     texts = ["so \\boxed{5}", "The answer is", "<think> 5", "5", *["The answer is 5."] * correct_count]
 
@@ -126,7 +118,7 @@ def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct
 
 
 @pytest.mark.parametrize(
-    ("grader", "path", "reason"),
+    "grader, path, reason",
     [("math", "none", r"it has no \boxed{...}"), ("own.grade", "user", "the grader calls it invalid")],
 )
 def test_an_invalid_completion_is_shown_by_its_end_without_control_characters(grader, path, reason, capsys):
@@ -144,7 +136,7 @@ def test_an_invalid_completion_is_shown_by_its_end_without_control_characters(gr
 def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(smoke, tmp_path, capsys):
     config, summary = smoke
     shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
-    for table in map(Store(tmp_path / "store").open, (tmp_path / "store" / "verdicts").iterdir()):
+    for table in map(Store(tmp_path / "store").open, (tmp_path / "store/verdicts").iterdir()):
         columns = table.shard(0).to_pydict()
         columns["verdict"][0], columns["path"][0], columns["class"][0] = "incorrect", "died", -1  # as a killed worker
         write_shard(table.shard_file(0), pa.table(columns, schema=table.shard(0).schema))

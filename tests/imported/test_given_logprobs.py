@@ -25,7 +25,7 @@ def check(logprobs, tokens=None, problem_index=None):
 
 
 @pytest.mark.parametrize(
-    ("logprobs", "line"),
+    "logprobs, line",
     [
         ([[0.0] * 6] * 2, ZERO),
         ([[-0.0] * 6] * 2, "all 12 log-probabilities are -?0"),

@@ -116,7 +116,7 @@ def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_a
     assert first == second != of_other_prompts
 
 
-@pytest.mark.parametrize(("finish", "ended"), [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
+@pytest.mark.parametrize("finish, ended", [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
 def test_text_ends_by_itself_unless_it_says_otherwise(tiny, finish, ended):
     """docs/rollouts.md says so: without `finish` an end-of-sequence token is put after the text."""
     columns = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
@@ -276,7 +276,7 @@ def test_the_rewards_of_a_log_are_trained_on_without_gold_and_grader(outputs, ca
 
 
 @pytest.mark.parametrize(
-    ("loss", "reads_mu"),
+    "loss, reads_mu",
     [
         ("naive", False),
         ("dpo", True),
@@ -331,6 +331,6 @@ def test_completions_of_whole_groups_are_read_beside_their_own_verdicts_wherever
 
     assert (len(completions), completions.chosen.sum()) == (56, 56)
     assert (completions.verdict == "correct").equals(completions.text == " The answer is 1.")
-    (folder / "iteration-1" / "examples.npy").write_bytes(b"")
+    (folder / "iteration-1/examples.npy").write_bytes(b"")
     with refused(r"examples\.npy can't be read"):
         read_completions(folder)

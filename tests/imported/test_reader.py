@@ -243,7 +243,7 @@ def bad_cases():
 BAD_CASES = bad_cases()
 
 
-@pytest.mark.parametrize(("line", "message"), BAD_CASES, ids=range(len(BAD_CASES)))
+@pytest.mark.parametrize("line, message", BAD_CASES, ids=range(len(BAD_CASES)))
 def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path, line, message):
     store, source = Store(tmp_path / "store"), tmp_path / "log.jsonl"
     good_line = json.dumps(GOOD).encode()
@@ -286,7 +286,7 @@ def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name, message",
     [
         ("empty", "empty holds no .parquet, .jsonl or .json files"),
         ("blank.jsonl", "blank.jsonl holds no completions"),
@@ -384,15 +384,10 @@ def test_parquet_has_the_verdict_of_each_completion(tmp_path):
 
 def test_what_a_sampler_noted_beside_the_tokens_stays_in_the_store(tmp_path):
     """It is many numbers a token, and no import reads them."""
-    noted_columns = {
-        "top_logp": [[-0.1, -2.5]],
-        "top_ids": [[4, 7]],
-        "kept": [[4, 7]],
-        "kept_sizes": [[2]],
-    }
-    columns = {"problem_id": ["p"], "text": ["x"], "tokens": [[4]], "sampler_logp": [[-0.125]], **noted_columns}
+    columns = {"problem_id": ["p"], "text": ["x"], "tokens": [[4]], "sampler_logp": [[-0.125]]}
+    noted_columns = {"top_logp": [[-0.1, -2.5]], "top_ids": [[4, 7]], "kept": [[4, 7]], "kept_sizes": [[2]]}
     table = Store(tmp_path / "store").table("rollouts", {}, 1)
-    table.fill(lambda shard: pa.table(columns))
+    table.fill(lambda shard: pa.table(columns | noted_columns))
 
     export_file(table, tmp_path / "out.jsonl")
     export_file(table, tmp_path / "out.parquet")

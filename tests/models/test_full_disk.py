@@ -50,7 +50,7 @@ def test_each_file_of_a_model_may_find_no_room(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    "error, reason",
     [
         (OSError(28, "No space left on device"), "No space left on device"),
         (OSError("odd"), "odd"),

@@ -153,7 +153,7 @@ def nest_header(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change, message",
     [
         (shutil.rmtree, r"no such folder; shipped models are .*tiny"),
         (add_tokens, "the tokenizer has 415 tokens, the model only 413"),
@@ -172,7 +172,7 @@ def test_a_folder_that_can_not_be_used_is_one_line(own_model, change, message):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change, message",
     [
         (write_index(["a"]), "has a weight_map that is no object"),
         (write_index({"a": "../x"}), "has a weight_map that is no object of file"),
@@ -220,7 +220,7 @@ UNREACHABLE = r"model a/b: .*no route.* `hf download a/b{}` .*model\.path=FOLDER
 
 
 @pytest.mark.parametrize(
-    ("error", "revision", "message"),
+    "error, revision, message",
     [
         (ConnectionError("no route\nat all"), None, UNREACHABLE.format("")),
         (ConnectionError("no route\nat all"), "1234abc", UNREACHABLE.format(" --revision 1234abc")),

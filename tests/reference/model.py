@@ -34,7 +34,7 @@ def at(logp, tokens):
 
 def table_of(run_folder, kind, iteration=1):
     """The rows of a table of the store that an iteration of a run used."""
-    sources = read_json(run_folder / f"iteration-{iteration}" / "sources.json")
+    sources = read_json(run_folder / f"iteration-{iteration}/sources.json")
     table_folder = Path(sources["store"]) / sources[kind].split()[0]
     rows = []
     for path in sorted(table_folder.glob("shard-*.arrow")):

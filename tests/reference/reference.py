@@ -93,7 +93,7 @@ class Reference:
         replay = Replay(initial_weights=weights_of(self.policy))
         for iteration in range(1, self.settings["iterations"] + 1):
             if iteration > 1:
-                self.policy = load(str(self.folder / f"iteration-{iteration - 1}" / "model"))
+                self.policy = load(str(self.folder / f"iteration-{iteration - 1}/model"))
             self.optimizer = self.make_optimizer()
             samples = 0
             for step, (batch, baseline, facts) in enumerate(self.batches(iteration, replay.sets), 1):
@@ -125,7 +125,7 @@ class Reference:
         if self.schedule["prompts"] is not None:
             yield from self.rounds(iteration)
             return
-        rows = np.load(self.folder / f"iteration-{iteration}" / "examples.npy")
+        rows = np.load(self.folder / f"iteration-{iteration}/examples.npy")
         sets[iteration] = training_set = self.training_set(self.stored(iteration), rows)
         for epoch in range(self.optim["epochs"]):
             for batch in self.passes(training_set, iteration, epoch):

@@ -115,14 +115,14 @@ def outputs(float64, tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     for split, problems in (("train", TRAIN), ("test", TEST)):
         lines = [{"question": question, "answer": f"#### {gold}"} for question, gold in problems.items()]
-        write_lines(folder / "problems" / f"{split}.jsonl", lines)
-    shipped = Path(topr_exp.__file__).parent / "tiny" / "tiny"
+        write_lines(folder / f"problems/{split}.jsonl", lines)
+    shipped = Path(topr_exp.__file__).parent / "tiny/tiny"
     for name in ("base", "another"):
         shutil.copytree(shipped, folder / name)
     weights, generator = load_file(shipped / "model.safetensors"), torch.Generator().manual_seed(0)
     for name, weight in weights.items():
         weights[name] = weight.float() * (1 + 0.1 * torch.randn(weight.shape, generator=generator))
-    save_file(weights, folder / "another" / "model.safetensors", {"format": "pt"})
+    save_file(weights, folder / "another/model.safetensors", {"format": "pt"})
 
     config = config_of(*settings(folder, "name=first"))
     run(config)
@@ -197,7 +197,7 @@ def compare(folder, replay):
     if not replay.sets:
         compare_rounds(folder, replay.records)
     compare_updates(lines_of(folder / "metrics.jsonl"), replay.records)
-    trained = load_file(folder / "model" / "model.safetensors")
+    trained = load_file(folder / "model/model.safetensors")
     distance = movement = 0.0
     for name, weight in replay.final_weights.items():
         distance += float((trained[name] - weight).square().sum())
@@ -217,7 +217,7 @@ def compare_training_set(folder, training_set):
 
 
 def compare_rounds(folder, records):
-    summary = read_json(folder / f"iteration-{records[-1]['iteration']}" / "training_set.json")
+    summary = read_json(folder / f"iteration-{records[-1]['iteration']}/training_set.json")
     assert summary["n_train"] == records[-1]["samples"]
     of_rounds = {record["round"]: record for record in records}.values()
     for name in {"problems_drawn", "problems_kept"} & records[0].keys():
@@ -238,7 +238,7 @@ def compare_updates(lines, records):
 
 
 @pytest.mark.parametrize(
-    ("case", "draws"), [(ON_POLICY, 0), pytest.param(ON_POLICY, 1, marks=pytest.mark.extended), ("iterations=2", 3)]
+    "case, draws", [(ON_POLICY, 0), pytest.param(ON_POLICY, 1, marks=pytest.mark.extended), ("iterations=2", 3)]
 )
 def test_a_mu_that_is_scored_otherwise_is_refused(outputs, case, draws):
     """From some call of the sampler on the model computes otherwise without gradients, as with dropout in scoring."""

@@ -41,7 +41,7 @@ def test_several_runs_without_verdicts_have_students_interval_and_unfinished_one
     assert estimate([unfinished], "pass@1", "base").value == 0.3
 
 
-@pytest.mark.parametrize(("sources", "cases"), [({}, 50), ({"sources": 10}, 10)])
+@pytest.mark.parametrize("sources, cases", [({}, 50), ({"sources": 10}, 10)])
 def test_nothing_invalid_has_the_interval_of_so_many_sources(sources, cases):
     """The rule of three: of n cases none, at most 1 − 0.025^(1/n); solutions to one problem are one case."""
     run = made_run("x", BASE, evaluation(60, 70, 0) | sources)

@@ -105,15 +105,15 @@ def report(tmp_path_factory):
 
 def test_a_report_has_a_page_figures_with_captions_and_tables(report):
     names = {path.stem for path in (report / "figures").iterdir()}
-    captions = (report / "figures" / "captions.txt").read_text()
+    captions = (report / "figures/captions.txt").read_text()
     page = (report / "report.html").read_text()
 
     assert names_in(report / "tables") == {"runs.csv", "groups.csv", "groups.tex"}
     assert names >= {"curve_pass_1", "curve_invalid", "final", "pass_at_k", "maj_at_k", "sweep_effective_positive"}
     for name in names - {"captions"}:
         assert f"{name}: " in captions
-        assert (report / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF-")
-        assert (report / "figures" / f"{name}.png").read_bytes()[1:4] == b"PNG"
+        assert (report / f"figures/{name}.pdf").read_bytes().startswith(b"%PDF-")
+        assert (report / f"figures/{name}.png").read_bytes()[1:4] == b"PNG"
     assert "12 runs (1 running, 1 unfinished, 10 done) in 12 groups; they differ in algo.name, effective" in page
     assert "python -m topr_exp algo=dpo; python -m topr_exp algo=sft &#x27;model.name=" in page, "with its quotes"
     sections = ["result", "sweep", "final", "curves", "overview", "runs", "samples", "settings", "completions"]
@@ -200,7 +200,7 @@ def write_manifest(folder, *files):
 
 
 def test_a_failing_report_is_a_warning_of_the_sweep(runs, capsys):
-    (runs / "report" / "report.html").mkdir(parents=True)
+    (runs / "report/report.html").mkdir(parents=True)
     write_manifest(runs / "report")
     publish(runs)
     assert re.fullmatch(r"warning: no report \(.*\n", capsys.readouterr().err)
@@ -227,7 +227,7 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
     assert capsys.readouterr().out == f"report: {out}/report.html (figures/ and tables/ beside it)\n"
     files = read_json(out / "manifest.json")["files"]
     assert {"manifest.json", *files} == contents(out).keys()
-    for path in (tmp_path / "mine.txt", out / "figures" / "photo.png", out / "figures" / "curve_old.pdf"):
+    for path in (tmp_path / "mine.txt", out / "figures/photo.png", out / "figures/curve_old.pdf"):
         path.write_text("mine")
     write_manifest(out, *files, "figures/curve_old.pdf", "figures/photo.png", "../mine.txt")
 

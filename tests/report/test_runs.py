@@ -134,7 +134,7 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(smoke, name, tmp_pa
 
     assert (read_run(intact).notes, read_run(intact).status) == ([], "done")
     assert report.main([str(sweep), "--out", str(tmp_path / "out")]) == 0
-    rows = (tmp_path / "out" / "tables" / "runs.csv").read_text().splitlines()
+    rows = (tmp_path / "out/tables/runs.csv").read_text().splitlines()
     assert {row.partition(",")[0] for row in rows} >= names
     assert compare.main([str(sweep)]) == 0
     assert "[ ]: 95 %" in capsys.readouterr().out

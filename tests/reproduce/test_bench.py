@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Sequence
 
 import pytest
 
@@ -14,9 +13,9 @@ from reproduce.bench.table import cell_text, write_bench
 from tests.conftest import ROOT, read_json, refused, values_of
 from tests.extending import LOSS, project
 from tests.reproduce.worlds import group
-from topr_exp import ConfigError, Job
+from topr_exp import ConfigError
 
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "docs/results"
 NOT_FINITE = "the loss or its gradient is not finite at step 7"
 STOPPED = 143
 
@@ -29,7 +28,7 @@ class CopiedRuns:
         self.started: list[str] = []  # each run in words
         self.stops_after = 10**9  # runs
 
-    def __call__(self, jobs: Sequence[Job], words: Sequence[str]) -> int:
+    def __call__(self, jobs, words):
         for job in jobs:
             if len(self.started) == self.stops_after:
                 return STOPPED
@@ -47,7 +46,7 @@ def bench(folder, launch, *words):
     """The exit code of a small bench, its table and its records."""
     command = [*words, "--small", "--jobs", "1", "--out", str(folder / "results"), f"output_dir={folder}"]
     code = make_bench(parser().parse_intermixed_args(command), launch)
-    table, records = folder / "results" / "bench.md", folder / "results" / "bench.json"
+    table, records = folder / "results/bench.md", folder / "results/bench.json"
     return code, table.read_text() if table.exists() else "", read_json(records)
 
 
@@ -55,11 +54,11 @@ def bench(folder, launch, *words):
 
 
 def test_every_shipped_loss_has_a_row():
-    assert sorted(SHIPPED) == sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml"))
+    assert sorted(SHIPPED) == sorted(path.stem for path in (ROOT / "conf/algo").glob("*.yaml"))
 
 
 def test_every_setting_that_a_document_names_has_a_row():
-    document = (ROOT / "docs" / "losses.md").read_text()
+    document = (ROOT / "docs/losses.md").read_text()
     settings = re.findall(r"^(?:- |  )[^`]*`(algo=[^`]* [^`]*)`", document, re.MULTILINE)
     of_loss_alone = {words for words in settings if all(map(is_loss_word, words.split()))}
 
@@ -78,7 +77,7 @@ def test_every_condition_can_be_composed_for_topr():
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    "words, line",
     [
         (["algo=grop"], "algo=grop: no such choice; did you mean grpo?"),
         (["algo.b_neg=2"], "algo.b_neg=2: of which loss? give algo=NAME, too"),
@@ -114,7 +113,7 @@ def test_a_bench_that_broke_off_goes_on(tmp_path, finished):
     assert "| `topr` | (" in table
     assert bench(tmp_path, launch, *words)[1] == table
     assert len(launch.started) == 15
-    assert (tmp_path / "results" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "results/bench.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.extended
@@ -129,7 +128,7 @@ def test_a_cell_that_a_loss_cannot_have_says_why_and_the_row_goes_on(tmp_path, f
 
 @pytest.mark.extended
 def test_a_run_that_fails_leaves_its_cell_empty_and_one_that_diverges_counts_as_nothing(tmp_path, finished):
-    def error_of(job: Job) -> str:
+    def error_of(job):
         if job.config.data.name == "ledger":
             return "algo=topr has nothing to learn from"
         return NOT_FINITE if job.config.optim.lr < 1e-4 else ""

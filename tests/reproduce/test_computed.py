@@ -57,7 +57,7 @@ def test_difficulty_weights_by_hand():
 
 
 def test_weights_by_difficulty_of_a_run_are_of_what_its_first_iteration_trained_on(finished):
-    summary = read_json(finished.folder / "iteration-1" / "training_set.json")
+    summary = read_json(finished.folder / "iteration-1/training_set.json")
 
     weights = difficulty_of_run(finished.folder, [0.1, 0.5])
 

@@ -62,7 +62,7 @@ def test_an_experiments_settings_come_before_the_command_lines():
 
 
 @pytest.mark.parametrize(
-    ("words", "included", "left_out"),
+    "words, included, left_out",
     [
         ("--list model=tiny_noise", {"fig1"}, {"table2", "mu"}),
         ("--full", {"table2", "mu", "lag"}, set()),
@@ -81,9 +81,9 @@ def test_which_figures_a_command_line_names(words, included, left_out):
 
 def test_a_figure_goes_on_where_it_stopped_and_a_check_finds_a_difference(tmp_path, capsys):
     """The real thing at the smallest size: one run for two figures; a second time nothing is run; a check."""
-    out, checks = tmp_path / "results", tmp_path / "check" / "paper"
+    out, checks = tmp_path / "results", tmp_path / "check/paper"
 
-    def reproduce(*words: str) -> tuple[int, str]:
+    def reproduce(*words):
         status = command.main(["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", str(out), *words])
         return status, capsys.readouterr().out
 
@@ -121,11 +121,11 @@ def test_a_figure_goes_on_where_it_stopped_and_a_check_finds_a_difference(tmp_pa
 
 def test_records_of_the_repository_are_made_from_committed_code(tmp_path):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    results = tmp_path / "docs" / "results"
+    results = tmp_path / "docs/results"
     command.refuse_changed_code(results, tmp_path)
 
     (tmp_path / "reproduce").mkdir()
-    (tmp_path / "reproduce" / "new.py").write_text("")
+    (tmp_path / "reproduce/new.py").write_text("")
 
     with refused(r"^--out .*docs/results: records name the commit .* reproduce/ has uncommitted"):
         command.refuse_changed_code(results, tmp_path)

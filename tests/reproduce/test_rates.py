@@ -32,7 +32,7 @@ def searched(scores):
 
 
 @pytest.mark.parametrize(
-    ("levels", "best", "runs"),
+    "levels, best, runs",
     [
         ((1, 2, 3, 66, 80, 66, 3), 3e-4, 4),  # the others are plainly worse: one seed each
         ((1, 2, 3, 78, 80, 79, 3), 3e-4, 6),
@@ -57,7 +57,7 @@ def test_towards_a_cliff_the_rate_half_way_is_tried():
 
 
 @pytest.mark.parametrize(
-    ("figure", "choice", "beside_cliff"),
+    "figure, choice, beside_cliff",
     [("nats", "topr algo.ratio=token data.choices=1", True), ("fig1", "ppo model.name=tiny", False)],
 )
 def test_a_chosen_rate_stands_beside_a_cliff_by_what_it_was_chosen_from(figure, choice, beside_cliff):

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,18 +21,17 @@ from reproduce.real.plan import (
     plan_steps,
 )
 from reproduce.real.solutions import write_solutions
-from reproduce.real.study import Study
 from tests.conftest import ROOT, config_of, lines_of, read_json, refused, values_of, write_lines
 from tests.reproduce.worlds import group
 from topr_exp import run_sweep
 from topr_exp.models.model_folder import SHIPPED
 
 
-def open_study_of(*words: str) -> Study:
+def open_study_of(*words):
     return open_study(parser().parse_intermixed_args([*words]))
 
 
-def cells_of(study: Study) -> list[Cell]:
+def cells_of(study):
     return [cell for step in study.steps for cell in step.cells]
 
 
@@ -52,7 +50,7 @@ def test_every_run_is_in_one_step_of_at_most_ten_minutes(tmp_path):
 
 
 def test_speeds_are_those_of_the_document():
-    document = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
 
     assert f"{UPDATED_PER_SECOND:,} completion tokens/s" in document
     assert f"{SAMPLED_PER_SECOND:,} to 13,100 tokens/s" in document
@@ -81,8 +79,8 @@ def test_without_a_gpu_one_line_says_what_would_be_done(tmp_path):
 def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_what_is_recorded(tmp_path):
     study = open_study_of("--small", "--out", str(tmp_path))
     study.imitation = {"run": "sft"}
-    shutil.copytree(SHIPPED / "tiny", tmp_path / "imitation" / "sft" / "model")
-    (tmp_path / "store" / "rollouts").mkdir(parents=True)
+    shutil.copytree(SHIPPED / "tiny", tmp_path / "imitation/sft/model")
+    (tmp_path / "store/rollouts").mkdir(parents=True)
     study.record_of_cell[Cell("tis", 0.1, 0)] = {}
     (step,) = (step for step in study.steps if step.name == "tis, seed 0")
 
@@ -91,7 +89,7 @@ def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_wha
     assert values_of(configs, "effective_positive") == [None, 0.2, 0.5]
     for config in configs:
         assert (config.algo.name, config.seed, config.sampler.seed, config.baseline) == ("tis", 0, 0, None)
-        assert config.model.path == str(tmp_path / "imitation" / "sft" / "model")
+        assert config.model.path == str(tmp_path / "imitation/sft/model")
         assert config.data.completions is None
 
 
@@ -115,7 +113,7 @@ def test_generated_problems_have_no_solutions_to_imitate(tmp_path):
 # ---- the outcome
 
 
-def page_of(folder: Path, **invalid: float) -> str:
+def page_of(folder, **invalid):
     """The page of made-up runs of TOPR, with these shares of invalid answers by the name of their p̃."""
     cell_records = []
     for name, share in {"own": None, "p01": 0.1, "p02": 0.2}.items():
@@ -183,7 +181,7 @@ def test_a_study_whose_weights_or_completions_did_not_come_back_is_refused(folde
     with refused("imitation/sft/model is missing, on which recorded runs rest: bring it back"):
         study.run(SAMPLING)
 
-    (folder_of_tiny / "imitation" / "sft" / "model").mkdir(parents=True)
+    (folder_of_tiny / "imitation/sft/model").mkdir(parents=True)
     study.record_of_cell[Cell("topr", 0.1, 0)] = {}
     with refused("store/rollouts is missing, on which recorded runs rest"):
         study.run(SAMPLING)

@@ -15,7 +15,7 @@ from reproduce.selection import Runs
 from tests.conftest import ROOT
 from tests.reproduce.worlds import request_for
 
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "docs/results"
 CURVES_WITHOUT_RUNS = ("fig2", "agro_fig1")
 every_figure = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 

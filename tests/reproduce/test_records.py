@@ -95,7 +95,7 @@ def test_a_longer_runs_updates_are_averaged_in_twenty_parts():
 
 
 @pytest.mark.parametrize(
-    ("words", "identifying"),
+    "words, identifying",
     [
         (["algo=gspo", "algo.eps_low=0.1"], {"algo.eps_low": 0.1}),
         (["algo=cispo"], {}),

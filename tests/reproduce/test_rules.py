@@ -21,7 +21,7 @@ from tests.reproduce.worlds import group, planted_runs
 from topr_exp.report import Interval, crossed_interval, t_interval
 
 
-def make_interval(value: float, low: float, high: float, seeds: int = 3) -> Interval:
+def make_interval(value, low, high, seeds=3):
     return Interval(value, low, high, seeds, error=(high - low) / 4, freedom=60)
 
 
@@ -29,7 +29,7 @@ NEAR, WIDE, FAR = make_interval(0.0, -0.02, 0.02), make_interval(0.02, -0.03, 0.
 
 
 @pytest.mark.parametrize(
-    ("interval", "limit", "is_above"),
+    "interval, limit, is_above",
     [(FAR, 0.039, True), (FAR, 0.04, None), (FAR, 0.21, False), (NEAR, 0.0, None), (None, 0.0, None)],
 )
 def test_an_interval_decides_where_all_of_it_lies_on_one_side(interval, limit, is_above):
@@ -59,7 +59,7 @@ def test_fewer_than_three_seeds_decide_nothing(rule):
 
 
 @pytest.mark.parametrize(
-    ("neighbour", "rate", "is_beside"),
+    "neighbour, rate, is_beside",
     [(40, "best optim.lr tis", True), (50, "best optim.lr tis", False), (40, "tis optim.lr=0.0003", False)],
 )
 def test_a_claim_says_that_the_lower_ones_best_rate_stands_beside_a_cliff(neighbour, rate, is_beside):
@@ -71,7 +71,7 @@ def test_a_claim_says_that_the_lower_ones_best_rate_stands_beside_a_cliff(neighb
         assert claim.evidence.endswith(BESIDE_CLIFF) is claim.beside_cliff is is_beside
 
 
-@pytest.mark.parametrize(("intervals", "holds"), [((NEAR, NEAR), True), ((NEAR, WIDE), None), ((WIDE, FAR), False)])
+@pytest.mark.parametrize("intervals, holds", [((NEAR, NEAR), True), ((NEAR, WIDE), None), ((WIDE, FAR), False)])
 def test_all_intervals_have_to_lie_within(intervals, holds):
     labelled = dict(zip("ab", intervals, strict=True))
 
@@ -96,7 +96,7 @@ def test_holm_marks_what_is_decided_alone():
 
 
 @pytest.mark.parametrize(
-    ("holds", "word"),
+    "holds, word",
     [
         ((True, False), "partly"),
         ((False, None), "undecided"),
@@ -109,7 +109,7 @@ def test_a_figures_verdict(holds, word):
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "word", "counts"),
+    "first, second, word, counts",
     [
         ((70.0, 71.0, 70.0), (5.0, 5.0, 4.0), "shown", "0 of 3 against 3 of 3"),
         ((50.0, 51.0, 19.0), (5.0, 6.0, 5.0), "undecided", "1 of 3 against 3 of 3"),
@@ -146,7 +146,7 @@ def decided(decision):
 
 
 @pytest.mark.parametrize(
-    ("choice", "levels"),
+    "choice, levels",
     [
         ("topr algo.beta=0.5", {40}),
         ("ppo,dpo", {50, 30}),
@@ -165,7 +165,7 @@ def test_the_runs_that_a_choice_names(choice, levels):
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "word", "points"),
+    "names, options, word, points",
     [
         (("ppo", "dpo"), {}, "shown", 20),
         (("dpo", "ppo"), {}, "reversed", -20),

@@ -79,7 +79,7 @@ def trained_and_start(config):
 
 def test_the_variance_of_a_runs_gradients(finished):
     """w · R · ∇ log π / T of every training completion, where w is π at the end over π at the start, within limits."""
-    sources = read_json(finished.folder / "iteration-1" / "sources.json")
+    sources = read_json(finished.folder / "iteration-1/sources.json")
     rollouts, graded = (stored_rows(Path(sources["store"]) / sources[name]) for name in ("rollouts", "verdicts"))
     policy, start = trained_and_start(finished)
     prompts, parameters = prompt_ids(finished, policy), [*policy.model.parameters()]

@@ -1,13 +1,13 @@
 """Claims in worlds where a reader knows what is true: the code's words must be those of the sentences."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from reproduce.figure import key_of
-from tests.reproduce.worlds import Group, Level, figure_named, group, planted_runs
+from tests.reproduce.worlds import Group, figure_named, group, planted_runs
 
 pytestmark = pytest.mark.extended
 
@@ -26,22 +26,22 @@ class World:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def invalid_answers(**levels: Level) -> list[Group]:
+def invalid_answers(**levels):
     """Groups with these shares of invalid answers; the base's is 20 %."""
     return [group(algo, 60, invalid=level) for algo, level in levels.items()]
 
 
-def betas(algo: str, *levels: Level) -> list[Group]:
+def betas(algo, *levels):
     return [group(algo, level, algo__beta=beta) for beta, level in zip((0.05, 1.0), levels, strict=True)]
 
 
-def with_and_without(algo: str, plain: Level, centered: Level) -> list[Group]:
+def with_and_without(algo, plain, centered):
     """A noisy sampler's groups: scores as they are, and centered."""
     noise = {"sampler__mismatch__logits_noise": 0.3}
     return [group(algo, plain, **noise), group(algo, centered, algo__center_scores=True, **noise)]
 
 
-def distances(groups: Sequence[Group], kl_of: Callable[[float], float]) -> dict[str, float]:
+def distances(groups, kl_of):
     """The KL of each run by its β, with 2 % more for each seed."""
     kls = {}
     for record in planted_runs(*groups):

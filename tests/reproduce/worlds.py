@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from reproduce.figure import Figure
 from reproduce.figures import FIGURES, PLANNED
 from reproduce.jobs import Request
 from reproduce.selection import Runs
@@ -34,15 +32,15 @@ SETTINGS = {
 Level = float | tuple[float, ...]  # percent, or that of each seed
 
 
-def figure_named(name: str) -> Figure:
+def figure_named(name):
     return next(figure for figure in (*FIGURES, *PLANNED) if figure.name == name)
 
 
-def request_for(*figures: Figure, full: bool = False, overrides: Sequence[str] = ()) -> Request:
+def request_for(*figures, full=False, overrides=()):
     return Request(figures, full, overrides, jobs=2, recorded=False, out=Path("nowhere"))
 
 
-def ranks(shape: tuple[int, int], seed: int) -> NDArray[np.int64]:
+def ranks(shape, seed):
     """The ranks of random scores by problem and completion, of which a part is alike for every seed."""
     shared, single = np.random.default_rng(99), np.random.default_rng([97, seed])
     scores = shared.normal(size=(shape[0], 1)) + shared.normal(size=shape) + 0.5 * single.normal(size=shape)
@@ -97,7 +95,7 @@ class Group:
         }
 
 
-def level_of(level: Level, index: int, spread: float = 1.0) -> float:
+def level_of(level, index, spread=1.0):
     """The level of a seed, by its index in the group."""
     if isinstance(level, tuple):
         return level[index]
@@ -115,7 +113,7 @@ def group(algo, correct, **options):
     return Group(algo, correct, settings, **fields)
 
 
-def planted_runs(*groups: Group) -> Runs:
+def planted_runs(*groups):
     """The records of all groups, in no order."""
     records = [record for group in groups for record in group.records()]
     return Runs([records[i] for i in np.random.default_rng(3).permutation(len(records))])

@@ -45,13 +45,14 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next(tmp_path):
 # ---- overwrite=true
 
 
-def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(tmp_path):
-    summary = topr_exp.run(topr_exp.compose(overrides(tmp_path)))
+def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, tmp_path):
+    finished, summary = smoke
+    shutil.copytree(finished.output_dir, tmp_path, dirs_exist_ok=True)
 
     summary_of_second = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
 
     folder = small_config(tmp_path).folder
-    replaced = folder.parent / "replaced" / f"{folder.name}-1"
+    replaced = folder.parent / f"replaced/{folder.name}-1"
     assert read_json(replaced / "summary.json")["final"] == json.loads(json.dumps(summary["final"]))
     assert summary_of_second["final"]["pass@1"] == summary["final"]["pass@1"]
     assert (replaced / "DONE").exists()
@@ -86,7 +87,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path):
     move_run_folders([sweep_run])
 
     assert sweep_run.settings == {"overwrite": False}, "or a job that is queued again would move its own folder"
-    assert (config.folder.parent / "replaced" / f"{config.folder.name}-1" / "mine").exists()
+    assert (config.folder.parent / f"replaced/{config.folder.name}-1/mine").exists()
 
 
 def test_overwrite_is_refused_where_it_could_move_a_folder_at_work(tmp_path, variables):
@@ -125,7 +126,7 @@ def flip_bit(path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "file", "message"),
+    "damage, file, message",
     [
         (flip_bit, "model.safetensors", "model is damaged: model.safetensors has another checksum"),
         (Path.unlink, "generation_config.json", "model is damaged: generation_config.json: No"),
@@ -149,8 +150,8 @@ def test_a_damaged_model_of_a_finished_run_is_told(damage, file, message, config
 
 
 def test_no_iteration_starts_from_a_damaged_model_and_it_is_trained_again_once_removed(config):
-    weights = (config.folder / "model" / "model.safetensors").read_bytes()
-    first_model = config.folder / "iteration-1" / "model"
+    weights = (config.folder / "model/model.safetensors").read_bytes()
+    first_model = config.folder / "iteration-1/model"
     checksums = (first_model / "checksums.json").read_text()
     shutil.rmtree(config.folder / "model")
     (config.folder / "DONE").unlink()
@@ -165,7 +166,7 @@ def test_no_iteration_starts_from_a_damaged_model_and_it_is_trained_again_once_r
     shutil.rmtree(first_model)
     run(config)
 
-    assert (config.folder / "model" / "model.safetensors").read_bytes() == weights
+    assert (config.folder / "model/model.safetensors").read_bytes() == weights
 
 
 SMALL_FILES = ["config.json", "environment.json", "inputs.json", "state.json", "summary.json"]
@@ -206,7 +207,7 @@ def test_damaged_small_files_are_made_again_and_lost_lines_are_noted(content, co
     assert "finished before, nothing to do" in out
     assert losses.partition(";")[0] in err
     (folder / "summary.json").unlink()
-    (folder / "iteration-2" / "training_set.json").write_text('{"n_train": 3}')
+    (folder / "iteration-2/training_set.json").write_text('{"n_train": 3}')
     with refused(r"training_set.json is missing or damaged; remove model/ to train it again"):
         run(config)
 

@@ -94,7 +94,7 @@ def training_set(is_correct, kind="pm1", rewards=None, baseline=None, effective=
 
 
 @pytest.mark.parametrize(
-    ("kind", "rewards", "c", "row", "advice"),
+    "kind, rewards, c, row, advice",
     [
         ("pm1", None, 0.3, "correct: > 0 100 %; wrong: < 0 100 %", ""),
         (
@@ -156,7 +156,7 @@ def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(c
     assert warning in err if advice != "-" else "p̃" not in err
 
 
-@pytest.mark.parametrize(("kind", "middle"), [("zero_one", 0.5), ("pm1", 0.0)])
+@pytest.mark.parametrize("kind, middle", [("zero_one", 0.5), ("pm1", 0.0)])
 def test_the_baseline_that_the_line_names_gives_the_weight(kind, middle, capsys):
     is_correct = np.arange(1000) < 600
     report_reward_signs(training_set(is_correct, kind, baseline=middle), config_of().algo, "baseline")
@@ -168,7 +168,7 @@ def test_the_baseline_that_the_line_names_gives_the_weight(kind, middle, capsys)
 
 
 @pytest.mark.parametrize(
-    ("words", "by_sign"),
+    "words, by_sign",
     [([], True), (["algo=naive"], True), (["algo=sft"], False), (["algo.advantage=group"], False)],
 )
 def test_losses_whose_limits_go_by_the_sign(words, by_sign):
@@ -214,10 +214,10 @@ def test_the_prompt_of_a_model_on_the_hub_is_shown_once_its_tokenizer_is_fetched
     config = config_of("model=llama3_8b", "model.path=owner/own", "data.shots=0")
     assert preview_prompt(config).endswith("tokenizer of owner/own, which is not on this machine yet")
 
-    fetched = tmp_path / "hub" / "models--owner--own"
-    shutil.copytree(own_model, fetched / "snapshots" / "abc")
+    fetched = tmp_path / "hub/models--owner--own"
+    shutil.copytree(own_model, fetched / "snapshots/abc")
     (fetched / "refs").mkdir()
-    (fetched / "refs" / "main").write_text("abc")
+    (fetched / "refs/main").write_text("abc")
     assert preview_prompt(config).endswith("\n<bos>Question: {question}\nAnswer:◀")
 
 
@@ -230,7 +230,7 @@ def test_a_tokenizer_that_is_damaged_is_one_line(own_model):
 
 @pytest.mark.parametrize("kind", ENDINGS)
 def test_the_documents_table_of_templates_is_the_codes(kind):
-    text = (ROOT / "docs" / "models.md").read_text()
+    text = (ROOT / "docs/models.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{kind}` |")]
 
     for template in (TEMPLATES[kind], CHAT_TEMPLATES[kind]):

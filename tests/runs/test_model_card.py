@@ -1,6 +1,7 @@
 """The card of a model: read by the hub's own reader, in the way of nothing that reads the model."""
 
 import re
+import shutil
 
 import pytest
 from huggingface_hub import ModelCard
@@ -15,12 +16,12 @@ from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.tasks import TrainedOn
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The settings of a finished run."""
-    config = small_config(tmp_path_factory.mktemp("runs"), "baseline=-0.3")
-    run(config)
-    return config
+@pytest.fixture
+def finished(smoke, tmp_path):
+    """The settings of a finished run whose files a test may change."""
+    config, _ = smoke
+    shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
+    return small_config(tmp_path)
 
 
 def test_a_run_leaves_a_card_that_the_hub_reads(finished):
@@ -62,7 +63,7 @@ def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(f
 
 
 @pytest.mark.parametrize(
-    ("problems_of_data", "datasets"),
+    "problems_of_data, datasets",
     [(2, ["EleutherAI/hendrycks_math"]), (0, None)],  # 0: completions made elsewhere brought all problems
 )
 def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, tmp_path):

@@ -32,8 +32,8 @@ def problem_rows(count, start):
 @pytest.fixture
 def source(tmp_path):
     """A folder of problems."""
-    write_lines(tmp_path / "problems" / "train.jsonl", problem_rows(50, 100))
-    return write_lines(tmp_path / "problems" / "test.jsonl", problem_rows(20, 0)).parent
+    write_lines(tmp_path / "problems/train.jsonl", problem_rows(50, 100))
+    return write_lines(tmp_path / "problems/test.jsonl", problem_rows(20, 0)).parent
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_layer_that_the_model_does_not_have(error_line):
 
 
 @pytest.mark.parametrize(
-    ("setting", "key", "package", "extra"),
+    "setting, key, package, extra",
     [
         ("model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora", "peft", "lora"),
         ("tracking=tensorboard", "tracking=tensorboard", "tensorboard", "tensorboard"),
@@ -136,12 +136,12 @@ def test_a_reference_with_fewer_tokens(own_model):
         config_of("algo=agro", f"model.reference={own_model}")
 
 
-WEIGHTS = (model_folder.SHIPPED / "tiny" / "model.safetensors").read_bytes()
+WEIGHTS = (model_folder.SHIPPED / "tiny/model.safetensors").read_bytes()
 SIZE = len(WEIGHTS)
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "message"),
+    "file, content, message",
     [
         ("model.safetensors", WEIGHTS[:-1], f"model.safetensors is damaged: {SIZE - 1} bytes instead of {SIZE}"),
         ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "is no safetensors file"),
@@ -198,7 +198,7 @@ def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path, source
         pipeline.run(config)
 
 
-@pytest.mark.parametrize(("key", "algo"), [("model.path", "topr"), ("model.reference", "agro")])
+@pytest.mark.parametrize("key, algo", [("model.path", "topr"), ("model.reference", "agro")])
 def test_a_run_whose_model_has_changed_is_refused(key, algo, tmp_path, own_model):
     config = small_config(tmp_path, f"algo={algo}", f"{key}={own_model}")
     begin(config)
@@ -231,7 +231,7 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(working_folder):
 
 
 @pytest.mark.parametrize(
-    ("user_variables", "variables"),
+    "user_variables, variables",
     [({}, ["PASSIVE", "1000"]), ({"OMP_WAIT_POLICY": "ACTIVE"}, ["ACTIVE", None])],
 )
 def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_did(user_variables, variables):

@@ -10,7 +10,7 @@ from topr_exp.runtime.json_files import read_lines
 UPDATES = [{"iteration": iteration, "step": step} for iteration in (1, 2) for step in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("checkpoint", "count"), [((1, 2), 2), ((2, 0), 3), ((2, 2), 5), ((2, 3), 6)])
+@pytest.mark.parametrize("checkpoint, count", [((1, 2), 2), ((2, 0), 3), ((2, 2), 5), ((2, 3), 6)])
 def test_a_resumed_run_drops_the_updates_after_its_checkpoint(checkpoint, count, tmp_path):
     write_lines(tmp_path / "metrics.jsonl", [*UPDATES, '{"iteration": 2, "st'])
     metrics = Metrics(tmp_path)
@@ -65,7 +65,7 @@ def test_steps_samples_and_virtual_time_count_through_the_iterations():
 # ---- rounds
 
 
-@pytest.mark.parametrize(("share", "has_note"), [(0.75, False), (0.0, True)])
+@pytest.mark.parametrize("share, has_note", [(0.75, False), (0.0, True)])
 def test_rounds_are_summarized_by_their_samples(share, has_note, tmp_path):
     """Two updates, of 6 and 2 samples, on one round with 3 timeouts."""
     shared_figures = {"round": 0, "grader_timeouts": 3, "sampled_truncated": 0.25}

@@ -39,7 +39,7 @@ def test_an_entry_of_another_type_is_named(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    "content, fault",
     [
         ("[]", "holds no JSON object"),
         ("", "holds no JSON object"),

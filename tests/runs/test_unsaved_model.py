@@ -61,7 +61,7 @@ def test_what_needs_the_model_of_such_a_run_is_one_line(unsaved, tmp_path, capsy
 
 def test_weights_that_a_kill_at_the_end_left_are_removed_by_the_same_command(unsaved):
     (unsaved.folder / "model").mkdir()
-    (unsaved.folder / "model" / "model.safetensors").touch()
+    (unsaved.folder / "model/model.safetensors").touch()
 
     run(unsaved)
 
@@ -84,7 +84,7 @@ def test_status_and_the_list_of_a_store_say_how_much_the_models_of_a_sweep_take(
     first, second = values_of(runs, "folder")
     for folder, size in ((first, 1_500_000), (first / "iteration-1", 100_000), (second, 700_000)):
         (folder / "model").mkdir(parents=True)
-        (folder / "model" / "model.safetensors").write_bytes(bytes(size))
+        (folder / "model/model.safetensors").write_bytes(bytes(size))
     (second / "state.json").write_text("{}")
     (first / "state.json").write_text("{}")
 

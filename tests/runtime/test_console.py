@@ -23,12 +23,10 @@ from topr_exp.types import ConfigError, TOPRError
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    ("action", "status", "ending"),
-    [
-        (signal.SIG_DFL, "stopped", 128 + signal.SIGHUP),
-        pytest.param(signal.SIG_IGN, "done", 0, marks=pytest.mark.extended),  # as by nohup
-    ],
+    "action, status, ending",
+    [(signal.SIG_DFL, "stopped", 128 + signal.SIGHUP), (signal.SIG_IGN, "done", 0)],  # the second as by nohup
 )
 def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(action, status, ending, tmp_path):
     brake = tmp_path / "brake"
@@ -83,7 +81,7 @@ def strangers_folder(tmp_path):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("words", "status"), [(RUN, 0), (f"{RUN} -m", 0), (EVALUATION, 0), ("topr_exp.report sweep --out report", 1)]
+    "words, status", [(RUN, 0), (f"{RUN} -m", 0), (EVALUATION, 0), ("topr_exp.report sweep --out report", 1)]
 )
 def test_files_of_the_current_folder_take_no_librarys_place(words, status, strangers_folder):
     """Neither in the command nor in the processes that it starts. What it prints is not read: a report says so by 1."""
@@ -181,7 +179,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "line"),
+    "error, status, line",
     [
         (ConfigError("seed=x: expected a whole number"), 2, "seed=x: expected a whole number"),
         (TOPRError("disk full"), 1, "disk full"),

@@ -24,7 +24,7 @@ def machine(variables, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("values", "rank", "gpu"),
+    "values, rank, gpu",
     [
         ({}, 2, "2"),
         ({"CUDA_VISIBLE_DEVICES": "5,7"}, 1, "7"),

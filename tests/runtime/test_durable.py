@@ -72,7 +72,7 @@ def lost_by_a_power_cut(events):
 def folder_of_two(path):
     with atomic_folder(path) as folder:
         (folder / "inner").mkdir()
-        (folder / "inner" / "weights").write_bytes(b"1")
+        (folder / "inner/weights").write_bytes(b"1")
         (folder / "state.json").write_text("{}")
         write_checksums(folder)
 

@@ -43,7 +43,7 @@ def test_a_lock_is_one_processs_until_it_is_given_back(claim):
 
     assert not claim.exists()
     with pytest.raises(FileNotFoundError):
-        locks.acquire(claim.parent / "gone" / "x.claim")
+        locks.acquire(claim.parent / "gone/x.claim")
 
 
 @pytest.mark.parametrize("text", ["", "far:1", f"{os.uname().nodename}:{os.getppid()}", "x:" + "9" * 999])

@@ -13,7 +13,7 @@ from topr_exp.types import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("cpu_info", "is_slow"),
+    "cpu_info, is_slow",
     [
         ("flags\t\t: fpu sse avx2 avx512f\n\nprocessor\t: 1\nflags\t\t: amx_bf16\n", True),  # the first one's
         ("flags : avx512f avx512_bf16\n", False),

@@ -80,10 +80,10 @@ WRITES = {
 @pytest.mark.parametrize("write", WRITES)
 def test_whatever_writes_into_a_file_that_may_be_there_refuses_what_is_not_ours(write, plant, thesis, tmp_path):
     (tmp_path / "run").mkdir()
-    PLANTS[plant](tmp_path / "run" / "own", thesis)
+    PLANTS[plant](tmp_path / "run/own", thesis)
 
     with refused(r"cannot write .*(symbolic link|no regular file|another name is linked)"):
-        WRITES[write](tmp_path / "run" / "own")
+        WRITES[write](tmp_path / "run/own")
 
 
 @pytest.mark.parametrize("plant", PLANTS)
@@ -92,7 +92,7 @@ def test_a_store_is_tidied_of_its_own_files_alone(name, plant, thesis, tmp_path)
     """The names are those of a table that another process made whole, or of the mark of a store."""
     table = open_table(tmp_path / "store")
     table.fill(shard)
-    (tmp_path / "store" / "STORE").unlink()
+    (tmp_path / "store/STORE").unlink()
     folder = tmp_path / "store" if name == "STORE" else table.folder
     PLANTS[plant](folder / name, thesis)
     remainder = table.folder / "shard-00001.arrow.0123456789ab.tmp"
@@ -104,7 +104,7 @@ def test_a_store_is_tidied_of_its_own_files_alone(name, plant, thesis, tmp_path)
     assert not remainder.exists() or name in ("shard-00000.claim", "STORE"), "what is refused ends the tidying"
 
 
-@pytest.mark.parametrize(("name", "status"), [(run_lock.CLAIM, 1), (attempt.LOG, 0)])
+@pytest.mark.parametrize("name, status", [(run_lock.CLAIM, 1), (attempt.LOG, 0)])
 def test_a_run_whose_lock_or_log_is_a_link(name, status, thesis, tmp_path):
     folder = small_config(tmp_path).folder
     folder.mkdir(parents=True)

@@ -123,18 +123,18 @@ class StandIn:
 
     def __post_init__(self):
         package = self.folder / "vllm"
-        (package / "v1" / "engine").mkdir(parents=True)
+        (package / "v1/engine").mkdir(parents=True)
         (package / "__init__.py").write_text(VLLM_MODULE)
         (package / "platforms.py").write_text("class current_platform:\n    device_type = 'cpu'\n")
         (package / "triton_utils.py").write_text("HAS_TRITON = True\n")
-        (package / "v1" / "engine" / "logprobs.py").write_text(PROCESSOR_MODULE)
+        (package / "v1/engine/logprobs.py").write_text(PROCESSOR_MODULE)
         self.python = self.folder / "python"
         version = 'if [ "$1" = -I ]; then echo 0.33.0; exit; fi'
         self.python.write_text(f'#!/bin/sh\n{version}\nPYTHONPATH={self.folder} exec {sys.executable} "$@"\n')
         self.python.chmod(0o755)
 
     @property
-    def setting(self) -> str:
+    def setting(self):
         return f"sampler.python={self.python}"
 
     def notes(self, key):
@@ -193,6 +193,6 @@ def make_environment(tmp_path):
             (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
             (metadata / "top_level.txt").write_text(f"{name}\n")
             (metadata / "RECORD").write_text(f"{name}/__init__.py,,\n")
-        return str(folder / "bin" / "python")
+        return str(folder / "bin/python")
 
     return make

@@ -15,7 +15,7 @@ from topr_exp.tracking.writer import chart_values
 ROUNDS = ["schedule.prompts=4", "schedule.updates=1", "schedule.rounds=2", "compose.n_examples=null"]
 
 
-@pytest.mark.parametrize(("cut_off", "warns"), [(0, False), (50, False), (51, True), (1000, True)])
+@pytest.mark.parametrize("cut_off, warns", [(0, False), (50, False), (51, True), (1000, True)])
 def test_more_than_5_percent_cut_off_is_one_line(cut_off, warns, capsys):
     is_truncated = np.arange(1000) < cut_off
 

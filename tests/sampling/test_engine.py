@@ -4,7 +4,6 @@ import math
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -40,13 +39,13 @@ SAMPLING = {
 }
 
 
-def start_engine(stand_in: StandIn, log: Path) -> Engine:
+def start_engine(stand_in, log):
     engine = Engine(str(stand_in.python), log, threads=1, gpu=None, timeout_minutes=5)
     engine.ask("start", **START)
     return engine
 
 
-def generate(engine: Engine, *prompts: tuple[int, int]) -> list[list[Sample]]:
+def generate(engine, *prompts):
     return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **SAMPLING), 11)
 
 
@@ -104,7 +103,7 @@ def test_an_engine_computes_in_full_float32_and_draws_by_its_seeds(engine, share
 
 
 @pytest.mark.parametrize(
-    ("act", "message"),
+    "act, message",
     [(FAILS, "ValueError: no such prompt; its log is"), (VANISHES, "vLLM lost requests;")],
 )
 def test_what_vllm_says_is_one_line_and_the_engine_goes_on(engine, act, message):
@@ -148,7 +147,7 @@ def test_an_engine_that_hangs_is_an_error_and_is_killed(own_engine):
 
 
 def test_an_importing_engine_is_killed(stand_in, tmp_path):
-    (stand_in.folder / "vllm" / "__init__.py").write_text("import time\ntime.sleep(3600)\n")
+    (stand_in.folder / "vllm/__init__.py").write_text("import time\ntime.sleep(3600)\n")
     engine = Engine(str(stand_in.python), tmp_path / "engine.log", threads=1, gpu=None, timeout_minutes=5)
     engine.close()
 
@@ -156,7 +155,7 @@ def test_an_importing_engine_is_killed(stand_in, tmp_path):
 
 
 def test_a_failing_import_is_reported_by_the_start(stand_in, tmp_path):
-    (stand_in.folder / "vllm" / "__init__.py").write_text("raise ImportError('libcudart.so.13: not found')\n")
+    (stand_in.folder / "vllm/__init__.py").write_text("raise ImportError('libcudart.so.13: not found')\n")
 
     with pytest.raises(TOPRError, match=r"vLLM could not start: ImportError: libcudart.so.13: not found; its log"):
         start_engine(stand_in, tmp_path / "engine.log")

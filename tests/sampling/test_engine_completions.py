@@ -1,8 +1,6 @@
 """What an engine answers of a completion, from vLLM's arrays to the columns that transformers' sampler has."""
 
-from array import array
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -19,25 +17,25 @@ VOCABULARY = 50
 PLACES = 40
 
 
-def output_of(tokens: list[int], logprobs: PackedLogprobs, **fields: Any) -> Any:
+def output_of(tokens, logprobs, **fields):
     """One completion, with the fields that the worker reads of vLLM's `CompletionOutput`."""
     values = {"finish_reason": "length", "stop_reason": None, "sampling_mask": None, **fields}
     return SimpleNamespace(token_ids=tokens, logprobs=logprobs, **values)
 
 
-def sample_of(output: Any, *, keeps_drawable: bool = False) -> Sample:
+def sample_of(output, *, keeps_drawable=False):
     ((sample,),) = completions_of({"completions": [[completion(output, keeps_drawable)]]}, VOCABULARY)
     return sample
 
 
-def distributions(drawable: int) -> torch.Tensor:
+def distributions(drawable):
     """[PLACES, VOCABULARY] log-probabilities, of which `drawable` of each place are finite."""
     logits = torch.randn(PLACES, VOCABULARY, generator=torch.Generator().manual_seed(drawable))
     smallest = logits.topk(drawable).values[:, -1:]
     return logits.masked_fill(logits < smallest, -torch.inf).log_softmax(-1)
 
 
-def arrays_of(distribution: torch.Tensor, tokens: torch.Tensor, count: int) -> tuple[Any, Any]:
+def arrays_of(distribution, tokens, count):
     """Ids and log-probabilities as vLLM has them: the drawn token's, then those of the likeliest in any order."""
     generator = torch.Generator().manual_seed(1)
     disorder = torch.rand(distribution.shape, generator=generator)
@@ -73,7 +71,7 @@ def test_likeliest_tokens_come_as_those_of_transformers_sampler(drawable, count)
             assert top_ids.tolist() == expected.ids.tolist()
 
 
-def drawn_alone(*tokens: int) -> PackedLogprobs:
+def drawn_alone(*tokens):
     """Log-probabilities of these tokens, and of no others."""
     packed = PackedLogprobs()
     for token in tokens:
@@ -92,7 +90,7 @@ def test_tokens_that_could_be_drawn_keep_their_places():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "fields", "error", "message"),
+    "tokens, fields, error, message",
     [
         ([7, 4], {"token_ids": [[7], [5]]}, RefusedError, "vLLM drew token 4, which is none of those that could be"),
         ([7, 4], {"token_ids": [[7]]}, ValueError, "shorter"),
@@ -125,15 +123,3 @@ def test_a_worker_reports_tokens_every_few_seconds(monkeypatch):
     reports.add(5)
     reports.send()
     connection.send.assert_called_with({"drawn_tokens": 5})
-
-
-def test_packed_numbers_are_those_that_arrays_hold():
-    packed = PackedLogprobs()
-
-    packed.append(np.array([[9, 3, 4]], np.int64), np.array([[-2.0, -0.25, -0.5]], np.float64))
-
-    assert (packed.logprobs, packed.top_ids, packed.top_logp) == (
-        array("f", [-2.0]),
-        array("i", [3, 4]),
-        array("f", [-0.25, -0.5]),
-    )

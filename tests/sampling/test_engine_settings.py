@@ -19,7 +19,7 @@ TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (
 
 
 @pytest.mark.parametrize(
-    ("python", "message"),
+    "python, message",
     [
         ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
         ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
@@ -55,7 +55,7 @@ def test_the_oldest_vllm_is_that_of_the_package():
 
 
 @pytest.mark.parametrize(
-    ("choices", "name", "has_engine"),
+    "choices, name, has_engine",
     [({}, "vllm", True), ({"sampler": "hf"}, "hf", False)],
 )
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for(choices, name, has_engine):

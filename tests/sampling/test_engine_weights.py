@@ -27,7 +27,7 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy):
     assert float((rounded_logp - expected).abs().max()) > 1e-2
 
 
-def tf32(values: torch.Tensor) -> torch.Tensor:
+def tf32(values):
     """Numbers with 10 bits behind the leading one, rounded half to even."""
     bits = values.contiguous().view(torch.int32)
     return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)

@@ -1,7 +1,6 @@
 """Completions in the store: found again, drawn anew where they are missing, checked where a user drew them."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from tests.conftest import make_model, refused
 from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import check_samples, fingerprint, sample_completions
 from topr_exp.sampling.hf import HFSampler
 from topr_exp.sampling.sampler import Sample
@@ -40,7 +38,7 @@ def policy(**changes):
     return dataclasses.replace(Policy(make_model(11), Plain(), "test", torch.float32), **changes)
 
 
-def sample(folder: Path, questions: TokenizedProblems = QUESTIONS, seed: int = 0, n: int = 3) -> Completions:
+def sample(folder, questions=QUESTIONS, seed=0, n=3):
     return sample_completions(HFSampler(CONFIG), policy(), questions, n, seed=seed, store=Store(folder))
 
 
@@ -98,7 +96,7 @@ def test_a_fingerprint_knows_where_rows_end():
 
 
 @pytest.mark.parametrize(
-    ("logprobs", "finish", "line"),
+    "logprobs, finish, line",
     [
         ([-0.5], "stop", "one log-probability per token; got 1 for 2 tokens"),
         ([-0.5, 0.1], "stop", r"finite log-probabilities of at most 0; got 0\.1"),
@@ -133,7 +131,7 @@ class Short(HFSampler):
 
 
 class ShortConfig(SamplerConfig):
-    def build_sampler(self) -> Short:
+    def build_sampler(self):
         return Short(self)
 
 

@@ -5,7 +5,7 @@ import pytest
 from topr_exp.sampling.gpu_share import free_share, has_room_to_train, others_hold_memory
 
 
-@pytest.mark.parametrize(("free", "has_room"), [(20, False), (100, True)])
+@pytest.mark.parametrize("free, has_room", [(20, False), (100, True)])
 def test_room_to_train_is_what_an_engine_leaves(gpu, policy, free, has_room):
     gpu.free = free
 
@@ -13,7 +13,7 @@ def test_room_to_train_is_what_an_engine_leaves(gpu, policy, free, has_room):
     assert not has_room_to_train(policy, 0.9)
 
 
-@pytest.mark.parametrize(("free", "stays", "share"), [(109, False, 0.75), (109, True, 0.37), (139, False, 0.9)])
+@pytest.mark.parametrize("free, stays, share", [(109, False, 0.75), (109, True, 0.37), (139, False, 0.9)])
 def test_an_engine_takes_the_free_memory(gpu, free, stays, share):
     """Beside an 8B policy in float32, and alone on a GPU; half of it where it stays."""
     gpu.free = free

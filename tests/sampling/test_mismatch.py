@@ -124,14 +124,6 @@ def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradie
         assert_close(gradient, expected_gradient, atol=1e-3, rtol=1e-3)
 
 
-def test_a_set_is_kept_for_each_token_though_ended_completions_stay_in_the_batch():
-    group = draw(make_model(11), 200, keeps_drawable=True)[0]
-
-    assert len({len(sample.tokens) for sample in group}) > 1
-    for sample in group:
-        assert sample.drawable_ids == [[*range(11)]] * len(sample.tokens)
-
-
 # ---- what is measured
 
 
@@ -170,7 +162,7 @@ def test_the_divergence_is_estimated_without_bias_whether_or_not_all_can_be_draw
 
 
 def rollouts_of(config):
-    return read_json(config.folder / "iteration-1" / "sources.json")["rollouts"]
+    return read_json(config.folder / "iteration-1/sources.json")["rollouts"]
 
 
 def test_a_changed_sampler_changes_what_is_trained_on_alone(smoke, tmp_path, capsys):
@@ -218,6 +210,6 @@ def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(smoke, tmp_path
     # The two likeliest tokens had less than all the probability, so μ < q, by more over a whole completion.
     assert measured["per_token"]["max"] < 1e-3
     assert measured["sequence_ratio"]["50%"] < 0.9
-    stored = read_json(config.folder / "iteration-1" / "training_set.json")
+    stored = read_json(config.folder / "iteration-1/training_set.json")
     assert stored["sampler_mismatch"] == measured
     assert stored["sampler"]["sampler"] == "hf"

@@ -1,7 +1,6 @@
 """The sampler draws from exactly the distribution that it claims, and says so in its log-probabilities."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from tests.conftest import make_model
 from topr_exp.config.model import SamplerConfig
 from topr_exp.sampling.hf import Decoder, apply_top_k_top_p, normal_of
-from topr_exp.sampling.sampler import Sample, seed_of
+from topr_exp.sampling.sampler import seed_of
 
 EOS = 1
 PREFIX = [0, *[3, 4, 5, 6, 7, 8] * 8]  # long enough to be computed once for all prompts
@@ -50,7 +49,7 @@ def exact_probabilities(model, prompt, config, eos=EOS):
     return probabilities
 
 
-def check_frequencies(group: Sequence[Sample], probabilities: dict[tuple[int, ...], float], tolerance: float) -> int:
+def check_frequencies(group, probabilities, tolerance):
     """Assert that completions have their probabilities' frequencies and log-probabilities within `tolerance`.
 
     Returns the number of completions that were expected five times or more.
@@ -96,7 +95,7 @@ def windowed_model():
 
 
 @pytest.mark.parametrize(
-    ("make", "suffixes", "first_passes"),
+    "make, suffixes, first_passes",
     [
         (full_model, PADDED, [49, 3 * 3]),  # tokens of the shared prefix, then of the suffixes
         (full_model, EQUALLY_LONG, [49, 3 * 2]),
@@ -147,7 +146,7 @@ def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too():
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "count"),
+    "top_k, top_p, count",
     [(0, 1.0, 4), (1, 1.0, 1), (3, 1.0, 3), (9, 1.0, 4), (0, 0.39, 1), (0, 0.41, 2), (9, 0.75, 3), (3, 0.7, 2)],
 )
 def test_top_k_and_top_p_leave_the_smallest_sets(top_k, top_p, count):

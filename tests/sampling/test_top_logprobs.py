@@ -48,7 +48,7 @@ def probabilities(model, prefix, noise, temperature, top_p):
 
 @pytest.mark.parametrize("weights", ["none", "int4"])
 @pytest.mark.parametrize(
-    ("noise", "temperature", "top_p"), [(0.0, 1.0, 1.0), (0.5, 1.0, 1.0), (0.0, 0.7, 0.8), (0.5, 0.7, 0.8)]
+    "noise, temperature, top_p", [(0.0, 1.0, 1.0), (0.5, 1.0, 1.0), (0.0, 0.7, 0.8), (0.5, 0.7, 0.8)]
 )
 def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, temperature, top_p):
     changes = {"temperature": temperature, "top_p": top_p, "mismatch": Mismatch(weights, noise)}
@@ -59,6 +59,7 @@ def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, tempera
     for prompt, group, group_of_three in zip(PROMPTS, groups, groups_of_three, strict=True):
         for sample, sample_of_three in zip(group, group_of_three, strict=True):
             assert sample.tokens == sample_of_three.tokens
+            assert len(sample.tokens) == len(sample.top_tokens), "though completions end before others of their batch"
             noted_pairs = zip(sample.top_tokens, sample_of_three.top_tokens, strict=True)
             for place, (vocabulary, likeliest) in enumerate(noted_pairs):
                 with rounded_weights(model, weights):
@@ -68,14 +69,6 @@ def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, tempera
                 assert vocabulary.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
                 assert likeliest.logp.tolist() == sorted(vocabulary.logp.tolist(), reverse=True)[:3]
                 assert vocabulary.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
-
-
-def test_each_token_has_its_place_though_ended_completions_stay_in_the_batch():
-    _, groups = draw(VOCABULARY, n=200)
-
-    lengths = {len(sample.tokens) for sample in groups[0]}
-    assert len(lengths) > 1
-    assert all(len(sample.top_tokens) == len(sample.tokens) for sample in groups[0])
 
 
 # ---- whole runs
@@ -98,11 +91,6 @@ def run_with(folder, *words):
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory):
-    return tmp_path_factory.mktemp("centered")
-
-
-@pytest.fixture(scope="module")
 def exact_run(outputs):
     """A run that is centered by the whole distribution; 64 completions, one update in four micro-batches."""
     return run_with(outputs, "algo.center_scores=true", f"sampler.top_logprobs={ALL}")
@@ -110,7 +98,7 @@ def exact_run(outputs):
 
 def shards_of(config, kind):
     """The shards of a table that a run read."""
-    sources = read_json(config.folder / "iteration-1" / "sources.json")
+    sources = read_json(config.folder / "iteration-1/sources.json")
     paths = sorted((config.store / sources[kind]).glob("*.arrow"))
     return [pa.ipc.open_file(str(path)) for path in paths]
 

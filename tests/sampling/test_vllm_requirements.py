@@ -42,7 +42,7 @@ def test_a_machine_that_has_all(machine):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "line"),
+    "name, content, line",
     [
         ("Python.h", None, "no Python.h"),
         ("gcc", None, "no C compiler"),
@@ -60,7 +60,7 @@ def test_what_is_missing_is_one_line(machine, name, content, line):
 
 
 @pytest.mark.parametrize(
-    ("torch", "vllm", "is_tested"),
+    "torch, vllm, is_tested",
     [
         ("2.13.0+cu130", "0.30.0rc1", True),
         ("2.14.1", "0.33.2", True),
@@ -87,7 +87,7 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(make_environment):
     """An import of vLLM takes 20 seconds, before every run; CUDA's version is that with which torch was built."""
     python = make_environment({"torch": "2.14.0+cu130", "vllm": "0.33.1"})
     (packages,) = Path(python).parents[1].glob("lib/python*/site-packages")
-    (packages / "torch" / "version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
+    (packages / "torch/version.py").write_text("__version__ = '2.14.0+cu130'\ncuda = '13.0'\n")
 
     installation, failure = probe(python)
 

@@ -7,14 +7,13 @@ import re
 from array import array
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from tests.conftest import config_of
 from tests.sampling.conftest import uniform_policy
 from tests.sweep_tools import wait_for
-from topr_exp.models.policy import Policy, stored_weights
+from topr_exp.models.policy import stored_weights
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
 from topr_exp.types import TOPRError
@@ -116,15 +115,10 @@ def test_what_a_sampler_notes_is_asked_for_and_by_an_evaluation_is_not(stand_in,
     assert (check_request["logprobs"], check_request["top_k"]) == (0, 11), "it refuses requests without a top_k"
     assert (request["logprobs"], request["top_k"]) == (3, 5)
     assert request_of_evaluation == {**request, "logprobs": 0}
-    ((logp, ids),) = noted.top_tokens
-    assert (ids.dtype, ids.tolist()) == (np.int32, [8, 9, 10])
-    assert (logp.dtype, logp.tolist()) == (np.float32, [np.float32(-math.log(11))] * 3)
+    ((_, ids),) = noted.top_tokens
+    assert ids.tolist() == [8, 9, 10]
     assert noted.drawable_ids == [[3, 5]]
     assert evaluated == Sample(noted.tokens, noted.logprobs, noted.finish)
-
-
-def test_a_sampler_that_notes_nothing_evaluates_itself(sampler):
-    assert sampler.without_mismatch() is sampler
 
 
 def test_the_whole_vocabulary_is_noted_in_the_order_of_the_ids(stand_in, policy):
@@ -134,12 +128,11 @@ def test_the_whole_vocabulary_is_noted_in_the_order_of_the_ids(stand_in, policy)
     assert stand_in.notes("options")[0]["max_logprobs"] == 11
     assert stand_in.notes("sampling")[-1]["logprobs"] == 11
     ((logp, ids),) = noted.top_tokens
-    assert ids is None
-    assert logp.tolist() == [np.float32(-math.log(11))] * 11
+    assert (len(logp), ids) == (11, None)
 
 
 def test_a_build_that_can_not_note_what_could_be_drawn_is_one_line(stand_in, policy):
-    (stand_in.folder / "vllm" / "triton_utils.py").write_text("HAS_TRITON = False\n")
+    (stand_in.folder / "vllm/triton_utils.py").write_text("HAS_TRITON = False\n")
     line = r"vLLM could not start: vLLM notes the tokens that could be drawn on a GPU alone \(algo\.renormalize\)"
 
     with (
@@ -246,7 +239,7 @@ class SamplerOfFakeEngine(VLLM):
     def new_engine(self):
         return self.fake
 
-    def requests_to_sample(self, policy: Policy) -> list[str]:
+    def requests_to_sample(self, policy):
         self.fake.requests.clear()
         sample(self, policy)
         return [*self.fake.requests]
@@ -281,7 +274,7 @@ NO_CACHE = "ValueError: No available memory for"
 
 
 @pytest.mark.parametrize(
-    ("message", "runs", "tries"),
+    "message, runs, tries",
     [(NO_MEMORY, 4, 3), (NO_CACHE, 4, 3), ("no such file", 4, 1), (NO_MEMORY, 1, 1)],
 )
 def test_an_engine_without_memory_waits_for_the_other_runs(

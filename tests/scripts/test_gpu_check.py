@@ -55,7 +55,7 @@ def test_steps_run_with_a_small_model_and_say_that_vllm_is_missing(tmp_path):
     assert figures["μ/q a completion, 50%"] == pytest.approx(1, abs=0.1)
 
     for dtype in ("float32", "bfloat16"):  # stopped, and given again to its end
-        (run,) = (out / "runs" / f"smoke-{dtype}").glob("*")
+        (run,) = (out / f"runs/smoke-{dtype}").glob("*")
         assert (run / "DONE").exists()
         assert read_json(run / "state.json")["attempt"]["number"] == 2
         assert column(lines_of(run / "metrics.jsonl"), "step") == list(range(1, 161))
@@ -76,7 +76,7 @@ def failing(error):
 
 
 @pytest.mark.parametrize(
-    ("step", "verdict", "reason"),
+    "step, verdict, reason",
     [
         (step_of(lambda place: {"speed": 3}), "passed", ""),
         (step_of(failing(FailedStepError("no update"))), "failed", "no update"),
@@ -129,7 +129,7 @@ def test_few_minutes_are_for_the_steps_of_most_value(place, monkeypatch):
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     limits = {}
 
-    def timed(name: str, seconds: float) -> Step:
+    def timed(name, seconds):
         def work(place):
             limits[name] = place.until - clock.now
             clock.now += seconds
@@ -187,7 +187,7 @@ def test_a_missing_need_is_named(tmp_path, monkeypatch):
 
 
 def test_the_document_has_the_limits_and_the_disk_of_the_steps():
-    text = (ROOT / "docs" / "gpu.md").read_text()
+    text = (ROOT / "docs/gpu.md").read_text()
 
     minutes = {step.minutes for step in STEPS.values()}
     assert f"a limit of {min(minutes)} to {max(minutes)} minutes" in text
@@ -223,7 +223,7 @@ def test_all_that_a_command_started_ends_with_it(place):
 
 
 @pytest.mark.parametrize(
-    ("program", "line"),
+    "program, line",
     [("raise SystemExit(3)", "no output (status 3, it.log)"), ("exit('no GPU')", "no GPU (status 1, it.log)")],
 )
 def test_a_command_that_fails_is_its_last_line(place, program, line):

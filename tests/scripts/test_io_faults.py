@@ -23,7 +23,7 @@ print(io_faults.problem_after(root / "other", point, {**undisturbed, weights: "a
 """
 
 
-def run_python(*arguments: object) -> list[str]:
+def run_python(*arguments):
     """The lines that a new process prints, which has to end well; its forks share no threads with the tests."""
     command = [sys.executable, *map(str, arguments)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

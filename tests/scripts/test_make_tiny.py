@@ -57,7 +57,7 @@ def test_the_shipped_model_was_made_by_the_recipe(name):
 
 
 def test_the_prompts_are_the_ones_that_runs_use():
-    tasks_model = yaml.safe_load((ROOT / "conf" / "model" / "tiny_tasks.yaml").read_text())
+    tasks_model = yaml.safe_load((ROOT / "conf/model/tiny_tasks.yaml").read_text())
 
     assert {name: form.template for name, form in FORMS.items()} == TEMPLATES
     assert TEMPLATES[config_of("data=ledger").data.grader_name] == ledgers.TEMPLATE

@@ -15,7 +15,7 @@ from scripts.site_hooks import on_page_content, on_page_markdown, refuse_shared_
 PAGE: Any = SimpleNamespace(file=SimpleNamespace(src_uri="page.md"))
 
 
-def rendered(content: str) -> str:
+def rendered(content):
     return on_page_content(content, PAGE, None, Files([]))
 
 
@@ -37,7 +37,7 @@ def test_a_link_to_a_file_is_its_name_and_one_that_leads_nowhere_stays_for_the_b
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content, message",
     [
         ("<h2>Below</h2>", "page.md has no heading"),
         ('<h1>Page</h1><span class="arithmatex">\\(\\nosuch x\\)</span>', "\\nosuch in a formula"),
@@ -49,7 +49,7 @@ def test_a_page_without_a_heading_or_with_an_unknown_command_is_refused(content,
 
 
 @pytest.mark.parametrize(
-    ("element", "opening", "closing", "display"), [("div", "[", "]", "block"), ("span", "(", ")", "inline")]
+    "element, opening, closing, display", [("div", "[", "]", "block"), ("span", "(", ")", "inline")]
 )
 def test_a_formula_becomes_mathml(element, opening, closing, display):
     formula = f'<{element} class="arithmatex">\\{opening}\\log \\pi &lt; 0\\{closing}</{element}>'

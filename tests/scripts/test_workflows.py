@@ -41,7 +41,7 @@ def test_a_checkout_leaves_no_credentials(path):
 
 
 def test_a_release_is_built_by_tools_pinned_by_hash_alone():
-    steps = steps_by_job(ROOT / ".github" / "workflows" / "release.yml")
+    steps = steps_by_job(ROOT / ".github/workflows/release.yml")
 
     uploading = [name for name in steps if "upload-artifact@" in str(steps[name])]
     assert uploading == ["build"], "another job's installed packages could change what is published"

@@ -113,8 +113,8 @@ def store(tmp_path):
     store.table("verdicts", {"rollouts": rollouts.name}, 1).fill(shard)
     for reference in ("a", "b"):
         store.table("logprobs", {"rollouts": rollouts.name, "weights": reference}, 1).fill(shard)
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    (tmp_path / "runs" / "one" / "summary.json").write_text("{}")
+    (tmp_path / "runs/one").mkdir(parents=True)
+    (tmp_path / "runs/one/summary.json").write_text("{}")
     return store
 
 

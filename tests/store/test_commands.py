@@ -50,8 +50,8 @@ def test_list_and_describe(table, command):
     half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
     with pytest.raises(ZeroDivisionError):
         half.fill(lambda index: shard(index // (2 - index)))
-    (half.folder / "deep" / "er").mkdir(parents=True)
-    (half.folder / "deep" / "er" / "x").write_bytes(bytes(5_000_000))
+    (half.folder / "deep/er").mkdir(parents=True)
+    (half.folder / "deep/er/x").write_bytes(bytes(5_000_000))
 
     header, first, second, total = command("list").out.splitlines()[:4]
 
@@ -124,7 +124,7 @@ def test_what_can_not_be_imported_or_written_is_one_line(tmp_path, command):
 
     source.write_text('{"problem_id": "1", "completion": "x"}\n')
     command("import", source)
-    for target in (source / "x.parquet", source / "y" / "x.jsonl"):  # below a file
+    for target in (source / "x.parquet", source / "y/x.jsonl"):  # below a file
         outcome = command("export imported", target)
         assert outcome.status == outcome.err.count("\n") == 1
         assert outcome.err.startswith(f"error: cannot write {target}: ")

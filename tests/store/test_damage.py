@@ -108,7 +108,7 @@ def test_verify_misses_the_model_of_a_finished_run(tmp_path, command):
     (tmp_path / "run").mkdir()
     assert command("verify", tmp_path).status == 0
 
-    (tmp_path / "run" / "DONE").touch()
+    (tmp_path / "run/DONE").touch()
     outcome = command("verify", tmp_path)
     assert outcome.status == 1
     assert f"DAMAGED  {tmp_path / 'run' / 'model'}: " in outcome.out

@@ -124,7 +124,7 @@ GIVEN_CHANGES = [{"name": "rollouts/other"}, {"threshold": 0.9}]
 
 
 @pytest.mark.parametrize(
-    ("key_of", "changes"),
+    "key_of, changes",
     [
         (key_of_rollouts, ROLLOUTS_CHANGES),
         (key_of_scores, SCORES_CHANGES),

@@ -35,7 +35,7 @@ def score(rollouts, store):
 
 
 every_derivation = pytest.mark.parametrize(
-    ("kind", "derive"), [("verdicts", grade), ("verdicts", take_rewards), ("logprobs", score)]
+    "kind, derive", [("verdicts", grade), ("verdicts", take_rewards), ("logprobs", score)]
 )
 
 

@@ -44,8 +44,8 @@ def assert_same_run(first, second):
     assert_close(read_json(first / "summary.json"), read_json(second / "summary.json"))
     for name in ("eval.jsonl", "metrics.jsonl"):
         assert_close(lines_of(first / name), lines_of(second / name))
-    weights = load_file(first / "model" / "model.safetensors")
-    other_weights = load_file(second / "model" / "model.safetensors")
+    weights = load_file(first / "model/model.safetensors")
+    other_weights = load_file(second / "model/model.safetensors")
     assert weights.keys() == other_weights.keys()
     for name, weight in weights.items():
         gap = (weight - other_weights[name]).abs()
@@ -71,7 +71,7 @@ def assert_close(first, second):
 
 
 @pytest.mark.parametrize(
-    ("words", "parallel"),
+    "words, parallel",
     [
         pytest.param([], "ddp", marks=extended),
         (ON_POLICY, "fsdp"),
@@ -102,7 +102,8 @@ def follower_of(folder):
     return follower
 
 
-@pytest.mark.parametrize("blow", ["kill one", pytest.param("stop all", marks=extended)])
+@extended
+@pytest.mark.parametrize("blow", ["kill one", "stop all"])
 def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(blow, tmp_path):
     undisturbed_folder = run_here(tmp_path / "one", *LONG, SLOW_LOSS)
     brake = tmp_path / "brake"

@@ -94,7 +94,7 @@ def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(schedul
 def test_status_and_logs_show_what_the_scheduler_has_of_a_run(scheduler, queued_runs, tmp_path):
     queued, ended, *_ = queued_runs
     del scheduler.jobs[ended.job]
-    (tmp_path / "sweep" / "job.log").write_text("no such module\n")
+    (tmp_path / "sweep/job.log").write_text("no such module\n")
 
     _, first_line, second_line, *_ = answer("topr_exp.sweeps", "status", tmp_path / "sweep").stdout.splitlines()
 

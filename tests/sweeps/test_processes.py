@@ -79,7 +79,7 @@ def test_processes_take_turns_in_the_slots():
     assert len(slots) == 5
 
 
-@pytest.mark.parametrize(("processes", "share"), [(1, 8), (2, 4), (3, 2), (40, 1)])
+@pytest.mark.parametrize("processes, share", [(1, 8), (2, 4), (3, 2), (40, 1)])
 def test_threads_are_divided_among_runs(processes, share, variables):
     threads = torch.get_num_threads()
     torch.set_num_threads(8)

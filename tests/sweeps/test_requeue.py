@@ -57,7 +57,7 @@ def test_a_task_whose_neighbour_failed_does_not_requeue_the_job(run, scheduler):
 
 
 @pytest.mark.parametrize(
-    ("refusals", "attempts", "error"),
+    "refusals, attempts, error",
     [(2, 3, ""), (9, 5, "saved, but not queued again (busy): resume the sweep")],
 )
 def test_a_refused_requeue_is_tried_again(refusals, attempts, error, run, scheduler):

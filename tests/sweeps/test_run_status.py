@@ -98,7 +98,7 @@ def test_pass_at_1_stands_beside_the_base_models_on_the_same_problems(evaluation
 
 
 def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path):
-    partial_checkpoint = tmp_path / "checkpoints" / "step-00000002.0123456789ab.tmp"
+    partial_checkpoint = tmp_path / "checkpoints/step-00000002.0123456789ab.tmp"
     partial_checkpoint.mkdir(parents=True)
     (partial_checkpoint / "model.safetensors").write_text("half")
     for name in ("error.txt", "state.json", "launch.json.0123456789ab.tmp"):  # the last is its launcher's

@@ -116,7 +116,7 @@ def test_states_are_what_squeue_answers(programs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("squeue", "reason"),
+    "squeue, reason",
     [
         ("echo error: no controller >&2; exit 1", "error: no controller"),
         pytest.param("exec sleep 600", "no answer within 10 s", marks=pytest.mark.extended),

@@ -1,7 +1,6 @@
 """Sweeps on a real Slurm of one node, without accounting: whatever happens to the jobs, the results are the same.
 
-`scripts/slurm-for-tests.sh` starts it; where Debian's Slurm or root is missing, these tests are skipped. One array is
-tried by `make test`, the rest by the extended tests.
+`scripts/slurm-for-tests.sh` starts it; where Debian's Slurm or root is missing, these tests are skipped.
 """
 
 import os
@@ -34,16 +33,16 @@ from tests.sweeps.test_group import assert_same_run
 LONG = "optim.epochs=8"  # 16 updates
 ON_SLURM = ["cluster=slurm", "cluster.threads=1"]
 
-SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
+SCRIPT = ROOT / "scripts/slurm-for-tests.sh"
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
 
 pytestmark = [
     pytest.mark.slurm,
+    pytest.mark.extended,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here ({', '.join(MISSING)} missing; see {SCRIPT.name})"),
     pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root"),
 ]
-extended = pytest.mark.extended
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -156,10 +155,9 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     assert "Traceback" in error
     local = launch(tmp_path / "local", *words, "cluster.threads=1")
     assert local.returncode == 1, local.stderr
-    assert results(sweep) == results(tmp_path / "local" / "runs")
+    assert results(sweep) == results(tmp_path / "local/runs")
 
 
-@extended
 def test_a_sweep_beyond_the_largest_array_is_submitted_as_several(tmp_path, arrays_of_three):
     words = [*ON_SLURM, "seed=0,1,2,3"]
     refused = subprocess.run(["sbatch", "--array=0-3", "--wrap", "true"], capture_output=True, text=True, timeout=120)
@@ -174,7 +172,6 @@ def test_a_sweep_beyond_the_largest_array_is_submitted_as_several(tmp_path, arra
     assert len(list((sweep / ".submitit").glob("*/*_submission.sh"))) == 2
 
 
-@extended
 def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_path, undisturbed):
     """The launcher of a single run, before it knows the job's id and Submitit has named the job's pickle."""
     words = [*TINY, f"output_dir={tmp_path}", LONG, *ON_SLURM]
@@ -198,7 +195,6 @@ def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_
     assert result(launched(sweep)[0]["folder"]) == undisturbed
 
 
-@extended
 @pytest.mark.parametrize("partition", ["low", "grace"])
 def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_path, undisturbed):
     partition_settings = [f"cluster.partition={partition}", "cluster.additional_parameters={exclusive: true}"]
@@ -213,7 +209,6 @@ def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_p
     assert result(folder) == undisturbed
 
 
-@extended
 def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path, undisturbed):
     brake = tmp_path / "brake"
     sweep, job, folder = submit(tmp_path, LONG, *slow(brake), "seed=0,1", "cluster.jobs=1")
@@ -231,7 +226,6 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path, undisturbed)
     assert result(folder) == undisturbed
 
 
-@extended
 def test_a_refusal_of_slurms_names_the_partitions_that_there_are(tmp_path):
     outcome = launch(tmp_path, *ON_SLURM, "seed=0,1", "cluster.partition=fast")
 
@@ -240,7 +234,6 @@ def test_a_refusal_of_slurms_names_the_partitions_that_there_are(tmp_path):
     assert not ask("squeue", "--noheader")
 
 
-@extended
 def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path):
     """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
     words = [LONG, *slow(tmp_path / "brake")]
@@ -260,7 +253,7 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path):
     assert read_json(folder / "environment.json")["processes"] == 2
     single = launch(tmp_path / "one", LONG, SLOW_LOSS, "cluster.threads=1")
     assert single.returncode == 0, single.stderr
-    assert_same_run(folder, launched(tmp_path / "one" / "runs")[0]["folder"])
+    assert_same_run(folder, launched(tmp_path / "one/runs")[0]["folder"])
 
 
 def is_task(pid, tmp_path):

@@ -74,7 +74,7 @@ def inspect(folder):
 
     (offline,) = offline_folders(folder)
     (log,) = offline.glob("*.wandb")
-    program = Path(wandb.__file__).parent / "bin" / "wandb-core"
+    program = Path(wandb.__file__).parent / "bin/wandb-core"
     command = [program, "leet", "inspect", "-json", "-no-observability", "-run-file", log, offline.parent]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
     return list(map(json.loads, lines))

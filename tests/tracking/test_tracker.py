@@ -148,7 +148,7 @@ def tracker_threads():
 
 
 @pytest.mark.parametrize(
-    ("name", "fault", "message"),
+    "name, fault, message",
     [
         ("Settings", TypeError("not callable"), "not callable"),
         ("init", RuntimeError("refused"), "refused"),
@@ -192,7 +192,7 @@ def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, va
 
 
 @pytest.mark.parametrize(
-    ("tracking", "rank", "is_done"),
+    "tracking, rank, is_done",
     [("tracking=none", 0, False), ("tracking=wandb", 0, True), ("tracking=wandb", 1, False)],
 )
 def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_process(

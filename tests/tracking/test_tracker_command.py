@@ -104,10 +104,13 @@ def test_a_workspace_asks_for_what_a_run_sends(tmp_path, records):
     assert names <= sent_names, names - sent_names
 
 
-def test_what_wandb_refuses_is_one_line(variables, capsys):
+def test_a_workspace_of_nobody_is_one_line(capsys):
     assert main([]) == 1
     assert capsys.readouterr().err.startswith("error: nobody is logged in to W&B: `wandb login`, or --save FILE")
 
+
+@pytest.mark.extended
+def test_what_wandb_refuses_is_one_line(variables, capsys):
     variables["WANDB_API_KEY"] = "0" * 40
     assert main(["--entity", "me"]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: W&B did not take the workspace (")

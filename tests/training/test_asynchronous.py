@@ -271,9 +271,9 @@ class Simulation:
         return SimulatedUpdate(batch, kept_tokens, idle, self.free)
 
 
-@pytest.mark.parametrize(("concurrency", "prompts"), [(1, 1), (3, 2), (8, 3), (2, 4)])
+@pytest.mark.parametrize("concurrency, prompts", [(1, 1), (3, 2), (8, 3), (2, 4)])
 @pytest.mark.parametrize(
-    ("policy", "limit"),
+    "policy, limit",
     [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4), ("freshest", 0), ("freshest", 3)],
 )
 def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts):

@@ -48,7 +48,7 @@ METRIC = r"metric w per completion, shape \[16\]; got"
 
 
 @pytest.mark.parametrize(
-    ("change", "line"),
+    "change, line",
     [
         (lambda loss: loss, rf"{OUTPUT} \[16\]"),
         (lambda loss: (loss, {}), f"{OUTPUT} a tuple"),
@@ -69,7 +69,7 @@ def test_a_wrong_output_is_one_line_before_any_step(tmp_path, change, line):
 
 
 @pytest.mark.parametrize(
-    ("right", "micro", "batch", "line"),
+    "right, micro, batch, line",
     [(TOPR, 4, 16, r"one loss per completion, shape \[4\]"), (DPO_LOSS, 16, 5, r"one loss per pair, shape \[5\]")],
 )
 def test_the_shape_is_that_of_the_micro_batch_and_of_pairs(tmp_path, right, micro, batch, line):
@@ -81,7 +81,7 @@ def test_the_shape_is_that_of_the_micro_batch_and_of_pairs(tmp_path, right, micr
 
 @pytest.mark.parametrize("micro", [4, 16])
 @pytest.mark.parametrize(
-    ("signals", "line"),
+    "signals, line",
     [
         (lambda batch: {"limit": batch.reward.mean()}, r"limit per completion, shape \[16\]; got \[\]"),
         (lambda batch: {"limit": 1.0}, r"limit per completion, shape \[16\]; got 1\.0"),

@@ -18,7 +18,7 @@ SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
 @pytest.mark.extended
 @needs_compiler
 @pytest.mark.parametrize(
-    ("layout", "recompute"),
+    "layout, recompute",
     [
         ("both", True),
         pytest.param("both", False, marks=pytest.mark.slow),

@@ -105,7 +105,7 @@ def tokens_scored(policy, folder, table="rollouts/a"):
 
 
 @pytest.mark.parametrize(
-    ("stored", "changes", "table", "is_scored_again"),
+    "stored, changes, table, is_scored_again",
     [
         ({}, {}, "rollouts/a", False),
         ({}, {"float32_head": False}, "rollouts/a", False),  # in float32 the output layer is, too

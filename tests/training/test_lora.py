@@ -32,7 +32,7 @@ def test_the_base_stays_bit_for_bit_and_the_optimizer_and_checkpoints_hold_the_a
     assert all(weight.any() for weight in adapter.values())  # B too, by now
     (group,) = trainer.optimizer.param_groups
     assert set(map(id, group["params"])) == set(map(id, adapter.values()))
-    stored = load_file(tmp_path / "step-00000003" / "part-00001-of-00001.safetensors")
+    stored = load_file(tmp_path / "step-00000003/part-00001-of-00001.safetensors")
     assert {name.partition("/")[2] for name in stored} == adapter.keys()
     assert abs(lines[0]["log_ratio_pos"]) < 1e-5
     assert abs(lines[2]["log_ratio_pos"]) > 1e-4
@@ -77,8 +77,8 @@ def test_each_iteration_goes_on_from_the_adapter_before_and_is_regularized_to_th
     with observed(AdapterObserver()) as observer:
         run(config)
 
-    folder = config.folder / "iteration-1" / "model"
-    stored = load_file(folder / "adapter" / "adapter_model.safetensors")
+    folder = config.folder / "iteration-1/model"
+    stored = load_file(folder / "adapter/adapter_model.safetensors")
     adapter = observer.adapters["iteration 2, update 0"]
     assert len(stored) == len(adapter)
     for name, weight in adapter.items():

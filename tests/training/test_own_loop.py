@@ -115,7 +115,7 @@ def test_micro_batches_add_up_to_the_global_batch():
 
 
 @pytest.mark.parametrize(
-    ("name", "reduction", "mu"),
+    "name, reduction, mu",
     [("topr", "sequences", "scored"), ("cispo", "tokens", "scored"), ("mis", "tokens", "sampler")],
 )
 def test_a_loss_says_what_its_yaml_asks_of_the_loop(name, reduction, mu):
@@ -131,7 +131,7 @@ def test_a_loss_says_what_its_yaml_asks_of_the_loop(name, reduction, mu):
 
 def test_the_command_shows_a_users_own_loss(tmp_path, capsys):
     (tmp_path / "algo").mkdir()
-    (tmp_path / "algo" / "uncapped.yaml").write_text(PLUGIN_YAML)
+    (tmp_path / "algo/uncapped.yaml").write_text(PLUGIN_YAML)
 
     assert losses.main(["uncapped"]) == 2
     assert "no loss is called uncapped; allowed: agro" in capsys.readouterr().err
@@ -212,7 +212,7 @@ def reduced(losses):
 
 
 @pytest.mark.parametrize(
-    ("call", "line"),
+    "call, line",
     [
         (lambda: topr_exp.loss("topr", correction=2), "mu must be sampler for algo=topr.*; got scored"),
         (lambda: topr_exp.loss("topr", renormalize=True), "mu must be sampler for algo=topr, which renorm"),

@@ -154,7 +154,7 @@ def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(model):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mask", "version", "capability", "copies"),
+    "dtype, mask, version, capability, copies",
     [
         (torch.bfloat16, None, "2.13.0", 8, 0),
         (torch.float32, None, "2.14.0", 9, 2),
@@ -189,7 +189,7 @@ SIZES = (164_138, 128)  # weights of a layer, width of its attention
 
 
 @pytest.mark.parametrize(
-    ("sequences", "levels"),
+    "sequences, levels",
     [
         (draws([[*SHOTS * 80, token] for token in range(3, 11)], 1), [1, 8]),
         (draws([[token] * 40 for token in range(3, 7)], 16), [4, 64]),
@@ -210,7 +210,7 @@ def test_equal_lengths_without_a_shared_part_are_padded():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "reason"),
+    "name, value, reason",
     [
         ("_attn_implementation", "eager", "its attention is eager, where sdpa is needed"),
         ("model_type", "gpt_oss", "models of type gpt_oss are not among"),

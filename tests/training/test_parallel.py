@@ -114,7 +114,7 @@ def assert_same(weights, expected):
 
 
 @pytest.mark.parametrize(
-    ("size", "parallel"),
+    "size, parallel",
     [(2, "ddp"), (2, "fsdp"), pytest.param(4, "ddp", marks=extended), pytest.param(4, "fsdp", marks=extended)],
 )
 def test_several_processes_compute_the_same_as_one(tmp_path, one_process, size, parallel):
@@ -191,7 +191,7 @@ def step_after_damage(folder):
     for steps in (1, 3):
         train(folder, *TOPR_CASE, "fsdp", steps=steps)[0].save({})
     if distributed.is_main_process():
-        part = folder / "step-00000003" / "part-00002-of-00002.safetensors"
+        part = folder / "step-00000003/part-00002-of-00002.safetensors"
         part.write_bytes(part.read_bytes()[:-1] + b"x")
     distributed.barrier()
     return train(folder, *TOPR_CASE, "fsdp", steps=0)[0].step

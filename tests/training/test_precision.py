@@ -65,7 +65,7 @@ def logp_by_hand(policy, sequences, dtype):
     return logits.log_softmax(-1)[np.arange(len(tokens)), tokens].numpy()
 
 
-@pytest.mark.parametrize(("dtype", "other_dtype"), [DTYPES, DTYPES[::-1]])
+@pytest.mark.parametrize("dtype, other_dtype", [DTYPES, DTYPES[::-1]])
 def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype, other_dtype):
     policy, loss, indices = new_policy(), RecordingAGRO("agro", 0.5, False), np.arange(4)
     policy.compute_dtype, policy.float32_head = torch.bfloat16, dtype is torch.float32

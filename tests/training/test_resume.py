@@ -79,12 +79,6 @@ OFFLINE = ["compose.n_examples=32"]
 IN_ROUNDS = ["schedule.prompts=4", "schedule.rounds=2"]
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory):
-    """A folder with a store that runs share."""
-    return tmp_path_factory.mktemp("outputs")
-
-
 IN_EVERY_TEST_RUN = ("dpo", "mis", "rloo")
 OTHER_LOSSES = sorted({*NAMES} - {*IN_EVERY_TEST_RUN})
 
@@ -100,7 +94,7 @@ def test_every_loss_trains_is_resumed_bit_for_bit_and_named_on_the_card(outputs,
     run_twice(undisturbed, broken, updates=1)
 
     assert len(records(broken.folder)) == 2
-    assert f"- {name}\n" in (broken.folder / "model" / "README.md").read_text()
+    assert f"- {name}\n" in (broken.folder / "model/README.md").read_text()
 
 
 # ---- learning rates
@@ -132,7 +126,7 @@ def train_a_pass(trainer, examples):
     train(trainer, fixed_set, Mock(), iteration=1, save_every=1e9)
 
 
-@pytest.mark.parametrize(("algo", "correct"), [("sft", 0), ("grpo", 0), ("grpo", ROWS)])
+@pytest.mark.parametrize("algo, correct", [("sft", 0), ("grpo", 0), ("grpo", ROWS)])
 def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, correct):
     trainer, examples = make_trainer(tmp_path, algo, np.arange(ROWS) < correct)
     initial = weights(trainer).clone()
@@ -180,7 +174,7 @@ def test_a_run_without_positives(tmp_path, capsys):
     assert f"warning: {note}\n" in printed.err
     assert f"\nnote: {note}\n" in printed.out
     assert (summary["note"], summary["positive_share"]) == (note, 0.0)
-    assert read_json(config.folder / "iteration-1" / "training_set.json")["note"] == note
+    assert read_json(config.folder / "iteration-1/training_set.json")["note"] == note
 
 
 # ---- rounds

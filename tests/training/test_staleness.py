@@ -5,13 +5,12 @@ import re
 import pyarrow as pa
 import pytest
 
-from tests.conftest import column, config_of, read_json, refused, small_config, values_of
+from tests.conftest import config_of, refused, values_of
 from tests.extending import POLICY, project
-from tests.sweep_tools import records
-from tests.training.test_asynchronous import LENGTHS, ROUNDS, clock_of
+from tests.training.test_asynchronous import LENGTHS, clock_of
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.config.staleness import Drop, FreshestFirst, Keep, StalenessPolicy, Wait, WaitingGroup
-from topr_exp.pipeline import run
+from topr_exp.runs.inputs import inputs_of
 from topr_exp.types import ConfigError
 
 
@@ -35,7 +34,7 @@ class DropAll(StalenessPolicy):
 
 
 @pytest.mark.parametrize(
-    ("policy", "positions"),
+    "policy, positions",
     [(Keep(), [0, 2, 1, 3]), (Drop(4), [2, 1, 3]), (Wait(4), [0, 1, 2, 3]), (FreshestFirst(4), [3, 2, 1])],
 )
 def test_the_order_of_training(policy, positions):
@@ -45,7 +44,7 @@ def test_the_order_of_training(policy, positions):
 
 
 @pytest.mark.parametrize(
-    ("settings", "policy"),
+    "settings, policy",
     [
         ({}, Keep()),
         ({"when_stale": "drop", "max_lag": 3}, Drop(3)),
@@ -70,7 +69,7 @@ SHIPPED = f"{OWN_POLICY}=topr_exp.config.staleness"
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    "words, line",
     [
         ("schedule.when_stale=oldest", "when_stale=oldest: expected one of keep, drop, wait, freshest or {_target_:"),
         (f"{OWN_POLICY}=topr_exp.types.Batch", "Batch: not a staleness policy"),
@@ -90,11 +89,14 @@ def test_a_mistake_is_one_line(words, line):
 def test_a_policy_of_ones_own_trains_on_the_longest_first(tmp_path):
     with project(tmp_path, POLICY):
         words = [f"{OWN_POLICY}=longest_first.LongestFirst", "schedule.when_stale.max_lag=1"]
-        config = small_config(tmp_path / "out", "schedule=async", *ROUNDS, *LENGTHS, *words)
-        summary = run(config)
+        config = config_of("schedule=async", *LENGTHS, *words)
+        inputs = inputs_of(config)
+    clock = clock_of([4, 8, 1, 1, 30] * 200, config.schedule)
 
-    inputs = read_json(config.folder / "inputs.json")
+    batches = [clock.take_batch(number) for number in range(20)]
+
     assert f"{OWN_POLICY} (longest_first.py)" in inputs["files"]
-    assert max(column(records(config.folder), "age_q95")) <= 1
-    assert "dropped_share" in summary["asynchrony"]
+    assert clock.dropped
+    for number, batch in enumerate(batches):
+        assert number - min(values_of(batch, "born")) <= 1
     assert config.schedule.policy.rank(WAITING[1]) < config.schedule.policy.rank(WAITING[0])

@@ -40,7 +40,7 @@ def test_signals_are_computed_once_over_the_global_batch_without_gradients(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("completion", "stays"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
+    "completion, stays", [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
 )
 def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, stays):
     policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
@@ -64,7 +64,7 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(make_polic
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "line"),
+    "name, damage, line",
     [
         (PART, lambda content: content[:-1] + b"x", f"{PART} has another checksum"),
         (PART, None, f"{PART}: No such file or directory"),
@@ -141,7 +141,7 @@ def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_
 
 
 @pytest.mark.parametrize(
-    ("every", "seconds", "is_due"), [(60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)]
+    "every, seconds, is_due", [(60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)]
 )
 def test_saving_that_takes_100_seconds_takes_a_twentieth_of_the_run(tmp_path, every, seconds, is_due):
     trainer, _ = make_trainer(tmp_path)
@@ -207,7 +207,7 @@ def test_what_is_not_finite_stops_the_run_before_it_changes_a_weight(tmp_path, l
 
 
 @pytest.mark.parametrize(
-    ("micro", "recompute", "advice"),
+    "micro, recompute, advice",
     [
         (8, False, "lower optim.micro_batch_size or set optim.gradient_checkpointing=true"),
         (8, True, "lower optim.micro_batch_size"),

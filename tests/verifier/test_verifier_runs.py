@@ -18,12 +18,6 @@ VERIFIER = ["model=tiny_verifier", "task.solutions=3", "task.test_solutions=4", 
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory):
-    """Runs of this module share a store."""
-    return tmp_path_factory.mktemp("outputs")
-
-
-@pytest.fixture(scope="module")
 def finished(outputs):
     config = config_of(*SMALL, *VERIFIER, f"output_dir={outputs}")
     run(config)
@@ -32,7 +26,7 @@ def finished(outputs):
 
 def test_a_verifier_is_trained_on_the_truth_about_solutions(finished):
     summary = read_json(finished.folder / "summary.json")
-    sources = read_json(finished.folder / "iteration-1" / "sources.json")
+    sources = read_json(finished.folder / "iteration-1/sources.json")
     assert summary["task"] == "verifier"
     assert summary["problems"] == {"train": 8 * 3, "test": 6 * 4}
     assert summary["n_train"] == 8 * 3 * 2
