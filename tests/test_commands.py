@@ -42,6 +42,12 @@ reproduce fig2 optim.epochs=2 | 2 | optim.epochs=2: results are told apart by ot
 reproduce fig2 optim=paper --recorded | 2 | optim=paper: results are told apart by other settings (algo.name,
 reproduce fig1 seed=-1 | 2 | seed must be 0 or more
 reproduce fig1 --out Makefile | 2 | not a folder
+reproduce.bench algo=grop --list | 2 | algo=grop: no such choice; did you mean grpo?
+reproduce.bench algo.b_neg=2 --list | 2 | algo.b_neg=2: of which loss? give algo=NAME, too
+reproduce.bench algo=topr --conditions stale | 2 | --conditions stale: no such condition; allowed: fresh,
+reproduce.bench algo=topr cluster=slurm | 2 | cluster=slurm: only cluster=local chooses rates
+reproduce.bench algo=topr optim.epochs=2 | 2 | optim.epochs=2: results are told apart by other settings
+reproduce.bench algo=topr --small --out docs/results | 2 | --small: its numbers mean nothing, so
 reproduce.rates seed=1 | 2 | name the figures whose learning rates are to be chosen
 reproduce.rates fig0 | 2 | fig0: no such figure
 reproduce.real optim.lr=1e-4 | 2 | optim.lr=1e-4: the study sets it; allowed: data.source, model.path

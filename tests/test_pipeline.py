@@ -120,14 +120,15 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, settings):
     assert len(models) == 1 + config.iterations
 
 
-@pytest.mark.extended
+IN_ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
+
+
 @pytest.mark.parametrize(
     "loss, settings",
     [
-        (SLOW_LOSS, ["optim.epochs=6"]),
-        (f"{SLOW_LOSS}RLOO", ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]),
+        pytest.param(SLOW_LOSS, ["optim.epochs=6"], id="offline"),
+        pytest.param(f"{SLOW_LOSS}RLOO", IN_ROUNDS, id="in rounds", marks=pytest.mark.extended),
     ],
-    ids=["offline", "in rounds"],
 )
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path, loss, settings):
     settings = [*settings, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]

@@ -34,14 +34,6 @@ def test_mu_may_be_left_out_only_where_no_part_of_the_loss_reads_it(words, reads
         assert config_of(*words.split(), "mu=none").mu == "none"
 
 
-@pytest.mark.parametrize("setting", ["algo.denominator=old", "algo.correction=2"])
-def test_a_loss_of_three_policies_has_the_samplers_mu(setting):
-    assert config_of("algo=naive", setting, "mu=sampler").mu == "sampler"
-    for mu in ("none", "scored"):
-        with refused("mu must be sampler for algo=naive, which compares μ with the same weights", ConfigError):
-            config_of("algo=naive", setting, f"mu={mu}")
-
-
 @needs_peft
 @pytest.mark.parametrize("lora", [[], ["model.lora={rank: 4, alpha: 8, targets: all-linear}"]], ids=["full", "lora"])
 @pytest.mark.parametrize("setting, model", [([], "tiny"), (["model.reference=tiny_noise"], "tiny_noise")])

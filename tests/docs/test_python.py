@@ -65,9 +65,6 @@ def test_no_public_name_is_also_a_modules():
 @pytest.mark.parametrize(
     "call, line",
     [
-        (lambda: topr_exp.loss("torp"), "no loss is called torp"),
-        (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus"),
-        (lambda: topr_exp.compose(["basline=1"]), "did you mean baseline"),
         (lambda: topr_exp.run(topr_exp.compose(["dry_run=true"])), "dry_run=true: run starts what it is given"),
         (lambda: topr_exp.compare_runs(ROOT, figure="pass@2"), "figure=pass@2: expected one of pass@1, maj, invalid"),
     ],

@@ -184,21 +184,7 @@ def test_complete_groups_go_to_losses_of_groups(tmp_path, tiny):
 # ---- whole runs on text and on what another run sampled
 
 
-def test_text_alone_is_tokenized_and_scored_by_the_starting_model(tmp_path):
-    rows = []
-    for problem in PROBLEMS[:6]:
-        for answer in (problem.answer, "7777"):
-            rows.append({"problem_id": problem.id, "completion": f" The answer is {answer}."})
-    path = write_lines(tmp_path / "made.jsonl", rows)
-
-    summary = run(small_config(tmp_path, f"data.completions={path}", *FEW_TESTS))
-
-    assert (summary["n_train"], summary["positive_share"]) == (12, 0.5)
-    assert summary["tokens"]["tokens_scored"] > 0
-    assert "tokens_sampled" not in summary["tokens"]
-
-
-def test_a_prompt_that_leaves_too_little_room_to_sample_may_be_imported(tmp_path, tiny):
+def test_text_alone_is_scored_by_the_starting_model_though_its_prompt_leaves_too_little_room_to_sample(tmp_path, tiny):
     prompter = build_prompter(config_of("experiment=smoke").data)
     questions = tokenize_prompts(PROBLEMS, prompter, tiny, 1)
     rows = [{"problem_id": problem.id, "completion": " The answer is 1."} for problem in questions.problems]
@@ -209,6 +195,8 @@ def test_a_prompt_that_leaves_too_little_room_to_sample_may_be_imported(tmp_path
     summary = run(small_config(tmp_path, *words, *FEW_TESTS))
 
     assert (summary["n_train"], summary["too_long"]["train"]) == (len(rows), 0)
+    assert summary["tokens"]["tokens_scored"] > 0
+    assert "tokens_sampled" not in summary["tokens"]
     assert summary["trained_on"] == f"{len(rows)} problems generated in the form of gsm8k"
 
 
@@ -248,11 +236,6 @@ def settings_of_log(folder, rows, *words):
     path = folder / "log.parquet"
     rows.to_parquet(path)
     return overrides(folder, f"data.completions={path}", "data.reward=given", *FEW_TESTS, *words)
-
-
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory):
-    return tmp_path_factory.mktemp("log")
 
 
 def train_on_log(folder, *words, **columns):

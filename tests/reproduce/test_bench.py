@@ -10,10 +10,9 @@ from reproduce.bench.__main__ import cells_of_row, make_bench, parser
 from reproduce.bench.conditions import CONDITIONS, NAMED_SETTINGS, REFERENCE, SHIPPED, is_loss_word, row_of
 from reproduce.bench.scores import score_cells
 from reproduce.bench.table import cell_text, write_bench
-from tests.conftest import ROOT, read_json, refused, values_of
+from tests.conftest import ROOT, read_json, values_of
 from tests.extending import LOSS, project
 from tests.reproduce.worlds import group
-from topr_exp import ConfigError
 
 RESULTS = ROOT / "docs/results"
 NOT_FINITE = "the loss or its gradient is not finite at step 7"
@@ -74,22 +73,6 @@ def test_every_condition_can_be_composed_for_topr():
     identities = {json.dumps(cell.settings, sort_keys=True) for cell in cells}
     assert len(identities) == len(CONDITIONS)
     assert {cell.settings["effective_positive"] for cell in cells if "effective_positive" in cell.settings} == set()
-
-
-@pytest.mark.parametrize(
-    "words, line",
-    [
-        (["algo=grop"], "algo=grop: no such choice; did you mean grpo?"),
-        (["algo.b_neg=2"], "algo.b_neg=2: of which loss? give algo=NAME, too"),
-        (["algo=topr", "--conditions", "stale"], "--conditions stale: no such condition; allowed: fresh, "),
-        (["algo=topr", "cluster=slurm"], "cluster=slurm: only cluster=local chooses rates"),
-        (["algo=topr", "optim.epochs=2"], "optim.epochs=2: results are told apart by other settings"),
-        (["algo=topr", "--small"], f"--small: its numbers mean nothing, so {RESULTS} can't hold them"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(words, line):
-    with refused(f"^{re.escape(line)}", ConfigError):
-        make_bench(parser().parse_intermixed_args([*words, "--list", "--out", str(RESULTS)]))
 
 
 # ---- the flow

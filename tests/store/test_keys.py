@@ -148,6 +148,7 @@ def test_what_changes_no_completion_or_score_is_in_no_key():
     for name, value in NO_PART_OF_A_COMPLETION.items():
         assert key_of_rollouts(config=replace(VLLM, **{name: value})) == key_of_rollouts(config=VLLM), name
     assert key_of_scores(batch_size=3) == key_of_scores()
+    assert key_of_scores(replace(POLICY, float32_head=False)) == key_of_scores(), "in float32 the output layer is, too"
 
 
 def test_completions_without_noted_tokens_have_the_key_of_earlier_releases():

@@ -1,6 +1,5 @@
 """Scoring: equal to the plain computation with any padding and chunks; the metrics of an update."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.conftest import make_completions, make_model, refused
+from tests.conftest import make_model, refused
 from tests.training.test_packing import (
     SHARED,
     assert_same,
@@ -18,11 +17,9 @@ from tests.training.test_packing import (
     tree_of,
     with_gradient,
 )
-from tests.training.trainers import new_policy
 from topr_exp.models.policy import Policy
-from topr_exp.store import Store
 from topr_exp.training.hidden_states import Inputs, states_in_layout
-from topr_exp.training.logprobs import ScoreFunction, distribution_of, score_completions, score_tokens
+from topr_exp.training.logprobs import ScoreFunction, distribution_of, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.output_layer import ChunkedScoring, OutputLayer, ScoresByChunk
 
@@ -89,41 +86,6 @@ def test_a_model_that_changes_its_logits_is_refused():
 
     with refused("final_logit_softcapping; not supported"):
         score_tokens(model, Inputs(SHARED, CPU))
-
-
-# ---- scores in the store
-
-PROMPTS = [np.array(ids, np.int32) for ids in ([0, 4, 5], [0, 7], [0, 3, 8, 9, 4])]
-TOKENS = [[4, 6, 3, 9], [5], [8, 8, 2], [3, 9, 9, 7, 5], [6, 1], [10, 4, 3], [7], [5, 5, 6, 8, 3, 4]]
-IN_BFLOAT16 = {"compute_dtype": torch.bfloat16, "float32_head": True}
-
-
-def tokens_scored(policy, folder, table="rollouts/a"):
-    """Score completions of several lengths in no order."""
-    completions = make_completions([2, 0, 1, 0, 2, 1, 1, 0], PROMPTS, table, [0, 5, len(TOKENS)], tokens=TOKENS)
-    return score_completions(policy, completions, Store(folder), 8, "scoring")[1]
-
-
-@pytest.mark.parametrize(
-    "stored, changes, table, is_scored_again",
-    [
-        ({}, {}, "rollouts/a", False),
-        ({}, {"float32_head": False}, "rollouts/a", False),  # in float32 the output layer is, too
-        ({}, {}, "rollouts/b", True),
-        ({}, {"fingerprint": "other weights"}, "rollouts/a", True),
-        ({}, IN_BFLOAT16, "rollouts/a", True),
-        (IN_BFLOAT16, IN_BFLOAT16 | {"float32_head": False}, "rollouts/a", True),
-    ],
-)
-def test_scores_are_reused_for_the_same_completions_weights_and_precision(
-    tmp_path, stored, changes, table, is_scored_again
-):
-    policy = new_policy()
-    tokens_scored(dataclasses.replace(policy, **stored), tmp_path)
-
-    count = tokens_scored(dataclasses.replace(policy, **changes), tmp_path, table)
-
-    assert count == is_scored_again * sum(map(len, TOKENS))
 
 
 # ---- metrics

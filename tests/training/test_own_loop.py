@@ -173,23 +173,22 @@ def test_log_probabilities_are_each_sampled_tokens_wherever_the_padding_stands(d
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 6, 5, generator=generator).to(dtype).requires_grad_()
     input_ids = torch.randint(5, (3, 6), generator=generator)
-    positions = [[3, 4], [1, 2, 3, 4], [4, 5]]  # padding on the right, on the right, on the left
+    places = [slice(3, 5), slice(1, 5), slice(4, 6)]  # padding on the right, on the right, on the left
     mask = torch.zeros(3, 6)
-    for row, columns in enumerate(positions):
-        mask[row, columns] = 1
+    for row, place in enumerate(places):
+        mask[row, place] = 1
 
     logp = topr_exp.completion_logprobs(logits, input_ids, mask)
 
     assert logp.dtype == torch.promote_types(dtype, torch.float32)
-    expected, used = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.bool)
-    for row, columns in enumerate(positions):
-        predictors = [column - 1 for column in columns]
-        used[row, predictors] = True
-        log_softmax = logits[row, predictors].detach().double().log_softmax(-1)
-        expected[row, : len(columns)] = log_softmax.gather(-1, input_ids[row, columns][:, None])[:, 0]
-    assert_close(logp.detach().double(), expected, atol=1e-5, rtol=0)
+    log_softmax = logits.detach().double().log_softmax(-1)[:, :-1]
+    expected = log_softmax.gather(-1, input_ids[:, 1:, None])[..., 0]  # of each token, by the place before it
+    for row, place in enumerate(places):
+        length = place.stop - place.start
+        assert_close(logp[row, :length].double(), expected[row, place.start - 1 : place.stop - 1], atol=1e-5, rtol=0)
+        assert not logp[row, length:].any()
     (gradient,) = torch.autograd.grad(logp.sum(), logits)
-    assert torch.equal(gradient.abs().sum(-1) > 0, used)
+    assert torch.equal(gradient.abs().sum(-1) > 0, mask.roll(-1, 1) > 0)
 
 
 LOGITS, IDS, MASK = torch.zeros(2, 3, 5), torch.ones(2, 3, dtype=torch.int64), torch.tensor([[0, 1, 1], [0, 0, 1]])

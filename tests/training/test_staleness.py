@@ -1,7 +1,5 @@
 """Staleness policies: which waiting group is trained on next, which are dropped, and a policy of one's own."""
 
-import re
-
 import pyarrow as pa
 import pytest
 
@@ -11,7 +9,6 @@ from tests.training.test_asynchronous import LENGTHS, clock_of
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.config.staleness import Drop, FreshestFirst, Keep, StalenessPolicy, Wait, WaitingGroup
 from topr_exp.runs.inputs import inputs_of
-from topr_exp.types import ConfigError
 
 
 def waiting(position, age, complete_at, *lengths):
@@ -65,25 +62,6 @@ def test_a_policy_that_drops_all_is_named():
 
 
 OWN_POLICY = "schedule.when_stale._target_"
-SHIPPED = f"{OWN_POLICY}=topr_exp.config.staleness"
-
-
-@pytest.mark.parametrize(
-    "words, line",
-    [
-        ("schedule.when_stale=oldest", "when_stale=oldest: expected one of keep, drop, wait, freshest or {_target_:"),
-        (f"{OWN_POLICY}=topr_exp.types.Batch", "Batch: not a staleness policy"),
-        (f"{SHIPPED}.Drop", "schedule.when_stale.max_lag is not set"),
-        (f"{SHIPPED}.Drop schedule.when_stale.max_lag=-1", "schedule.when_stale.max_lag must be 0 or more; got -1"),
-        (
-            f"{SHIPPED}.Keep schedule.max_lag=3",
-            "schedule.max_lag must be set where when_stale is one of drop, wait, freshest",
-        ),
-    ],
-)
-def test_a_mistake_is_one_line(words, line):
-    with refused(re.escape(line), ConfigError):
-        config_of("schedule=async", *LENGTHS, *words.split())
 
 
 def test_a_policy_of_ones_own_trains_on_the_longest_first(tmp_path):
