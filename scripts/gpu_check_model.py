@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.gpu_check_runs import SIZES
 from scripts.make_tiny.tokenizer import build_tokenizer
 from topr_exp.data import embedded_gsm8k
 from topr_exp.data.embedded import draw_problems
@@ -96,7 +97,7 @@ def write_model(size: str, folder: str, shots: str, model_folder: str = "") -> d
     start_time = time.monotonic()
     weights_fingerprint(Path(folder))
     with open(shots, "w", encoding="utf-8") as file:
-        for example in worked_examples():
+        for example in worked_examples()[: SIZES[size].shots]:
             line = json.dumps({"question": example.question, "solution": example.answer})
             file.write(f"{line}\n")
     figures["s of hashing"] = round(time.monotonic() - start_time, 1)

@@ -207,7 +207,7 @@ def plan_forecast(experiment: Experiment) -> Forecast:
         imported_completions=len(experiment.imported) if experiment.imported is not None else 0,
         examples=config.compose.n_examples,
         completions_per_example=completions_per_example,
-        scores_mu=config.mu == "scored",
+        scores_mu=config.mu not in ("sampler", "none"),
         test_problems=len(experiment.test.problems),
         completions_per_test=config.data.eval_n,
     )

@@ -157,9 +157,8 @@ name=True | ["True"]
 output_dir= +.5e-3 | ["+.5e-3"]
 model.name=2024_11_03,1e5,'2_0',tiny | ["2024_11_03", "1e5", "2_0", "tiny"]
 model.name=choice(1e5,2_0) | ["1e5", "2_0"]
-data.fewshot_file=nan | ["nan"]
 data.stop=[1e5, '2_0', a\,3_0],[nan] | [["1e5", "2_0", "a,3_0"], ["nan"]]
-mu_model=null,1_0 | [null, "1_0"]
+mu=none,1_0 | ["none", "1_0"]
 optim.lr=1e-3,2e-3 | [0.001, 0.002]
 """
 

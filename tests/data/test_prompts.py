@@ -78,26 +78,26 @@ def test_examples_from_a_file(tmp_path):
     path = tmp_path / "shots.jsonl"
     path.write_text('{"question": "A\\u2028?", "solution": "B."}\n\n{"question": "C?", "solution": "D."}\n')
 
-    prompter = build_prompter(settings("gsm8k", shots=2, fewshot_file=str(path)))
+    prompter = build_prompter(settings("gsm8k", shots=str(path)))
 
     prompt = "Question: A\u2028?\nAnswer: B.\n\nQuestion: C?\nAnswer: D.\n\nQuestion: E?\nAnswer:"
     assert prompter.render("E?") == prompt
 
 
 NO_EXAMPLES = r"""
-shots.jsonl | 1 | shots\.jsonl:1: expected the texts question and solution
-none.jsonl | 1 | no such file
-- | 9 | data\.shots=9: the gsm8k examples hold 8
+shots.jsonl | shots\.jsonl:1: expected the texts question and solution
+empty.jsonl | empty\.jsonl holds no examples
+none.jsonl | no such file
 """
 
 
-@each_row("name shots message", NO_EXAMPLES)
-def test_examples_that_are_not_there_are_one_line(tmp_path, name, shots, message):
+@each_row("name message", NO_EXAMPLES)
+def test_examples_that_are_not_there_are_one_line(tmp_path, name, message):
     (tmp_path / "shots.jsonl").write_text('{"question": "A?"}\n')
-    fewshot_file = None if name == "-" else str(tmp_path / name)
+    (tmp_path / "empty.jsonl").write_text("\n")
 
     with refused(message):
-        build_prompter(settings("gsm8k", shots=int(shots), fewshot_file=fewshot_file))
+        build_prompter(settings("gsm8k", shots=str(tmp_path / name)))
 
 
 # ---- chat

@@ -119,7 +119,7 @@ def test_the_filled_in_cluster_composes(tmp_path):
 
     cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
 
-    assert (cluster.name, cluster.partition, cluster.jobs, cluster.nodes) == ("slurm", "gpu", 16, 1)
+    assert (cluster.name, cluster.jobs, cluster.nodes) == ("slurm", 16, 1)
 
 
 def test_the_folders_of_sweeps():

@@ -36,7 +36,7 @@ def check(logprobs, tokens=None, problem_index=None):
     ids=["zero", "minus zero", "one value", "share", "two certain"],
 )
 def test_what_no_sampler_gives_is_refused(logprobs, line):
-    ending = r", which no sampler gives; mu_model=NAME .* data\.columns="
+    ending = r", which no sampler gives; mu=NAME .* data\.columns="
 
     with refused(rf"^data\.completions=log\.jsonl: .*{line}.*{ending}"):
         check(logprobs)
@@ -73,13 +73,13 @@ def log_of_zeros(tmp_path):
 def test_a_run_refuses_it_where_the_loss_would_read_it(tmp_path, log_of_zeros, words):
     config = small_config(tmp_path, f"data.completions={log_of_zeros}", "data.n=2", *FEW_TESTS, *words)
 
-    with refused(f"{ZERO}, which no sampler gives; mu_model=NAME"):
+    with refused(f"{ZERO}, which no sampler gives; mu=NAME"):
         run(config)
 
     assert not (config.folder / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("words", [["mu_model=tiny_noise"], ["mu=none", "algo=naive"]], ids=str)
+@pytest.mark.parametrize("words", [["mu=tiny_noise"], ["mu=none", "algo=naive"]], ids=str)
 def test_a_run_takes_it_where_log_mu_is_not_that_of_the_log(tmp_path, log_of_zeros, words):
     config = small_config(tmp_path, f"data.completions={log_of_zeros}", "data.n=2", *FEW_TESTS, *words)
 

@@ -283,7 +283,7 @@ def test_mu_is_whose_it_is_said_to_be(tmp_path, tiny):
 
     _, _, by_default = train_on_log(tmp_path, **columns)
     _, _, of_sampler = train_on_log(tmp_path, "mu=sampler", **columns)
-    _, _, of_model = train_on_log(tmp_path, "mu_model=tiny_noise", **columns)
+    _, _, of_model = train_on_log(tmp_path, "mu=tiny_noise", **columns)
 
     assert by_default["kl_mu"] == of_sampler["kl_mu"] > 0.1
     assert by_default["kl_mu"] != of_model["kl_mu"] > 1e-4

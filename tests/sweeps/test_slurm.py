@@ -197,8 +197,8 @@ def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_
 
 @pytest.mark.parametrize("partition", ["low", "grace"])
 def test_a_run_that_is_preempted_at_once_or_with_notice_goes_on(partition, tmp_path, undisturbed):
-    partition_settings = [f"cluster.partition={partition}", "cluster.additional_parameters={exclusive: true}"]
-    sweep, _, folder = submit(tmp_path, LONG, *slow(tmp_path / "brake"), *partition_settings)
+    options = f"cluster.additional_parameters={{partition: {partition}, exclusive: true}}"
+    sweep, _, folder = submit(tmp_path, LONG, *slow(tmp_path / "brake"), options)
     reach(folder, 5)
 
     ask("sbatch", "-p", "high", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1")
@@ -227,10 +227,10 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path, undisturbed)
 
 
 def test_a_refusal_of_slurms_names_the_partitions_that_there_are(tmp_path):
-    outcome = launch(tmp_path, *ON_SLURM, "seed=0,1", "cluster.partition=fast")
+    outcome = launch(tmp_path, *ON_SLURM, "seed=0,1", "cluster.additional_parameters={partition: fast}")
 
     assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1), outcome.stderr
-    assert "cluster.partition=fast; there are: grace, high, low, main" in outcome.stderr
+    assert "partition=fast; there are: grace, high, low, main" in outcome.stderr
     assert not ask("squeue", "--noheader")
 
 

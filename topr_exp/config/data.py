@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least, drop_keys, show
+from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, drop_keys, show
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
@@ -79,6 +79,10 @@ LINE_BREAKS = Range(
 )
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
 NO_EMPTY = Range("texts, none of them empty", all)
+SHOTS = Range(
+    "0 or more, or a file of JSON lines",
+    lambda shots: shots >= 0 if type(shots) is int else isinstance(shots, str) and shots != "",
+)
 FIXED_OPTIONS = ("tokenize", "add_generation_prompt")  # of a chat template; this package sets them
 CHAT_OPTIONS = Range(
     f"null or {{NAME: VALUE}}, no NAME of {', '.join(FIXED_OPTIONS)}",
@@ -115,8 +119,7 @@ class DataConfig(Section, ABC):
     grader: str | dict[str, Any] | None
     reward: Reward | None = None  # None: as in the algorithm's paper
     threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of your grader or log are correct from here on
-    shots: Annotated[int, at_least(0)]
-    fewshot_file: str | None = None
+    shots: Annotated[Any, SHOTS]
     # With {question}, and the names of further fields; None takes that of the grader.
     template: Annotated[str | None, WITH_QUESTION, LINE_BREAKS] = None
     chat: bool = False

@@ -230,6 +230,10 @@ def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
     yield "algo.length_normalize", not divides_twice, "false where optim.reduction is tokens, which divides by them too"
 
 
+MuSource = Literal["scored", "sampler", "none"]
+MU = Range("scored, sampler, none or a model", bool)
+
+
 def mu_rules(loss: Any, mu: str) -> Iterator[Rule]:
     """A loss that compares two scores of μ's weights, or that reads μ at all, has what it reads."""
     by_sampler = mu == "sampler"

@@ -22,6 +22,7 @@ RETIRED = {
     "cluster.cpus_per_task": "set cluster.threads",
     "cluster.max_num_timeout": "a run is requeued 20 times at most; raise cluster.timeout_min",
     "cluster.mem_gb": "set cluster.additional_parameters={mem: 128G}",
+    "cluster.partition": "set cluster.additional_parameters={partition: NAME}",
     "cluster.qos": "set cluster.additional_parameters={qos: NAME}",
     "cluster.signal_delay_s": "a run is stopped 10 minutes before cluster.timeout_min, at most a quarter of it",
     "compose.duplicates": "equal completions of a problem are all kept",
@@ -29,6 +30,7 @@ RETIRED = {
     "compose.pairs_per_problem": "a problem gives 16 pairs at most; compose.n_examples limits them all",
     "data.answer": "set data.fields.answer",
     "data.answer_format": "set data.grader",
+    "data.fewshot_file": "set data.shots=FILE, of which all examples are taken",
     "data.format": "data=gsm8k and data=math say it",
     "data.id": "set data.fields.id",
     "data.level": "set data.fields.level",
@@ -43,6 +45,7 @@ RETIRED = {
     "model.settings_of": "the command says whose settings a model takes",
     "model.shape": "set preset.shape in the model's YAML",
     "model.size": "set preset.size in the model's YAML",
+    "mu_model": "set mu=NAME",
     "optim.betas": "AdamW has the betas 0.9 and 0.999",
     "optim.score_batch_size": "scoring takes four times optim.micro_batch_size at once",
     "optim.skip_nonfinite": "a run stops at a loss or gradient that is not finite; lower optim.lr",
@@ -78,8 +81,11 @@ def renew(stored: dict[str, Any]) -> dict[str, Any]:
     # Null stands for a benchmark's own answer format, as before.
     if is_ours and data.get("grader") is None and data.get("answer_format") != data.get("name"):
         data["grader"] = data.get("answer_format")
+    fewshot_file = data.pop("fewshot_file", None)
+    if fewshot_file is not None:
+        data["shots"] = fewshot_file
     for key in RETIRED:
-        group, name = key.split(".")
+        group, _, name = key.partition(".")
         if isinstance(settings.get(group), dict) and (is_ours or group != "data"):
             settings[group].pop(name, None)
     return settings

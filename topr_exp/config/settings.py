@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config import groups
@@ -46,8 +46,7 @@ class Config(Section):
     baseline: Annotated[float | None, FINITE] = None
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
-    mu: Literal["scored", "sampler", "none"] = "scored"
-    mu_model: str | None = None  # scores imported completions; null: log μ is theirs, else by the model being trained
+    mu: Annotated[str, groups.MU] = "scored"
     dry_run: bool
     overwrite: bool = False
     output_dir: str
@@ -100,6 +99,11 @@ class Config(Section):
         """The model that writes the solutions which a verifier reads."""
         assert self.task.solver is not None
         return self.untrained_model(self.task.solver)
+
+    @property
+    def mu_model(self) -> str | None:
+        """The model that scores log μ of imported completions; None: as the word `mu` says."""
+        return None if self.mu in get_args(groups.MuSource) else self.mu
 
     def untrained_model(self, path: str) -> ModelConfig:
         """Another model with the settings of the trained one."""
@@ -247,8 +251,8 @@ def import_rules(config: Config) -> Iterator[Rule]:
     in_rounds = config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     yield from groups.mu_rules(config.algo, config.mu)
-    unused = "null where data.completions is null or mu is not scored: nothing would read it"
-    yield "mu_model", config.mu_model is None or (has_log and config.mu == "scored"), unused
+    allowed = "scored, sampler or none; a model where data.completions is set, which it scores"
+    yield "mu", has_log or config.mu_model is None, allowed
     if has_log:
         single_pass = {"iterations": 1, "schedule.prompts": None}
         yield from fixed_values(config, single_pass, "where data.completions is set")
@@ -336,7 +340,6 @@ def unread(config: Config) -> list[str]:
     samples = not has_log or config.compose.mix is not None
     is_read = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
-        "data.fewshot_file": config.data.shots > 0,
         "data.chat_options": config.data.chat or bool(config.task.chat) or has_log,
         "data.threshold": config.data.grader_name not in ANSWER_GRADERS or config.reward == "given",
         **dict.fromkeys(KEYS_OF_LOGS, has_log),

@@ -111,18 +111,17 @@ def default_template(config: DataConfig) -> str:
 
 
 def load_shots(config: DataConfig) -> tuple[Problem, ...]:
-    """Load as many worked examples as the settings ask for, from their file or the project's."""
-    if config.fewshot_file is not None:
-        if not Path(config.fewshot_file).is_file():
-            raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
-        available = read_shots(Path(config.fewshot_file))
-    else:
-        available = shipped_shots(config.prompt_format)
-    if config.shots > len(available):
+    """Load the worked examples of a file, or as many of the project's as the settings ask for."""
+    shots = config.shots
+    if isinstance(shots, str):
+        if not Path(shots).is_file():
+            raise ConfigError(f"data.shots={shots}: no such file")
+        return read_shots(Path(shots))
+    available = shipped_shots(config.prompt_format)
+    if shots > len(available):
         kind = config.prompt_format if config.prompt_format is not None else f"data.grader={config.grader_name}"
-        origin = config.fewshot_file or f"the {kind} examples"
-        raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
-    return available[: config.shots]
+        raise ConfigError(f"data.shots={shots}: the {kind} examples hold {len(available)}")
+    return available[:shots]
 
 
 def shipped_shots(answer_format: str | None) -> tuple[Problem, ...]:
@@ -141,7 +140,7 @@ def shipped_shots(answer_format: str | None) -> tuple[Problem, ...]:
 def read_shots(path: Path) -> tuple[Problem, ...]:
     """Read worked examples from JSON lines with `question` and `solution`, used unchanged, and further fields.
 
-    Raises TOPRError naming file and line.
+    Raises TOPRError naming the file, and the line that is none.
     """
     shots = []
     for number, row in read_json_lines(path):
@@ -151,6 +150,8 @@ def read_shots(path: Path) -> tuple[Problem, ...]:
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
         fields = {name: as_text(value) for name, value in row.items()}
         shots.append(Problem("", question, solution, fields=fields))
+    if not shots:
+        raise TOPRError(f"{path} holds no examples")
     return tuple(shots)
 
 

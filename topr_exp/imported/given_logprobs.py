@@ -36,7 +36,7 @@ def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], 
             )
     if fault is not None:
         raise TOPRError(
-            f"data.completions={source}: {fault}, which no sampler gives; mu_model=NAME scores the completions by the "
+            f"data.completions={source}: {fault}, which no sampler gives; mu=NAME scores the completions by the "
             "model that drew them, data.columns={logprobs: NAME} names another column"
         )
 

@@ -111,7 +111,7 @@ def describe_log(config: Config, log: ImportedLog, completions: Completions, pol
         gap = describe_logprob_gap(completions, policy, config.optim.score_batch_size)
         rows["log μ"] = f"as it came with the log; {gap}"
     elif config.mu != "none":
-        rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu_model=NAME)"
+        rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu=NAME)"
     return rows
 
 

@@ -106,7 +106,7 @@ def model_folders(config: Config) -> dict[str, Path]:
     models = {
         "model.path": config.model.path,
         "model.reference": config.model.reference,
-        "mu_model": config.mu_model,
+        "mu": config.mu_model,
         "task.solver": config.task.solver,
     }
     folders = {}
@@ -124,8 +124,8 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
     data = config.data
     for key, path in data.files():
         yield f"data.{key}", path
-    if data.fewshot_file is not None and Path(data.fewshot_file).is_file():
-        yield "data.fewshot_file", Path(data.fewshot_file)
+    if isinstance(data.shots, str) and Path(data.shots).is_file():
+        yield "data.shots", Path(data.shots)
     if data.completions is not None:
         for path in source_files(data.completions):
             yield "data.completions", path

@@ -90,9 +90,7 @@ class Policies:
 
     def mu_is_start(self, sources: Sequence[Completions]) -> bool:
         """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
-        config = self.config
-        is_by_policy = config.mu == "scored" and config.mu_model is None
-        return is_by_policy and not any(source.has("mu_logp") for source in sources)
+        return self.config.mu == "scored" and not any(source.has("mu_logp") for source in sources)
 
     def mu_logp(self, completions: Completions, store: Store, *, is_last: bool) -> Any:
         """The column log μ: of the log, of the sampler, or by a forward pass of training; None if nothing reads it.

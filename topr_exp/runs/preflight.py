@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from topr_exp.config.settings import Config
 
 MAX_REFUSED_SHARE = 0.05  # of gold answers
-SCORING_MODELS = ("model.reference", "mu_model")  # they sample nothing
+SCORING_MODELS = ("model.reference", "mu")  # they sample nothing
 
 _problem_sets: dict[str, ProblemSets] = {}  # by settings and versions of files
 

@@ -1,6 +1,5 @@
 """Settings of the `cluster` group: where the runs of a sweep start. A new kind is a class and its name here."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +19,6 @@ class LocalCluster(ClusterConfig):
         return self.processes
 
 
-PARTITION = re.compile(r"[\w.,:@+-]+")
 SIGNAL_DELAY_S = 600  # enough for an update and a checkpoint of an 8B model, which is reread for its checksum
 
 
@@ -30,7 +28,6 @@ class SlurmCluster(ClusterConfig):
 
     processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
     submits_jobs: ClassVar[bool] = True
-    partition: str | None
     timeout_min: Count  # minutes until a job is stopped with a checkpoint and requeued
     nodes: Count
     gpus_per_node: OptionalCount
@@ -39,8 +36,6 @@ class SlurmCluster(ClusterConfig):
 
     def check(self) -> Iterator[Rule]:
         # Each becomes a line of a script, where a quote or backslash would begin another option.
-        is_name = self.partition is None or PARTITION.fullmatch(self.partition) is not None
-        yield "partition", is_name, "a name, or names with commas"
         options = [f"{name}{value}" for name, value in (self.additional_parameters or {}).items()]
         yield "additional_parameters", "\n" not in "".join(options), "options of a single line"
 

@@ -23,7 +23,7 @@ TARGET_KEYS = (  # package.module.name
 COMMAND_KEYS = ("sampler.python", "model.trust_remote_code")  # an interpreter; the code in a model's folder
 # Options of sbatch that name no command and no file.
 HARMLESS_OPTIONS = frozenset({
-    "account", "constraint", "exclusive", "mail-type", "mail-user", "mem", "qos", "reservation"
+    "account", "constraint", "exclusive", "mail-type", "mail-user", "mem", "partition", "qos", "reservation"
 })  # fmt: skip
 HARMLESS_VALUE = re.compile(r"[\w.,:@%+&|*()\[\]/=-]+")  # sbatch reads it as one word, however Submitit quotes it
 CODE_KEYS = (*TARGET_KEYS, *COMMAND_KEYS)

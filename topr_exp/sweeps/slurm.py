@@ -181,7 +181,6 @@ def make_executor(folder: Path, cluster: SlurmCluster, parameters: Mapping[str, 
         "nodes": cluster.nodes,
         "gpus_per_node": cluster.gpus_per_node,
         "cpus_per_task": cluster.threads,
-        "slurm_partition": cluster.partition,
         "slurm_signal_delay_s": cluster.signal_delay_s,
     }
     executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
@@ -218,7 +217,8 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
     text = "; ".join(reasons) or attempt.error_line(error)
     partitions = {row[0] for row in run_slurm("sinfo", "-h", "-o", "%R").rows} if "partition" in text else set()
     if partitions:
-        text += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted(partitions))})"
+        partition = (cluster.additional_parameters or {}).get("partition")
+        text += f" (partition={partition}; there are: {', '.join(sorted(partitions))})"
     return f"Slurm refuses the jobs: {text}"
 
 

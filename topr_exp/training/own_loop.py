@@ -6,13 +6,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from topr_exp.composition.problem_groups import group_statistics
-from topr_exp.config.groups import mu_rules, reduction_rules
+from topr_exp.config.groups import MuSource, mu_rules, reduction_rules
 from topr_exp.sampling.completions import index_in_group
 from topr_exp.schema import show
 from topr_exp.types import Batch, ConfigError, LossOutput, PairBatch, Tensor, TOPRError
 
 Reduction = Literal["sequences", "tokens"]
-MuSource = Literal["scored", "sampler", "none"]
 
 
 @dataclass(frozen=True)
