@@ -38,7 +38,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.sampling.completions import Completions
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.logprobs import log_probabilities
-from topr_exp.training.parallel import SingleProcess
+from topr_exp.training.parallel import ProcessLayout
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import CORRECT, INCORRECT, Problem
 
@@ -329,7 +329,7 @@ def training_set(policy: Policy, pairs: list[tuple[np.ndarray, np.ndarray]], cas
     prompts = [prompt for prompt, _ in pairs[:: case.samples]]
     problems = [Problem(str(index), "", "") for index in range(len(prompts))]
     completions = Completions(problems, prompts, columns)
-    mu_logp = log_probabilities(policy, completions, range(len(pairs)), case.micro)["logp"]
+    mu_logp = log_probabilities(policy, completions, range(len(pairs)), case.micro)
     is_correct = indices % 3 == 0
     verdicts = pa.array(np.where(is_correct, CORRECT, INCORRECT), pa.int8())
     completions = completions.with_columns({"verdict": verdicts, "mu_logp": mu_logp})
@@ -373,7 +373,7 @@ class UpdateRunner:
         self.next_batch = 0
         self.sequences = sequences(case, count, self.policy.vocabulary)
         self.examples = training_set(self.policy, self.sequences, case)
-        layout = SingleProcess(self.policy.model)
+        layout = ProcessLayout(self.policy.model)
         config = optimizer_config(case)
         self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()), layout)
 

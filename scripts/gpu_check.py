@@ -54,7 +54,7 @@ from scripts.gpu_check_runs import (
     run_command,
 )
 from topr_exp.runtime.files import write_text
-from topr_exp.sampling.vllm_requirements import examine, untested
+from topr_exp.sampling.vllm_requirements import describe_untested, examine
 
 # ---- the steps, each of which returns its figures
 
@@ -66,8 +66,7 @@ def preflight(place: Place) -> dict[str, Any]:
         return dict(figures)
     if place.gpus and problems:
         raise FailedStepError("; ".join(problems))
-    torch_version = figures["torch"].partition(",")[0]
-    if warning := untested(figures["vLLM"], torch_version):
+    if warning := describe_untested(figures):
         figures["warning"] = warning
     return dict(figures)
 

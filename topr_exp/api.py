@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from topr_exp.compare import compare
 from topr_exp.config.compose_overrides import Composer, parse_arguments
-from topr_exp.config.groups import MuSource
+from topr_exp.config.groups import MuSource, Reduction
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config
 from topr_exp.config.yamls import OwnFolder, loss_files
@@ -29,7 +29,7 @@ from topr_exp.runs.training_data import EXAMPLES, IMPORTED, read_row_numbers
 from topr_exp.schema import flatten, plain
 from topr_exp.store import Store
 from topr_exp.sweeps.launch import launch
-from topr_exp.training.own_loop import ConfiguredLoss, Reduction
+from topr_exp.training.own_loop import ConfiguredLoss
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:

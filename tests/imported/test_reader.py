@@ -159,7 +159,7 @@ def test_columns_by_the_settings_and_files_in_their_order(tmp_path):
 
     first, second = {"completion": "file 2"}, {"completion": "file 10"}
     assert [*reader] == [{"prompt": "?", "reward": 0.25, **columns} for columns in (first, second)]
-    assert (reader.roles["reward"], reader.unread) == ("mine", {"score"})
+    assert (reader.names.by_role["reward"], reader.unread) == ("mine", {"score"})
     with refused(r"data\.columns\.gold=x: no such column; it has prompt, answer, score, mine$"):
         read(tmp_path, Columns(gold="x"))
 

@@ -114,7 +114,7 @@ def training_set(is_correct, kind="pm1", rewards=None, baseline=None, effective=
     ],
 )
 def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, advice):
-    signs = training_set([True, True, False, False, False], kind, rewards, baseline=c).signs()
+    signs = training_set([True, True, False, False, False], kind, rewards, baseline=c).sign_shares()
 
     assert format_signs(signs) == f"R           {row}"
     line = advise_sign(signs, "topr")

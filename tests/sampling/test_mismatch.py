@@ -15,7 +15,7 @@ from topr_exp.config.model import Mismatch
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.hf import HFSampler, normal_of
-from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded, rounded_weights
+from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, round_matrix, rounded_weights
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 
@@ -44,12 +44,12 @@ REPRESENTABLE = {
 def test_a_weight_becomes_the_nearest_that_its_kind_holds_by_a_scale_for_each_row(kind):
     weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
 
-    for row, result in zip(weight.double().numpy(), rounded(weight, kind).double().numpy(), strict=True):
+    for row, result in zip(weight.double().numpy(), round_matrix(weight, kind).double().numpy(), strict=True):
         held_values = REPRESENTABLE[kind] * np.abs(row).max() / REPRESENTABLE[kind][-1]
         distances = np.abs(np.abs(row)[:, None] - held_values)
         np.testing.assert_allclose(np.abs(result), held_values[distances.argmin(1)], rtol=1e-5)
         assert (result * row >= 0).all()
-    assert rounded(torch.zeros(1, 2), kind).tolist() == [[0, 0]]
+    assert round_matrix(torch.zeros(1, 2), kind).tolist() == [[0, 0]]
 
 
 def test_noise_is_a_normal_function_of_seed_and_prefix():

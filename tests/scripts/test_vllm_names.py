@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from scripts.vllm_names import main, used_names
 from tests.conftest import ROOT, config_of
-from topr_exp.sampling.vllm_requirements import untested
+from topr_exp.sampling.vllm_requirements import describe_untested
 
 PINS = "constraints-gpu.txt"
 
@@ -86,7 +86,7 @@ def test_pinned_versions_are_tested_ones(file):
     """No environment that a document names warns that it was not tested."""
     versions = dict(re.findall(r"^(vllm|torch)(?:-cpu)?==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
 
-    assert untested(versions["vllm"], versions["torch"]) is None
+    assert describe_untested({"vLLM": versions["vllm"], "torch": versions["torch"]}) is None
 
 
 def test_documents_that_install_vllm_name_the_pins():

@@ -16,7 +16,7 @@ from topr_exp.grading.verdicts import grade_by_log, grade_completions
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.generation import sampling_key
 from topr_exp.store.layout import canonical, key_hash
-from topr_exp.training.logprobs import score_completions
+from topr_exp.training.logprobs import read_or_score
 from topr_exp.types import Problem
 
 
@@ -63,7 +63,7 @@ def key_of_rollouts(config=CONFIG, policy=POLICY, questions=QUESTIONS, n=3, seed
 
 
 def key_of_scores(policy=POLICY, name="rollouts/one", batch_size=2):
-    return requested_key(score_completions, policy, rollouts(name), STORE, batch_size, "scoring")
+    return requested_key(read_or_score, policy, rollouts(name), STORE, batch_size, "scoring")
 
 
 def key_of_verdicts(grading=MATH, name="rollouts/one", problems=PROBLEMS):

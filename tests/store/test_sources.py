@@ -19,7 +19,7 @@ from topr_exp.store.completions import export_file
 from topr_exp.store.pruning import remove_table
 from topr_exp.store.shards import examine, write_shard
 from topr_exp.store.source import Derivation
-from topr_exp.training.logprobs import score_completions
+from topr_exp.training.logprobs import read_or_score
 
 
 def grade(rollouts, store):
@@ -31,7 +31,7 @@ def take_rewards(rollouts, store):
 
 
 def score(rollouts, store):
-    return score_completions(policy(), rollouts, store, 8, "scoring")
+    return read_or_score(policy(), rollouts, store, 8, "scoring")
 
 
 every_derivation = pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_nothing_is_stored_of_a_source_that_changed_while_it_was_read(tmp_path, 
     changing_policy.model.base_model.register_forward_hook(change_source)
     event = "was removed" if change == "removed" else "changed"
     with refused(f"{source.shard_file(1)} {event} while it was read; nothing made of it is kept"):
-        score_completions(changing_policy, rollouts, store, 8, "scoring")
+        read_or_score(changing_policy, rollouts, store, 8, "scoring")
 
     table = only_table(store.root, "logprobs")
     assert contents(table.folder).keys() == {"key.json", "shard-00000.arrow"}

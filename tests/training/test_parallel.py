@@ -214,7 +214,7 @@ def scores_between_updates(folder, parallel):
             model = trainer.policy.model
             assert all(weight.requires_grad for weight in model.parameters()), "or autocast keeps none"
             for _ in range(1 + distributed.rank()):
-                logp = log_probabilities(trainer.policy, completions, range(4), 3)["logp"]
+                logp = log_probabilities(trainer.policy, completions, range(4), 3)
             save_model(model, folder / str(distributed.rank()))
         scores.append(np.concatenate(logp.to_pylist()).tolist())
     return weights(trainer), scores

@@ -75,7 +75,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype
     trainer.accumulate_gradients(GlobalBatch(examples, indices, mu_is_policy=False))
 
     rows = examples.rows(indices)
-    scores = log_probabilities(policy, examples.completions, rows, 4)["logp"].to_pylist()
+    scores = log_probabilities(policy, examples.completions, rows, 4).to_pylist()
     (batch,) = loss.batches
     sequences = examples.sequences(rows)
     for logp in (np.concatenate(scores), batch.logp.detach()[batch.mask].numpy()):

@@ -15,7 +15,7 @@ from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
 from topr_exp.models.policy import Policy
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.logprobs import log_probabilities
-from topr_exp.training.parallel import SingleProcess
+from topr_exp.training.parallel import ProcessLayout
 from topr_exp.training.trainer import Trainer
 
 N = 4  # completions a problem
@@ -65,7 +65,7 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
     is_correct = np.arange(rows) % 3 == 0 if correct is None else correct
     completions = make_graded(np.repeat(np.arange(problems), N), is_correct, prompts=prompts, tokens=tokens)
-    logp = log_probabilities(policy, completions, range(rows), 7)["logp"]
+    logp = log_probabilities(policy, completions, range(rows), 7)
     completions = completions.with_columns({"mu_logp": logp, "ref_logp": logp})
     options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
     return build_training_set(completions, "pm1", ComposeConfig(), unit_of(loss.needs), **options)
@@ -76,7 +76,7 @@ def reduction_of(loss):
 
 
 def new_trainer(policy, loss, config, folder):
-    return Trainer(policy, loss, None, config, folder, SingleProcess(policy.model))
+    return Trainer(policy, loss, None, config, folder, ProcessLayout(policy.model))
 
 
 def new_policy():

@@ -4,7 +4,7 @@ from topr_exp.types import TOPRError
 
 
 def effective_positive(positive_share: float, baseline: float) -> float:
-    """The effective proportion of positives p~ of a set with the share p, trained with the baseline c in [-1, 1].
+    """Compute the effective proportion of positives p~ of a set with the share p under the baseline c in [-1, 1].
 
     p~ = p(1-c) / (1 + (1-2p)c)   (TOPR, Eq. 12)
 
@@ -21,7 +21,7 @@ def effective_positive(positive_share: float, baseline: float) -> float:
 
 
 def baseline_for(positive_share: float, effective_positive: float) -> float:
-    """The baseline c that gives a set with the share p of positives the effective proportion p~ in [0, 1].
+    """Solve for the baseline c that gives a set with the share p of positives the effective proportion p~ in [0, 1].
 
     c = (p - p~) / (p + p~ - 2 p p~), clamped to [-1, 1] against rounding   (TOPR, Eq. 12 solved for c)
 

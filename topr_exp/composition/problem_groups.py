@@ -41,7 +41,7 @@ def group_statistics(problem_index: Indices, reward: Rewards) -> GroupStatistics
 
 
 def is_solved_between(completions: Completions, low: float, high: float) -> NDArray[np.bool_]:
-    """[M] True where the share of correct completions of the problem lies in [low, high]."""
+    """Mark the completions, [M], of problems whose share of correct ones lies in [low, high]."""
     _, group, sizes = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
     shares = np.bincount(group, completions.is_correct) / sizes
     is_between = (shares >= low) & (shares <= high)

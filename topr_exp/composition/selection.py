@@ -142,7 +142,7 @@ def draw_proportion(rng: Generator, first: Rows, second: Rows, share: float, n: 
 
 
 def largest_set_size(first: int, second: int, share: float) -> int:
-    """The largest N with round(share N) of the first kind and the rest of the second among the available ones."""
+    """Find the largest N with round(share N) of the first kind and the rest of the second among the available ones."""
     limit_of_first = (first + 0.5) / share
     limit_of_second = (second + 0.5) / (1 - share)
     n = int(min(limit_of_first, limit_of_second)) + 1  # no larger one can round to fit
@@ -216,7 +216,7 @@ class RowsByGroup:
         self.starts = np.cumsum(self.sizes) - self.sizes
 
     def rows_at(self, group: Rows, position: Rows) -> Rows:
-        """[N] the row at a position in each of some groups."""
+        """Return the row at a position in each of some groups, [N]."""
         return self.rows[self.starts[group] + position]
 
 
@@ -227,7 +227,7 @@ DRAW = {"examples": draw_examples, "groups": draw_groups, "pairs": draw_pairs}
 
 
 def usable_rows(completions: Completions, config: ComposeConfig) -> Rows:
-    """The rows that may be selected; TOPRError where there are none."""
+    """List the rows that may be selected; TOPRError where there are none."""
     total = len(completions)
     is_usable = np.ones(total, dtype=bool)
     if config.drop_truncated:
@@ -274,7 +274,7 @@ def describe(completions: Completions, draw: Draw, config: ComposeConfig, unit: 
 
 
 def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -> str | None:
-    """A line when fewer than the requested number are trained on, else None."""
+    """Say that fewer than the requested number are trained on; None where they are not."""
     if requested is None or n_train >= requested:
         return None
     if requested > available:
@@ -284,7 +284,7 @@ def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -
 
 
 def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
-    """A line that counts the problems which `pass_rate` excludes, else None."""
+    """Count the problems that `pass_rate` keeps, in a line; None without it."""
     if config.pass_rate is None:
         return None
     is_usable = is_solved_between(completions, *config.pass_rate)
@@ -294,7 +294,7 @@ def exclusions(completions: Completions, config: ComposeConfig) -> str | None:
 
 
 def no_positives(positives: float, n: int) -> str | None:
-    """A line when nothing in a set of n completions is correct, else None; positives: their number or share."""
+    """Say that none of a set's n completions is correct, else None; positives: their number or share."""
     if positives:
         return None
     return f"0 % of the {n} completions of the training set are correct: it has negatives alone"

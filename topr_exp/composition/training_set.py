@@ -20,7 +20,7 @@ Examples = NDArray[np.int64]  # [B] indices into `TrainingSet.examples`
 TokenSequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
 
 
-class Signs(NamedTuple):
+class SignShares(NamedTuple):
     """Shares of R = R0 − c above, at and below 0."""
 
     above: float
@@ -61,7 +61,7 @@ class TrainingSet:
         return np.argsort(rank_of_group[group], kind="stable")
 
     def rows(self, examples: Examples) -> Rows:
-        """The completions of some examples: [B], or for pairs [2B], the correct ones first."""
+        """Return the completions of some examples: [B], or for pairs [2B], the correct ones first."""
         return self.examples[examples].T.reshape(-1)
 
     def sequences(self, rows: Rows) -> list[TokenSequence]:
@@ -69,30 +69,30 @@ class TrainingSet:
         return [(completions.prompt_of(row), completions.tokens[row]) for row in rows.tolist()]
 
     def problem_of(self, examples: Examples) -> NDArray[np.integer]:
-        """[B] the problem of each example."""
+        """Return the problem of each example, [B]."""
         return self.completions.problem_index[self.examples[examples, 0]]
 
     def length(self, example: int) -> int:
-        """Number of tokens of an example's longest sequence."""
+        """Count the tokens of an example's longest sequence."""
         sequences = self.sequences(self.examples[example])
         return max(len(prompt) + len(tokens) for prompt, tokens in sequences)
 
     def mean_reward(self, examples: Examples) -> dict[str, float]:
-        """The mean reward of some examples by its name in the metrics; {} for rewards of two values."""
+        """Average the rewards of some examples, as a metric by name; {} for rewards of two values."""
         if self.completions.reward is None:
             return {}
         return {"mean_reward": float(self.reward[self.rows(examples)].mean(dtype=np.float64))}
 
     # ---- the sign and the weight of rewards
 
-    def signs(self) -> dict[str, Signs]:
-        """Shares of the signs of R = R0 − c among the correct and among the wrong examples, if there are any."""
+    def sign_shares(self) -> dict[str, SignShares]:
+        """Count the signs of R = R0 − c, as shares of the correct and of the wrong examples, if there are any."""
         correct_rewards, wrong_rewards = self.rewards_by_verdict()
         shares = {}
         for kind, rewards in (("correct", correct_rewards), ("wrong", wrong_rewards)):
             if len(rewards):
                 weights = rewards - self.baseline
-                shares[kind] = Signs(
+                shares[kind] = SignShares(
                     above=float(np.mean(weights > 0)),
                     zero=float(np.mean(weights == 0)),
                     below=float(np.mean(weights < 0)),
@@ -100,21 +100,21 @@ class TrainingSet:
         return shares
 
     def rewards_by_verdict(self) -> tuple[Rewards, Rewards]:
-        """R0 of the correct examples, and of the wrong ones."""
+        """Return R0 of the correct examples, and of the wrong ones."""
         rows = self.examples.ravel()
         rewards = self.reward[rows]
         is_correct = self.completions.is_correct[rows]
         return rewards[is_correct], rewards[~is_correct]
 
     def reward_values(self) -> tuple[float, float] | None:
-        """R0 of the correct and of the wrong examples; None unless each has one value, the larger for the correct."""
+        """Return R0 of correct and of wrong examples; None unless each has one value, the larger for the correct."""
         correct_values, wrong_values = map(np.unique, self.rewards_by_verdict())
         if len(correct_values) == len(wrong_values) == 1 and correct_values > wrong_values:
             return float(correct_values[0]), float(wrong_values[0])
         return None
 
     def weight_of_positives(self) -> float | None:
-        """The share of Σ|R0 − c| on correct examples: p̃ (Eq. 12), also for other pairs of rewards than 1 and −1.
+        """Compute the share of Σ|R0 − c| on correct examples: p̃ (Eq. 12), also for rewards other than 1 and −1.
 
         None where rewards take other values than two, where c is not between these, and where no example has a weight.
         """
@@ -132,7 +132,7 @@ class TrainingSet:
         return positive_weight / (positive_weight + negative_weight)
 
     def baseline_of(self, effective: float) -> float:
-        """The c that gives correct examples this share of the weight: `baseline_for` of the set's two rewards."""
+        """Solve for the c that gives correct examples this share of the weight, by the set's two rewards."""
         values = self.reward_values()
         assert values is not None, "weight_of_positives is None for other rewards"
         correct_reward, wrong_reward = values
@@ -193,7 +193,7 @@ def build_training_set(
 
 
 def reward_of(completions: Completions, rewards: Reward) -> Rewards:
-    """[M] R0: 1 for correct completions and a constant for incorrect ones, or the numbers of a grader or log."""
+    """Return R0, [M]: 1 for correct completions and a constant for others, or the numbers of a grader or log."""
     incorrect_reward = INCORRECT_REWARD[rewards]
     if incorrect_reward is None:
         assert completions.reward is not None, "graded rewards come with the completions"

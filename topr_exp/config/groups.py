@@ -11,6 +11,9 @@ from topr_exp.config.staleness import Drop, FreshestFirst, Keep, StalenessPolicy
 from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
+Reduction = Literal["sequences", "tokens"]
+MuSource = Literal["scored", "sampler", "none"]
+MU = Range("scored, sampler, none or a model", bool)
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class OptimConfig(Section):
     gradient_checkpointing: bool | None = None
     compile: bool = False  # torch.compile of the layers: the first updates take a minute longer, later ones less
     epochs: Count
-    reduction: Literal["sequences", "tokens"] = "sequences"
+    reduction: Reduction = "sequences"
     whole_groups: bool = False  # an update takes all completions of its problems, for any loss
     warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration until the rate is lr
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -228,10 +231,6 @@ def reduction_rules(loss: Any, reduction: str) -> Iterator[Rule]:
     yield "optim.reduction", not by_tokens or unit != "pairs", allowed
     divides_twice = by_tokens and loss.divides_by_length
     yield "algo.length_normalize", not divides_twice, "false where optim.reduction is tokens, which divides by them too"
-
-
-MuSource = Literal["scored", "sampler", "none"]
-MU = Range("scored, sampler, none or a model", bool)
 
 
 def mu_rules(loss: Any, mu: str) -> Iterator[Rule]:

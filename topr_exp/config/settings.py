@@ -251,7 +251,7 @@ def import_rules(config: Config) -> Iterator[Rule]:
     in_rounds = config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     yield from groups.mu_rules(config.algo, config.mu)
-    allowed = "scored, sampler or none; a model where data.completions is set, which it scores"
+    allowed = "scored, sampler or none, or with data.completions a model that scores them"
     yield "mu", has_log or config.mu_model is None, allowed
     if has_log:
         single_pass = {"iterations": 1, "schedule.prompts": None}

@@ -131,14 +131,14 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
 
 
 def prompt_rows(columns: pa.Table) -> Iterator[dict[str, Any]]:
-    """The columns that tell a row's prompt, row by row."""
+    """Iterate over the columns that tell a row's prompt, row by row."""
     names = sorted(set(columns.column_names) - COMPLETION_COLUMNS)
     for batch in columns.select(names).to_batches():
         yield from batch.to_pylist()
 
 
 def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_problem: Problem | None) -> Problem:
-    """The problem of a prompt that a log brought; known_problem: the run's of the same id."""
+    """Make the problem of a prompt that a log brought; known_problem: the run's of the same id."""
     text = row.get("question") or row.get("prompt") or row.get("messages")
     if not text:
         text = " ".join(map(str, row["prompt_tokens"]))
@@ -148,7 +148,7 @@ def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_probl
 
 
 def encode_prompts(matched: MatchedRows, data: DataConfig, prompter: Prompter, policy: Policy) -> TokenizedProblems:
-    """The matched problems with their prompts as token ids; TOPRError for a prompt that the context can't hold."""
+    """Encode the prompts of the matched problems; TOPRError for one that the context can't hold."""
     encoded_prompts = {}
     for index, prompt in matched.prompts.items():
         encoded_prompts[index] = encode_prompt(prompt, policy, data.chat_options)
@@ -162,7 +162,7 @@ def encode_prompts(matched: MatchedRows, data: DataConfig, prompter: Prompter, p
 def encode_prompt(
     prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None
 ) -> NDArray[np.int32]:
-    """A logged prompt as token ids; chat_options: variables of the model's chat template."""
+    """Encode a logged prompt; chat_options: variables of the model's chat template."""
     if prompt.kind == "prompt_tokens":
         return np.array(prompt.value, dtype=np.int32)
     if prompt.kind != "messages":
@@ -178,7 +178,7 @@ def encode_prompt(
 
 
 def with_tokens(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Table:
-    """Columns whose tokens, texts and finishes are filled in where the log has none.
+    """Fill in tokens, texts and finishes where the log has none.
 
     limit: number of tokens at which completions were cut off; None: unknown, and finishes stay as they are.
     """
@@ -198,13 +198,13 @@ def with_tokens(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Tabl
 
 
 def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
-    """Columns in which `texts` stand where the column `name` holds null."""
+    """Put `texts` where the column `name` holds null."""
     texts_column = fill_null(columns[name].combine_chunks(), pa.array(texts, pa.string()))
     return columns.set_column(columns.column_names.index(name), name, texts_column)
 
 
 def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = None) -> pa.ChunkedArray:
-    """The texts as token ids, ended by an end-of-sequence token where the completion ended by itself.
+    """Encode the texts, with an end-of-sequence token where the completion ended by itself.
 
     limit: number of tokens from which on a text without `finish` counts as cut off.
     """
@@ -254,7 +254,7 @@ def refuse_or_warn(faults: Mapping[int, str], row_count: int, data: DataConfig) 
 
 
 def keep_full_groups(columns: pa.Table, problem_index: NDArray[np.int32], group_size: int, source: str) -> pa.Table:
-    """The rows of prompts with exactly `group_size` completions; TOPRError where there is none."""
+    """Select the rows of prompts with exactly `group_size` completions; TOPRError where there is none."""
     sizes = np.bincount(problem_index)
     groups = columns.filter(pa.array(sizes[problem_index] == group_size))
     if not len(groups):

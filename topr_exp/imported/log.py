@@ -12,7 +12,7 @@ import pyarrow as pa
 from topr_exp.config.data import DataConfig
 from topr_exp.imported.reader import RolloutReader
 from topr_exp.imported.rows import Row
-from topr_exp.imported.sources import HUB, KIND, NO_LOG, content_digest, is_stored_log, source_files
+from topr_exp.imported.sources import HUB, NO_LOG, TABLE_KIND, content_digest, is_stored_log, source_files
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, TEXTS
 from topr_exp.store.source import Derivation, Source
@@ -66,7 +66,7 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
 def describe_columns(reader: RolloutReader) -> str:
     """Say which columns were read in which role, and what was not read."""
     parts = []
-    for role, name in reader.roles.items():
+    for role, name in reader.names.by_role.items():
         parts.append(role if role == name else f"{role} from {name}")
     if reader.unread:
         parts.append(f"not read: {', '.join(sorted(reader.unread))}")
@@ -84,17 +84,17 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     shard_sizes = tuple(map(len, shards))
     key = {"content": content_digest(reader.source), "rows": sum(shard_sizes), "per_shard": ROWS_PER_SHARD}
     renamed_roles = []
-    for role, name in reader.roles.items():
+    for role, name in reader.names.by_role.items():
         if role != name or role not in FIRST_ROLES:
             renamed_roles.append(f"{role}={name}")
     if renamed_roles:
         key["read_as"] = sorted(renamed_roles)
-    table = store.table(KIND, key, len(shards), Derivation(shard_sizes))
+    table = store.table(TABLE_KIND, key, len(shards), Derivation(shard_sizes))
     return table, table.fill(shards.__getitem__)
 
 
 def read_shards(reader: RolloutReader) -> list[pa.Table]:
-    """All rows of a log in tables of ROWS_PER_SHARD, without columns of prompts that no row has."""
+    """Read a log into tables of ROWS_PER_SHARD, without columns of prompts that no row has."""
     rows = iter(reader)
     shards = []
     while shard_rows := list(islice(rows, ROWS_PER_SHARD)):
@@ -106,7 +106,7 @@ def read_shards(reader: RolloutReader) -> list[pa.Table]:
 
 
 def as_table(rows: Sequence[Row]) -> pa.Table:
-    """Checked rows as the columns that are stored; all rows have the same optional roles."""
+    """Tabulate checked rows in the columns that are stored; all rows have the same optional roles."""
     optional_roles = [role for role in ("tokens", "logprobs", "prompt_tokens", "reward") if role in rows[0]]
     columns = {}
     for role in (*TEXTS, *optional_roles):

@@ -82,7 +82,7 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
 
 
 def describe_without_model(config: Config, log: ImportedLog) -> dict[str, str]:
-    """Rows on a log that need no tokenizer; every problem id counts as known."""
+    """Describe what needs no tokenizer of a log; every problem id counts as known."""
     source = str(config.data.completions)
     problem_ids = log.columns["problem_id"].unique().to_pylist()
     problems = [Problem(problem_id, problem_id, "") for problem_id in problem_ids if problem_id]
@@ -93,7 +93,7 @@ def describe_without_model(config: Config, log: ImportedLog) -> dict[str, str]:
 
 
 def describe_log(config: Config, log: ImportedLog, completions: Completions, policy: Policy) -> dict[str, str]:
-    """Rows on a log for a run's header; warns of many completions that were cut off."""
+    """Describe a log for a run's header; warns of many completions that were cut off."""
     rows = {
         "columns": log.description,
         **describe_counts(completions.table, completions.problem_index, config.data.threshold),
@@ -116,7 +116,7 @@ def describe_log(config: Config, log: ImportedLog, completions: Completions, pol
 
 
 def describe_counts(columns: pa.Table, problem_index: NDArray[np.integer], threshold: float) -> dict[str, str]:
-    """Rows on the numbers of completions, prompts and rewards, and on the losses that can use them."""
+    """Describe the numbers of completions, prompts and rewards, and the losses that can use them."""
     _, group_index, sizes = np.unique(problem_index, return_inverse=True, return_counts=True)
     size_range = f"{sizes.min()} to {sizes.max()}"
     if sizes.min() == sizes.max():
@@ -169,7 +169,7 @@ def describe_tokenization(log: ImportedLog, policy: Policy) -> str:
 
 
 def without_end(ids: NDArray[np.integer], policy: Policy) -> NDArray[np.integer]:
-    """Token ids without an end token."""
+    """Leave out an end token."""
     if len(ids) and ids[-1] in policy.eos_ids:
         return ids[:-1]
     return ids
@@ -180,7 +180,7 @@ def describe_logprob_gap(completions: Completions, policy: Policy, batch_size: i
     log_mu = completions.lists("sampler_logp")
     positions = np.linspace(0, len(completions) - 1, COMPARED_ROWS)
     rows = np.unique(positions.round().astype(int)).tolist()
-    log_pi = log_probabilities(policy, completions, rows, batch_size)["logp"].to_pylist()
+    log_pi = log_probabilities(policy, completions, rows, batch_size).to_pylist()
     gaps = []  # log π − log μ of the tokens, an array a completion
     for row, token_log_pi in zip(rows, log_pi, strict=True):
         gaps.append(np.array(token_log_pi, np.float64) - log_mu[row])

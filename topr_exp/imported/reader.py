@@ -33,11 +33,6 @@ class RolloutReader:
     unread: set[str] = field(default_factory=set)  # columns without a role
     skipped: list[str] = field(default_factory=list)  # faults of rows that were left out
 
-    @property
-    def roles(self) -> dict[str, str]:
-        """The columns that were read, by role."""
-        return self.names.by_role
-
     def __iter__(self) -> Iterator[Row]:
         agreement = Agreement(self.names)
         for where, raw_row in read_raw_rows(self.source):
@@ -55,7 +50,7 @@ class RolloutReader:
             raise TOPRError(self.skipped[0] if self.skipped else f"{self.source} holds no completions")
 
     def parse(self, where: str, raw_row: RawRow) -> list[Row]:
-        """The completions of a raw row (a line of JSON, or a row of a table); ValueError or TOPRError for a bad one."""
+        """Read the completions of a line of JSON, or of a table's row; ValueError or TOPRError for a bad one."""
         row = strict_object(where, raw_row) if isinstance(raw_row, bytes) else raw_row
         logged_rows = [row]
         if "nodes" in row or "traces" in row:
@@ -67,7 +62,7 @@ class RolloutReader:
         return completions
 
     def values_by_role(self, row: Row) -> list[Row]:
-        """For each completion in a row, its values by role."""
+        """Split a row into its completions, each with its values by role."""
         filled_names = tuple(name for name, value in row.items() if value is not None)
         self.names.begin_row(row)
         roles = assign_roles(self.names.newest_row, filled_names, self.columns)

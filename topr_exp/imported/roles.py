@@ -42,7 +42,7 @@ class ColumnNames:
         self.by_role |= roles
 
     def label(self, role: str) -> str:
-        """The column that a role was read from."""
+        """Return the column that a role was read from."""
         return self.by_role.get("prompt" if role == "messages" else role, role)
 
     def difference(self, role: str, *, has_role: bool) -> str:
@@ -91,7 +91,7 @@ def assign_roles(names: tuple[str, ...], filled: tuple[str, ...], columns: Colum
 
 
 def configured_columns(columns: Columns | None, names: tuple[str, ...]) -> dict[str, str]:
-    """The columns that the settings name, by role; ValueError for one that the row lacks."""
+    """Return the columns that the settings name, by role; ValueError for one that the row lacks."""
     if columns is None:
         return {}
     configured = {role: name for role, name in plain(columns).items() if name is not None}

@@ -24,7 +24,7 @@ Row = dict[str, Any]  # a value by role
 
 
 def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
-    """The completions of a row: one, or several of a prompt, each role a list of as many values.
+    """Split a row into completions: one, or several of a prompt, each role a list of as many values.
 
     roles: the column of each role, for messages.
     """
@@ -51,10 +51,10 @@ def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
 
 
 def as_completion(values: Row, names: ColumnNames) -> Row:
-    """A completion in its stored form; ValueError where the values are none."""
-    row = normalized(values)
+    """Bring a completion into its stored form; ValueError where the values are none."""
+    row = normalize_row(values)
     step = row.pop("step", None)
-    row = with_rendered_messages(row)
+    row = render_messages(row)
     fault = find_fault(row, names)
     if fault is not None:
         raise ValueError(fault)
@@ -68,8 +68,8 @@ def as_completion(values: Row, names: ColumnNames) -> Row:
     return row
 
 
-def normalized(values: Row) -> Row:
-    """A row whose token ids, single messages, ids, golds and flags have one form each."""
+def normalize_row(values: Row) -> Row:
+    """Bring token ids, single messages, ids, golds and flags of a row into one form each."""
     row = dict(values)
     for text_role, ids_role in (("prompt", "prompt_tokens"), ("completion", "tokens")):
         value = row.get(text_role)
@@ -88,8 +88,8 @@ def normalized(values: Row) -> Row:
     return row
 
 
-def with_rendered_messages(row: Row) -> Row:
-    """A row whose last answer is the completion's text and whose other messages are JSON; ValueError.
+def render_messages(row: Row) -> Row:
+    """Make the last answer the completion's text, and JSON of the other messages; ValueError where that can't be.
 
     A row without messages is returned itself.
     """
@@ -122,7 +122,7 @@ def with_rendered_messages(row: Row) -> Row:
 
 
 def message_of(turn: Any) -> dict[str, str]:
-    """The role and the text of a message; ValueError for tools and for content that is no text."""
+    """Return the role and the text of a message; ValueError for tools and for content that is no text."""
     turn = turn if isinstance(turn, dict) else {}
     if turn.get("tool_calls") or turn.get("role") == "tool":
         raise ValueError("a message calls a tool; completions with tool calls are not trained on")
@@ -212,7 +212,7 @@ def logprob_fault(row: Row, names: ColumnNames) -> str | None:
 
 
 def prompt_text(row: Mapping[str, Any]) -> str | None:
-    """The kind of prompt that a row brings and the prompt, as a text; None: it names a problem of the run's."""
+    """Return the kind of prompt that a row brings and the prompt, as a text; None: it names a problem of the run's."""
     kind = first_kind(row)
     if kind == "question" and row.get("gold") is None and row.get("reward") is None:
         kind = None
@@ -220,7 +220,7 @@ def prompt_text(row: Mapping[str, Any]) -> str | None:
 
 
 def first_kind(row: Mapping[str, Any]) -> str | None:
-    """The most exact kind of prompt that a row holds."""
+    """Return the most exact kind of prompt that a row holds."""
     for kind in PROMPT_KINDS:
         if row.get(kind) is not None:
             return kind
@@ -230,7 +230,7 @@ def first_kind(row: Mapping[str, Any]) -> str | None:
 def kind_of_prompt(
     where: str, row: Mapping[str, Any], *, problem_ids: Collection[str] | None, is_graded: bool
 ) -> str | None:
-    """The kind of prompt that a row brings; None: it answers a problem of the run's.
+    """Return the kind of prompt that a row brings; None: it answers a problem of the run's.
 
     problem_ids: of the run; None: unknown. Raises TOPRError for another id, or no gold in a graded row.
     """

@@ -13,7 +13,7 @@ from topr_exp.runtime.files import disk_errors
 from topr_exp.types import TOPRError
 
 HUB = "hub:"
-KIND = "imported"  # of a store's tables
+TABLE_KIND = "imported"  # of a store's tables
 NO_LOG = "neither a file nor an imported table of {}; `python -m topr_exp.store export` writes another table to a file"
 PATTERNS = ("*.parquet", "*.jsonl", "*.json")  # of a folder's files
 MOST_UNPACKED = 1 << 30  # bytes of a Parquet file that is LARGEST_EXPANSION times smaller
@@ -24,11 +24,11 @@ RawRow = bytes | dict[str, Any]  # a line of JSON, or a row by column
 
 
 def source_files(source: str) -> list[Path]:
-    """The files of a source on this machine, in their order; none for the hub's or a table of the store."""
+    """List the files of a source on this machine, in their order; none for the hub's or a table of the store."""
     path = Path(source)
     if path.is_file():
         return [path]
-    patterns = ("**/*",) if is_saved(path) else PATTERNS
+    patterns = ("**/*",) if is_saved_dataset(path) else PATTERNS
     files = []
     for pattern in patterns:
         files += [file for file in path.glob(pattern) if file.is_file()]
@@ -37,17 +37,17 @@ def source_files(source: str) -> list[Path]:
 
 def is_stored_log(source: str, store_root: Path) -> bool:
     """True for the name of a table that was imported into a store."""
-    return source.startswith(f"{KIND}/") and (store_root / source / "key.json").is_file()
+    return source.startswith(f"{TABLE_KIND}/") and (store_root / source / "key.json").is_file()
 
 
-def is_saved(path: Path) -> bool:
+def is_saved_dataset(path: Path) -> bool:
     """True for a folder that `datasets` saved."""
     return (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists()
 
 
 def read_raw_rows(source: str) -> Iterator[tuple[str, RawRow]]:
     """Read the rows of a source, each with its file and line; TOPRError for what can't be read."""
-    if source.startswith(HUB) or is_saved(Path(source)):
+    if source.startswith(HUB) or is_saved_dataset(Path(source)):
         for number, row in enumerate(load_dataset_rows(source), start=1):
             yield f"{Path(source)}: row {number}", row
         return

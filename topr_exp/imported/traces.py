@@ -11,7 +11,7 @@ Node = Mapping[str, Any]  # a message with its tokens
 
 
 def trace_rows(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The completions of a trace, or of an episode's traces, as rows of a log; ValueError for anything else."""
+    """Read the completions of a trace, or of an episode's traces, as rows of a log; ValueError for anything else."""
     try:
         traces = [row] if row.get("nodes") is not None else row["traces"]
         for trace in traces:
@@ -24,7 +24,7 @@ def trace_rows(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows of the messages that were sampled and have no answer, each with the messages before it as prompt."""
+    """Yield a row for each sampled message without an answer, with the messages before it as prompt."""
     nodes: Sequence[Node] = trace["nodes"]
     parents = [node.get("parent") for node in nodes]
     for index, parent in enumerate(parents):
@@ -61,7 +61,7 @@ def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def ancestors_of(index: int, nodes: Sequence[Node], parents: Sequence[int | None]) -> list[Node]:
-    """The messages before one, from the root on."""
+    """List the messages before one, from the root on."""
     ancestors = []
     parent = parents[index]
     while parent is not None:
@@ -71,7 +71,7 @@ def ancestors_of(index: int, nodes: Sequence[Node], parents: Sequence[int | None
 
 
 def total_reward(trace: Mapping[str, Any]) -> float | None:
-    """The sum of a trace's rewards, scores times their weights; None without rewards."""
+    """Sum a trace's rewards, scores times their weights; None without rewards."""
     rewards = []
     for reward in (trace.get("rewards") or {}).values():
         if isinstance(reward, dict):

@@ -13,7 +13,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.checksums import CHECKSUMS
 from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
-from topr_exp.training.logprobs import score_completions
+from topr_exp.training.logprobs import read_or_score
 from topr_exp.types import TOPRError
 
 
@@ -112,6 +112,6 @@ class Policies:
     def logp_under(self, policy: Policy, completions: Completions, store: Store, label: str) -> Any:
         """The column of log-probabilities of all completions under a policy."""
         batch_size = self.config.optim.score_batch_size
-        logp, tokens_scored = score_completions(policy, completions, store, batch_size, label)
+        logp, tokens_scored = read_or_score(policy, completions, store, batch_size, label)
         self.folder.add_across_ranks("tokens_scored", tokens_scored)
         return logp

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.runtime.terminal import say, warn
 
 if TYPE_CHECKING:
-    from topr_exp.composition.training_set import Signs, TrainingSet
+    from topr_exp.composition.training_set import SignShares, TrainingSet
 
 USUAL_WEIGHTS = (0.05, 0.5)  # of p̃; others get advice
 ADVISED_WEIGHT = 0.15
@@ -21,7 +21,7 @@ def report_reward_signs(training_set: TrainingSet, algo: Any, weight_key: str = 
     """
     if training_set.description["unit"] != "examples" or "group_rewards" in algo.needs:
         return
-    shares = training_set.signs()
+    shares = training_set.sign_shares()
     say(format_signs(shares))
     weight = training_set.weight_of_positives() if algo.uses_baseline else None
     if weight is not None:
@@ -37,8 +37,8 @@ def report_reward_signs(training_set: TrainingSet, algo: Any, weight_key: str = 
         warn(advice)
 
 
-def format_signs(shares: Mapping[str, Signs]) -> str:
-    """Format the header's row of the shares by verdict, as `TrainingSet.signs` returns them."""
+def format_signs(shares: Mapping[str, SignShares]) -> str:
+    """Format the header's row of the shares by verdict, as `TrainingSet.sign_shares` returns them."""
     parts = []
     for verdict, signs in shares.items():
         share_by_sign = {"> 0": signs.above, "= 0": signs.zero, "< 0": signs.below}
@@ -47,7 +47,7 @@ def format_signs(shares: Mapping[str, Signs]) -> str:
     return f"{'R':<11} {'; '.join(parts)}"
 
 
-def advise_sign(shares: Mapping[str, Signs], algo_name: str) -> str:
+def advise_sign(shares: Mapping[str, SignShares], algo_name: str) -> str:
     """Say what to set where a loss with limits by sign sees wrong answers with R ≥ 0; "" for none."""
     if "wrong" not in shares:
         return ""

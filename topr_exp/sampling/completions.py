@@ -29,7 +29,7 @@ DRAWABLE_COLUMNS = ("kept", "kept_sizes")
 
 
 def index_in_group(group_index: NDArray[np.integer]) -> NDArray[np.int32]:
-    """[M] for each row, the number of rows before it in the same group; group_index: [M] 0 or more."""
+    """Count, for each row, the rows before it in the same group, [M]; group_index: [M] 0 or more."""
     order = np.argsort(group_index, kind="stable")
     sizes = np.bincount(group_index)
     first_rows = np.cumsum(sizes) - sizes  # of each group, in `order`
@@ -82,7 +82,7 @@ class Completions:
         return replace(self, table=table)
 
     def lists(self, name: str) -> Ragged:
-        """A list column, by row."""
+        """Return a list column, by row."""
         return Ragged(self.table[name])
 
     def _numbers(self, name: str) -> NDArray[Any]:
@@ -114,11 +114,11 @@ class Completions:
         return list(map(self.lists, filter(self.has, DRAWABLE_COLUMNS)))
 
     def drawable_of(self, row: int) -> list[NDArray[np.int32]]:
-        """The row of each of `drawable_tokens`."""
+        """Return a row of each of `drawable_tokens`."""
         return [column[row] for column in self.drawable_tokens]
 
     def top_tokens(self, row: int) -> TopTokens:
-        """What the sampler noted of its distribution at each place of a completion, [T, k]."""
+        """Return what the sampler noted of its distribution at each place of a completion, [T, k]."""
         token_count = len(self.tokens[row])
         logp = self.lists(TOP_LOGP)[row].reshape(token_count, -1)
         ids = None
@@ -165,7 +165,7 @@ class Completions:
         return self.prompts[self.problem_index[row]]
 
     def texts(self, rows: range) -> list[str]:
-        """Consecutive completions as text, without special tokens."""
+        """Return consecutive completions as text, without special tokens."""
         column = self.table["text"].slice(rows.start, len(rows))
         texts: list[str] = column.to_pylist()
         return texts
@@ -187,7 +187,7 @@ class Completions:
         return 0
 
     def derived_table(self, store: Store, kind: str, key: Mapping[str, Any]) -> Table:
-        """The store's table of this kind that is made of these completions, shard by shard; `prune` leaves it alone."""
+        """Open the store's table of a kind, made of these completions shard by shard; `prune` leaves it alone."""
         stored = self.stored
         assert stored is not None, "only stored completions have tables made of them"
         shard_sizes = tuple(np.diff(stored.bounds).tolist())

@@ -1,4 +1,4 @@
-"""Completions that the token limit cut off: their share, and the line that warns of many."""
+"""Warnings of many completions that the token limit cut off."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,38 +7,41 @@ from topr_exp.runtime.terminal import warn
 
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
 REMEDY = "compose.drop_truncated=true leaves them out"
+TEACH_SHORTNESS = "as wrong answers they teach shortness"
 
 
-def warn_of_imported(truncated: NDArray[np.bool_]) -> None:
-    """Warn where more than MOST_CUT_OFF of a log's completions were cut off; truncated: [rows]."""
-    share = float(truncated.mean())
-    if share > MOST_CUT_OFF:
-        warn(f"{100 * share:.1f} % of the completions were cut off: as wrong answers they teach shortness ({REMEDY})")
+def warn_of_imported(is_truncated: NDArray[np.bool_]) -> None:
+    """Warn where many completions of a log were cut off; is_truncated: [rows]."""
+    warn_of_many(is_truncated, f"completions were cut off: {TEACH_SHORTNESS} ({REMEDY})")
 
 
-def warn_of_tested(truncated: NDArray[np.bool_], limit: int) -> None:
-    """Warn where more than MOST_CUT_OFF of the answers to test problems were cut off; truncated: [rows]."""
-    share = float(truncated.mean())
-    if share > MOST_CUT_OFF:
-        warn(
-            f"{100 * share:.1f} % of the answers to test problems were cut off by sampler.max_new_tokens={limit}, and "
-            "most of these have no answer that can be read: raise it"
-        )
+def warn_of_tested(is_truncated: NDArray[np.bool_], limit: int) -> None:
+    """Warn where many answers to test problems were cut off; is_truncated: [rows]."""
+    warn_of_many(
+        is_truncated,
+        f"answers to test problems were cut off by sampler.max_new_tokens={limit}, and most of these have no answer "
+        "that can be read: raise it",
+    )
 
 
-def warn_of_sampled(truncated: NDArray[np.bool_], limit: int, *, dropped: bool | None) -> bool:
-    """Warn where more than MOST_CUT_OFF of what was sampled to train on was cut off; returns whether it did.
+def warn_of_sampled(is_truncated: NDArray[np.bool_], limit: int, *, dropped: bool | None) -> bool:
+    """Warn where many of the completions sampled to train on were cut off; returns whether it did.
 
-    truncated: [rows]. limit: sampler.max_new_tokens. dropped: they are left out; None: they can't be (rounds).
+    is_truncated: [rows]. limit: sampler.max_new_tokens. dropped: they are left out; None: they can't be (rounds).
     """
-    share = float(truncated.mean())
-    if share <= MOST_CUT_OFF:
-        return False
-    line = f"{100 * share:.1f} % of the completions to train on were cut off by sampler.max_new_tokens={limit}"
+    consequence = f": {TEACH_SHORTNESS}; raise it"
     if dropped:
-        warn(f"{line} and are left out (compose.drop_truncated=true): raise it")
-    elif dropped is None:
-        warn(f"{line}: as wrong answers they teach shortness; raise it")
-    else:
-        warn(f"{line}: as wrong answers they teach shortness; raise it ({REMEDY})")
-    return True
+        consequence = " and are left out (compose.drop_truncated=true): raise it"
+    elif dropped is False:
+        consequence += f" ({REMEDY})"
+    fault = f"completions to train on were cut off by sampler.max_new_tokens={limit}{consequence}"
+    return warn_of_many(is_truncated, fault)
+
+
+def warn_of_many(is_truncated: NDArray[np.bool_], fault: str) -> bool:
+    """Warn where more than MOST_CUT_OFF are cut off, with the share before `fault`; returns whether it did."""
+    share = float(is_truncated.mean())
+    has_many = share > MOST_CUT_OFF
+    if has_many:
+        warn(f"{100 * share:.1f} % of the {fault}")
+    return has_many

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.engine import Engine
-from topr_exp.sampling.sampler import Sample, Sampler, seed_of
+from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, seed_of
 from topr_exp.sampling.top_logprobs import TopTokens
 
 
@@ -16,12 +16,12 @@ def request_completions(
     engine: Engine,
     sampler: Sampler,
     policy: Policy,
-    prompts: Sequence[Sequence[int]],
+    prompts: Prompts,
     *,
     n: int,
-    seed: tuple[int, ...],
+    seed: Seed,
     stop: Sequence[str],
-) -> list[list[Sample]]:
+) -> SamplesByPrompt:
     """Have an engine draw n completions of each prompt by a sampler's settings, noting what the sampler notes."""
     config = sampler.config
     answer = engine.ask(
@@ -47,7 +47,7 @@ def top_count(sampler: Sampler, policy: Policy) -> int:
     return min(sampler.config.top_logprobs or 0, policy.vocabulary)
 
 
-def completions_of(answer: dict[str, Any], vocabulary: int) -> list[list[Sample]]:
+def completions_of(answer: dict[str, Any], vocabulary: int) -> SamplesByPrompt:
     """Return the completions of each prompt in an engine's answer; vocabulary: tokens that the model can draw."""
     groups = []
     for answered_group in answer["completions"]:

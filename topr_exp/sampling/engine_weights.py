@@ -1,7 +1,6 @@
 """Weights of a policy on their way to an engine, and the check that they arrived."""
 
 import os
-from collections.abc import Sequence
 
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
@@ -12,6 +11,7 @@ from topr_exp.models.out_of_memory import memory_for, release_gpu_memory
 from topr_exp.models.policy import Policy, stored_weights
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.engine_completions import completions_of
+from topr_exp.sampling.sampler import Prompts
 from topr_exp.types import TOPRError
 
 # Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
@@ -64,7 +64,7 @@ def has_expandable_segments() -> bool:
 
 
 @torch.inference_mode()
-def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+def check_log_probabilities(engine: Engine, policy: Policy, prompts: Prompts) -> None:
     """Raise TOPRError if an engine's log-probabilities differ from transformers' by more than rounding."""
     prompt_ids = [list(map(int, prompt)) for prompt in prompts]
     answer = engine.ask(

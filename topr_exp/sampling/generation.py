@@ -55,17 +55,18 @@ def open_sampler(
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
     keeps_drawable: note all tokens that could be drawn. ConfigError where a program is missing.
     """
+    sampler: Sampler
     if isinstance(config, VLLMConfig):
         from topr_exp.sampling.vllm import VLLM
 
-        sampler: Sampler = VLLM(
+        sampler = VLLM(
             config, scratch, trust_remote_code, beside_training=beside_training, keeps_drawable=keeps_drawable
         )
-        return closing(sampler)
-    if is_user_sampler(config):
+    elif is_user_sampler(config):
         sampler = config.build_sampler()  # type: ignore[attr-defined]
-        return closing(sampler)
-    return closing(HFSampler(config, keeps_drawable=keeps_drawable))
+    else:
+        sampler = HFSampler(config, keeps_drawable=keeps_drawable)
+    return closing(sampler)
 
 
 def is_user_sampler(config: SamplerConfig) -> bool:

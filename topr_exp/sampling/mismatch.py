@@ -35,7 +35,7 @@ def rounded_weights(model: Any, kind: str) -> Iterator[None]:
     exact_weights = [weight.data for weight in weights]
     try:
         for weight in weights:
-            weight.data = rounded(weight.data, kind)
+            weight.data = round_matrix(weight.data, kind)
         yield
     finally:
         for weight, exact_weight in zip(weights, exact_weights, strict=True):
@@ -46,8 +46,8 @@ def is_in_block(name: str) -> bool:
     return any(part.isdigit() for part in name.split(".")) and ".lora_" not in name
 
 
-def rounded(weight: Tensor, kind: str) -> Tensor:
-    """A matrix rounded to a kind of number, in its own dtype; all but bfloat16 with a scale for each row."""
+def round_matrix(weight: Tensor, kind: str) -> Tensor:
+    """Round a matrix to a kind of number, in its own dtype; all but bfloat16 with a scale for each row."""
     if kind == "bfloat16":
         return weight.bfloat16().to(weight.dtype)
     values = weight.float()
@@ -70,7 +70,7 @@ def measure_mismatch(
     sampler: Sequence[NDArray[np.float32]],
     mismatched: SamplerConfig | None = None,
 ) -> dict[str, Any]:
-    """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
+    """Measure quantiles of log μ − log q a token, and of the product of μ/q over a completion; JSON-ready.
 
     scored, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
     distribution drawn from (after temperature, top-k and top-p). The product is the factor by which π/q of a completion
@@ -104,13 +104,13 @@ def measure_mismatch(
 
 
 def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
-    """Quantiles by name: min, 1%, ..., max."""
+    """Compute quantiles by name: min, 1%, ..., max."""
     numbers = np.quantile(values, [*QUANTILES.values()])
     return dict(zip(QUANTILES, numbers.tolist(), strict=True))
 
 
 def describe_mismatch(mismatch: dict[str, Any]) -> str:
-    """The verdict in a line: whether the sampler's log-probabilities are training's but for rounding."""
+    """Say in a line whether the sampler's log-probabilities are training's but for rounding."""
     token = mismatch["per_token"]
     ratio = mismatch["sequence_ratio"]
     largest = max(abs(token["min"]), abs(token["max"]))

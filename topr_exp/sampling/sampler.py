@@ -13,6 +13,7 @@ from topr_exp.sampling.top_logprobs import TopTokens
 
 Prompts = Sequence[Sequence[int]]  # token ids
 Seed = tuple[int, ...]  # numbers that name the randomness
+TimeStage = Callable[[str], AbstractContextManager[None]]  # measures a block under the name of a stage
 
 
 def seed_of(*numbers: int) -> int:
@@ -52,10 +53,10 @@ class Sampler(ABC):
         """keeps_drawable: samples list the tokens that could be drawn in the place of each of theirs."""
         self.config = config
         self.keeps_drawable = keeps_drawable
-        self.stage_timer: Callable[[str], AbstractContextManager[None]] = lambda stage: nullcontext()
+        self.stage_timer: TimeStage = lambda stage: nullcontext()
         self.report: Callable[[int], None] = lambda tokens: None
 
-    def time_stages_with(self, stage_timer: Callable[[str], AbstractContextManager[None]]) -> None:
+    def time_stages_with(self, stage_timer: TimeStage) -> None:
         """Measure stages, such as the start of an engine, with `stage_timer(name)`."""
         self.stage_timer = stage_timer
 

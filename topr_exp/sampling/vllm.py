@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.engine_completions import request_completions, top_count
 from topr_exp.sampling.engine_weights import check_log_probabilities, send_weights
 from topr_exp.sampling.gpu_share import free_share, has_room_to_train, others_hold_memory
-from topr_exp.sampling.sampler import Sample, Sampler
+from topr_exp.sampling.sampler import Prompts, Sampler, SamplesByPrompt, Seed
 from topr_exp.types import TOPRError
 
 RETRY_SECONDS = 15.0
@@ -64,7 +63,6 @@ class VLLM(Sampler):
         self.is_asleep = False
         self.stays_in_training = self.beside_training  # the engine keeps its GPU memory while the policy trains
         self.next_engine: Engine | None = None  # an engine that imports vLLM, or has
-        self.start_report = ""  # on the seconds of the last start
 
     def warm_up(self) -> None:
         if self.engine is None and self.next_engine is None:
@@ -88,9 +86,7 @@ class VLLM(Sampler):
             self.start_folder = policy.folder.resolve()
             self.start_fingerprint = policy.fingerprint
 
-    def sample(
-        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
-    ) -> list[list[Sample]]:
+    def sample(self, policy: Policy, prompts: Prompts, n: int, seed: Seed, stop: Sequence[str]) -> SamplesByPrompt:
         self.start(policy, prompts)
         assert self.engine is not None
         return request_completions(self.engine, self, policy, prompts, n=n, seed=seed, stop=stop)
@@ -100,7 +96,7 @@ class VLLM(Sampler):
             return self
         return NothingNoted(self)
 
-    def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+    def start(self, policy: Policy, prompts: Prompts) -> None:
         """Have the engine ready; the start of a process, with the first check of its weights, is a separate stage."""
         if self.engine is not None and self.engine_length >= self.max_length:
             self.ensure_engine(policy, prompts)
@@ -108,9 +104,9 @@ class VLLM(Sampler):
         start_time = time.monotonic()
         with self.stage_timer("engine"):
             self.ensure_engine(policy, prompts)
-        note_line(f"engine       started in {time.monotonic() - start_time:.0f} s: {self.start_report}")
+        note_line(f"engine       started in {time.monotonic() - start_time:.0f} s")
 
-    def ensure_engine(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+    def ensure_engine(self, policy: Policy, prompts: Prompts) -> None:
         """Have an engine that is awake, long enough and has the policy's weights."""
         if self.engine_length < self.max_length:
             self.close_engine()
@@ -157,9 +153,8 @@ class VLLM(Sampler):
             time.sleep(RETRY_SECONDS)
 
     def start_engine(self, policy: Policy) -> Engine:
-        """Start an engine with the weights of `start_folder`, and report how long that took."""
+        """Start an engine with the weights of `start_folder`."""
         config = self.config
-        start_time = time.monotonic()
         release_gpu_memory()
         if not config.sleep:
             self.stays_in_training = self.beside_training or has_room_to_train(policy, config.gpu_memory_utilization)
@@ -180,7 +175,6 @@ class VLLM(Sampler):
             keeps_drawable=self.keeps_drawable,
         )
         self.engine_versions = answer["made_by"]
-        self.start_report = describe_start(answer, start_time)
         return engine
 
     def made_by(self) -> dict[str, str]:
@@ -223,12 +217,10 @@ class NothingNoted(Sampler):
     def prepare(self, policy: Policy, max_length: int) -> None:
         self.noting_sampler.prepare(policy, max_length)
 
-    def start(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+    def start(self, policy: Policy, prompts: Prompts) -> None:
         self.noting_sampler.start(policy, prompts)
 
-    def sample(
-        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
-    ) -> list[list[Sample]]:
+    def sample(self, policy: Policy, prompts: Prompts, n: int, seed: Seed, stop: Sequence[str]) -> SamplesByPrompt:
         self.start(policy, prompts)
         engine = self.noting_sampler.engine
         assert engine is not None
@@ -236,12 +228,3 @@ class NothingNoted(Sampler):
 
     def made_by(self) -> dict[str, str]:
         return self.noting_sampler.made_by()
-
-
-def describe_start(answer: dict[str, Any], start_time: float) -> str:
-    """Say how many seconds of a start went into imports and into the rest; answer: to `start`, which has just come."""
-    seconds = time.monotonic() - start_time
-    import_wait = max(0.0, answer["imported_at"] - start_time)
-    import_lead = answer["import_seconds"] - import_wait  # seconds of imports before the start
-    note = f" ({import_lead:.0f} s of it before)" if import_lead >= 1 else ""
-    return f"{import_wait:.0f} import{note}, {seconds - import_wait:.0f} load, profile and compile"

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,8 +55,7 @@ def check_gpu_machine(python: str) -> str | None:
     values, lacks = examine(python)
     if lacks:
         raise ConfigError(f"sampler=vllm: {lacks[0]}")
-    torch_version, _, _ = values["torch"].partition(",")  # CUDA's version follows
-    return untested(values["vLLM"], torch_version)
+    return describe_untested(values)
 
 
 def examine(python: str) -> tuple[dict[str, str], list[str]]:
@@ -114,8 +114,10 @@ def probe(python: str) -> tuple[Installation | None, str | None]:
     return Installation(*fields), None
 
 
-def untested(vllm: str, torch: str) -> str | None:
-    """Return the line for versions outside the tested ranges; None within them."""
+def describe_untested(values: Mapping[str, str]) -> str | None:
+    """Return the line for versions outside the tested ranges; None within them; values: by `examine`."""
+    vllm = values["vLLM"]
+    torch, _, _ = values["torch"].partition(",")  # CUDA's version follows
     if is_tested("vllm", vllm) and is_tested("torch", torch):
         return None
     return (

@@ -46,15 +46,15 @@ class AsyncRounds(Rounds, ABC):
         super().__init__(*arguments, **options)
         self.queue: list[Group] = []  # in the order in which they began
 
-    def draw_groups(self, number: int) -> RoundGroups:
+    def draw_groups(self, update_index: int) -> RoundGroups:
         """Start new groups and pick the batch of this update."""
-        batch = self.take_batch(number)
-        ages = np.array([number - group.born for group in batch])
+        batch = self.take_batch(update_index)
+        ages = np.array([update_index - group.born for group in batch])
         is_stale = bool(ages.any())
         return RoundGroups(tables_of(batch), is_stale, ages, age_metrics(ages))
 
     @abstractmethod
-    def take_batch(self, number: int) -> list[Group]:
+    def take_batch(self, update_index: int) -> list[Group]:
         """Start new groups and remove the batch of this update from the queue."""
 
     def remove_groups(self, groups: list[Group]) -> None:
@@ -92,7 +92,7 @@ class AsyncRounds(Rounds, ABC):
 
 
 def age_metrics(ages: NDArray[np.int64]) -> dict[str, float]:
-    """Mean and quantiles of the ages of a batch's groups; {} for an empty batch."""
+    """Compute mean and quantiles of the ages of a batch's groups; {} for an empty batch."""
     if not len(ages):
         return {}
     low, middle, high = np.quantile(ages, [0.05, 0.5, 0.95]).tolist()

@@ -13,8 +13,9 @@ from torch import Tensor
 from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
 from topr_exp.sampling.sampler import split_every
-from topr_exp.training.hidden_states import Head, Inputs
+from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import TokenScores
+from topr_exp.training.packing import Int64s
 from topr_exp.training.tree_attention import layout_for
 from topr_exp.types import Batch, PairBatch
 
@@ -28,7 +29,7 @@ class GlobalBatch:
     training_set: TrainingSet
     examples: Examples
     mu_is_policy: bool  # log μ is by the weights before this update, so that Δ must vanish
-    figures: dict[str, float] = field(default_factory=dict)  # of its round, for the record of the update
+    round_metrics: dict[str, float] = field(default_factory=dict)  # for the record of the update
     ends_first_pass: bool = False  # over a set that stays: what had no gradient so far never will
 
     def __len__(self) -> int:
@@ -39,7 +40,7 @@ class GlobalBatch:
         return self.training_set.rows(self.examples)
 
     def rows_at(self, positions: Positions) -> Rows:
-        """The rows of some of the examples."""
+        """Return the rows of some of the examples."""
         return self.training_set.rows(self.examples[positions])
 
     @cached_property
@@ -56,19 +57,19 @@ class GlobalBatch:
 def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device, *, needs_head: bool = False) -> Inputs:
     """Build the input of the forward pass over some completions; needs_head: the loss reads `Batch.head_logp`."""
     drawable_tokens = [training_set.completions.drawable_of(row) for row in rows.tolist()]
-    head = head_of(training_set, rows) if needs_head else None
-    return Inputs(training_set.sequences(rows), device, drawable_tokens, head)
+    head_ids = noted_ids(training_set, rows) if needs_head else None
+    return Inputs(training_set.sequences(rows), device, drawable_tokens, needs_head, head_ids)
 
 
-def head_of(training_set: TrainingSet, rows: Rows) -> Head:
-    """Collect the tokens that the sampler noted at the places of some completions."""
+def noted_ids(training_set: TrainingSet, rows: Rows) -> Int64s | None:
+    """Collect the tokens that the sampler noted at all places of some completions, [N, k]; None: the vocabulary."""
     ids_of_rows = []
     for row in rows.tolist():
         ids = training_set.completions.top_tokens(row).ids
         if ids is None:
-            return Head(None)
+            return None
         ids_of_rows.append(ids)
-    return Head(np.concatenate(ids_of_rows).astype(np.int64))
+    return np.concatenate(ids_of_rows).astype(np.int64)
 
 
 def loss_batch(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: TokenScores) -> Batch | PairBatch:
@@ -97,7 +98,7 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
         return torch.as_tensor(values, dtype=dtype, device=logp.device)
 
     def token_column(name: str) -> Tensor | None:
-        """A column of numbers by token as [B, T]; None without such a column."""
+        """Pad a column of numbers by token to [B, T]; None without such a column."""
         if not completions.has(name):
             return None
         values = completions.lists(name)
@@ -130,7 +131,7 @@ def batch_of_rows(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: T
 
 
 def pad_rows(rows: Sequence[NDArray[np.float32]], like: Tensor) -> Tensor:
-    """Arrays of completions, [tokens] or [tokens, k] each, as a float32 tensor of `like`'s shape, 0 behind each."""
+    """Pad arrays of completions, [tokens] or [tokens, k] each, with 0 to a float32 tensor of `like`'s shape."""
     array = np.zeros(like.shape, dtype=np.float32)
     for padded_row, row in zip(array, rows, strict=True):
         padded_row[: len(row)] = row
@@ -171,7 +172,7 @@ def micro_batches(model: Any, global_batch: GlobalBatch, size: int) -> MicroBatc
 
 
 def split_by_rank(order: Positions, size: int) -> list[list[Positions]]:
-    """For each step of an update, the positions that each process computes, by rank."""
+    """Split an update into steps; of each, list the positions that each process computes, by rank."""
     processes = distributed.world_size()
     steps = split_every(order, size * processes)
     return [np.array_split(positions, processes) for positions in steps]
@@ -193,7 +194,7 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
     by_problem = np.lexsort((lengths, group, longest_of_group[group]))
 
     def operations(order: Positions) -> float:
-        """Of an update: in each of its steps all processes wait for the slowest."""
+        """Estimate an update's operations: in each of its steps all processes wait for the slowest."""
         total = 0.0
         for positions_by_rank in split_by_rank(order, size):
             costs = []

@@ -12,7 +12,7 @@ import json
 import shutil
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from topr_exp.runtime.files import atomic_folder, disk_errors, list_files, sync
 from topr_exp.runtime.terminal import warn
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
-KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
+KEPT_CHECKPOINTS = 2  # the newest, and the one before it in case the newest turns out to be damaged
 WEIGHT = "weight"
 
 
@@ -72,7 +72,7 @@ def remove_superseded(folder: Path, newest: Path) -> None:
     """Remove old checkpoints, and later ones: found damaged, so that the run went on from an earlier one."""
     paths = checkpoints(folder)
     later_start = bisect_right(paths, newest)
-    kept_start = max(later_start - KEEP, 0)
+    kept_start = max(later_start - KEPT_CHECKPOINTS, 0)
     for path in paths[:kept_start] + paths[later_start:]:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -97,7 +97,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints below a folder, the oldest first; TOPRError where it can't be read."""
+    """List the checkpoints below a folder, the oldest first; TOPRError where it can't be read."""
     with disk_errors(f"read {folder}"):
         if folder.exists():
             return list_files(folder, "step-????????")
@@ -105,7 +105,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def row_share(weight: Tensor) -> RowShare:
-    """The part of a weight's rows that this process holds."""
+    """Return the part of a weight's rows that this process holds."""
     if not isinstance(weight, DTensor):
         return RowShare(0, 1, is_written_here=distributed.is_main_process())
     mesh = weight.device_mesh
@@ -132,7 +132,7 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
 
 
 def rows_to_write(model: Any, optimizer: torch.optim.Optimizer, share: RowShare) -> dict[str, Tensor]:
-    """This process's rows of weights and optimizer state; in the first part what every process has, too."""
+    """Collect this process's rows of weights and optimizer state; in the first part what every process has, too."""
     tensors: dict[str, Tensor] = {}
     for name, weight in trained_weights(model):
         values = {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}
@@ -156,11 +156,11 @@ def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> Non
         values = {key: stored_rows(files, key, name, weight) for key in keys_of_weight[name]}
         with torch.no_grad():
             local_part(weight).copy_(values.pop(WEIGHT))
-        optimizer.state[weight] = optimizer_state(values, weight, optimizer)
+        optimizer.state[weight] = {key: state_entry(value, weight, optimizer) for key, value in values.items()}
 
 
 def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Tensor:
-    """This process's rows of a tensor: processes and files have as many rows each, the last ones fewer or none."""
+    """Read this process's rows of a tensor: processes and files have as many rows each, the last ones fewer or none."""
     tensor_name = f"{key}/{name}"
     dimension_count = len(files[0].get_slice(tensor_name).get_shape())
     if not follows_rows(key, dimension_count, weight):
@@ -181,13 +181,8 @@ def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Te
     return torch.cat(pieces)
 
 
-def optimizer_state(values: Mapping[str, Tensor], weight: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A weight's entries in the optimizer's state, as the types that the optimizer itself gives them."""
-    return {key: state_entry(value, weight, optimizer) for key, value in values.items()}
-
-
 def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
-    """One entry: a whole number, a float tensor without dimensions, or this process's rows on the weight's device."""
+    """Convert a stored entry to the optimizer's type: a whole number, a float tensor without dimensions, or rows."""
     if value.ndim == 0 and not value.is_floating_point():
         return int(value)
     if value.ndim == 0:

@@ -41,8 +41,8 @@ class ClockedRounds(AsyncRounds):
         self.trainer_idle = 0.0  # units of time since the last update
         self.sampler_idle = 0.0
 
-    def draw_groups(self, number: int) -> RoundGroups:
-        round_groups = super().draw_groups(number)
+    def draw_groups(self, update_index: int) -> RoundGroups:
+        round_groups = super().draw_groups(update_index)
         metrics = round_groups.metrics | {
             "virtual_time": self.now,
             "trainer_idle": self.trainer_idle,
@@ -53,17 +53,17 @@ class ClockedRounds(AsyncRounds):
             metrics |= self.dropped_shares.metrics()
         return replace(round_groups, metrics=metrics)
 
-    def take_batch(self, number: int) -> list[Group]:
+    def take_batch(self, update_index: int) -> list[Group]:
         """Let time pass until a batch is complete and while its update is computed."""
         self.trainer_idle = 0.0
         self.sampler_idle = 0.0
         if self.schedule.in_flight:
-            self.continue_with_current_weights(number)
-        room = self.policy.room(self.prompts, self.concurrency)
-        batch = self.wait_for_batch(number, room)
+            self.continue_with_current_weights(update_index)
+        capacity = self.policy.room(self.prompts, self.concurrency)
+        batch = self.wait_for_batch(update_index, capacity)
         if self.policy.waits:
-            room -= self.prompts  # the batch keeps its places until the update is computed
-        self.pass_update(number, room)
+            capacity -= self.prompts  # the batch keeps its places until the update is computed
+        self.pass_update(update_index, capacity)
         if self.schedule.in_flight:
             # Only the batch is summarized as sampled: the rest of every other group may be drawn again.
             self.drawn = tables_of(batch)
@@ -71,29 +71,31 @@ class ClockedRounds(AsyncRounds):
 
     # ---- the queue
 
-    def wait_for_batch(self, number: int, room: int) -> list[Group]:
+    def wait_for_batch(self, update_index: int, capacity: int) -> list[Group]:
         """Let time pass until the policy has a complete batch, and remove that from the queue."""
         dropped_count = 0
         while True:
-            dropped = self.drop_stale(number)
+            dropped = self.drop_stale(update_index)
             dropped_count += len(dropped)
             if dropped_count > MAX_DROPS * self.prompts:
-                raise TOPRError(f"schedule.when_stale drops all: {dropped_count} groups before update {number + 1}")
-            self.begin(number, room)
-            batch = self.next_batch(number)
+                raise TOPRError(
+                    f"schedule.when_stale drops all: {dropped_count} groups before update {update_index + 1}"
+                )
+            self.begin(update_index, capacity)
+            batch = self.next_batch(update_index)
             if batch:
                 self.remove_groups(batch)
                 return batch
             start = self.now
-            self.pass_time(self.next_end(), number, room)
+            self.pass_time(self.next_end(), update_index, capacity)
             self.trainer_idle += self.now - start
 
-    def next_batch(self, number: int) -> list[Group]:
-        """The groups that the policy trains on next; none while too few of them are complete."""
+    def next_batch(self, update_index: int) -> list[Group]:
+        """List the groups that the policy trains on next; none while too few of them are complete."""
         ranked = []
         for position, group in enumerate(self.queue):
             if self.policy.waits or self.is_complete(group):
-                rank = self.policy.rank(waiting_group(group, position, number))
+                rank = self.policy.rank(waiting_group(group, position, update_index))
                 ranked.append((rank, position))
         ranked.sort()
         batch = [self.queue[position] for _, position in ranked[: self.prompts]]
@@ -101,11 +103,11 @@ class ClockedRounds(AsyncRounds):
             return []
         return batch
 
-    def drop_stale(self, number: int) -> list[Group]:
+    def drop_stale(self, update_index: int) -> list[Group]:
         """Remove the complete groups that the policy drops from the queue, and count them."""
         dropped = []
         for position, group in enumerate(self.queue):
-            waiting = waiting_group(group, position, number)
+            waiting = waiting_group(group, position, update_index)
             if self.is_complete(group) and self.policy.drops(waiting):
                 dropped.append(group)
         self.remove_groups(dropped)
@@ -121,32 +123,32 @@ class ClockedRounds(AsyncRounds):
     # ---- the clock
 
     def next_end(self) -> float:
-        """The time at which the next group is complete; infinite when none is under way."""
+        """Return the time at which the next group is complete; infinite when none is under way."""
         return min((group.due for group in self.under_way()), default=math.inf)
 
-    def pass_time(self, end: float, number: int, room: int) -> None:
+    def pass_time(self, end: float, update_index: int, capacity: int) -> None:
         """Move the clock to `end`, and begin new groups in place of complete ones."""
         free_share = 1 - len(self.under_way()) / self.concurrency
         self.sampler_idle += free_share * (end - self.now)
         self.now = end
-        self.begin(number, room)
+        self.begin(update_index, capacity)
 
-    def pass_update(self, number: int, room: int) -> None:
+    def pass_update(self, update_index: int, capacity: int) -> None:
         """Move the clock by the unit of time in which an update is computed; after the last one nothing is drawn."""
         end = self.now + 1
-        if number + 1 < self.rounds:
-            self.begin(number, room)
+        if update_index + 1 < self.rounds:
+            self.begin(update_index, capacity)
             while self.next_end() <= end:
-                self.pass_time(self.next_end(), number, room)
-            self.pass_time(end, number, room=0)
+                self.pass_time(self.next_end(), update_index, capacity)
+            self.pass_time(end, update_index, capacity=0)
         self.now = end
 
-    def begin(self, number: int, room: int) -> None:
-        """Draw groups with the current weights, until enough are under way and as long as there is room."""
-        while len(self.under_way()) < self.concurrency and len(self.queue) < room:
+    def begin(self, update_index: int, capacity: int) -> None:
+        """Draw groups with the current weights, until enough are under way or `capacity` groups wait."""
+        while len(self.under_way()) < self.concurrency and len(self.queue) < capacity:
             table = self.next_group()
             due = self.now + longest_length(table) / self.tokens_per_update
-            self.queue.append(Group(table, number, due))
+            self.queue.append(Group(table, update_index, due))
 
     def next_group(self) -> pa.Table:
         """Draw the completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
@@ -163,13 +165,13 @@ class ClockedRounds(AsyncRounds):
 
     # ---- completions under way when the weights change
 
-    def continue_with_current_weights(self, number: int) -> None:
+    def continue_with_current_weights(self, update_index: int) -> None:
         """Draw the rest of all completions under way again, in shards, with the current weights."""
         kept_tokens = self.kept_tokens()
         shard_size = self.collector.sampler.config.prompts_per_shard
         for start in range(0, len(kept_tokens), shard_size):
             positions = list(kept_tokens)[start : start + shard_size]
-            seed = (self.iteration, number, start, IN_FLIGHT)
+            seed = (self.iteration, update_index, start, IN_FLIGHT)
             tables = tables_of(self.queue[position] for position in positions)
             kept_of_groups = [kept_tokens[position] for position in positions]
             kept_of_rows = np.repeat(kept_of_groups, self.n)
@@ -178,11 +180,11 @@ class ClockedRounds(AsyncRounds):
                 group = self.queue[position]
                 extra_tokens = longest_length(table) - longest_length(group.table)
                 due = group.due + extra_tokens / self.tokens_per_update
-                born = group.born if kept_tokens[position] else number
+                born = group.born if kept_tokens[position] else update_index
                 self.queue[position] = Group(table, born, due)
 
     def kept_tokens(self) -> dict[int, int]:
-        """The tokens that the longest completion of each group under way has so far, by position in the queue."""
+        """Count the tokens so far of the longest completion of each group under way, by position in the queue."""
         kept_tokens = {}
         for position, group in enumerate(self.queue):
             tokens_left = math.floor((group.due - self.now) * self.tokens_per_update + ROUNDING)
@@ -203,6 +205,6 @@ class ClockedRounds(AsyncRounds):
         self.dropped_shares.counts.update(state["usage"])
 
 
-def waiting_group(group: Group, position: int, number: int) -> WaitingGroup:
-    """A group as a policy sees it; position: in the queue; number: of the update."""
-    return WaitingGroup(position=position, age=number - group.born, complete_at=group.due, table=group.table)
+def waiting_group(group: Group, position: int, update_index: int) -> WaitingGroup:
+    """Describe a group to a policy; position: in the queue."""
+    return WaitingGroup(position=position, age=update_index - group.born, complete_at=group.due, table=group.table)

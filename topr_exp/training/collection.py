@@ -18,13 +18,12 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.generation import table_of_samples, token_count
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.sampler import Sample, Sampler, Seed, split_every
+from topr_exp.sampling.sampler import Sample, Sampler, Seed, TimeStage, split_every
 from topr_exp.store import Ragged
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.trainer import Trainer
 
 Indices = NDArray[np.int64]  # of problems to sample for
-StageTimer = Callable[[str], contextlib.AbstractContextManager[None]]  # measures a block under the name of a stage
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Collector:
     _: KW_ONLY
     n: int
     iteration: int
-    stage_timer: StageTimer
+    stage_timer: TimeStage
     report_scored: Callable[[int], None] = lambda tokens: None  # called with the tokens of each scored batch
 
     @contextlib.contextmanager
@@ -53,17 +52,17 @@ class Collector:
         with self.sampler.reporting(partial(progress.count, "sampled")):
             yield
 
-    def collect(self, indices: Indices, number: int, first_shard: int) -> pa.Table:
-        """Completions of some problems of a round, in shards as large as the store's, shared among the processes.
+    def collect(self, indices: Indices, round_number: int, first_shard: int) -> pa.Table:
+        """Sample for some problems of a round, in shards as large as the store's, shared among the processes.
 
-        number: of the round; first_shard: the number of the first shard in the round. Both decide the seeds.
+        first_shard: number of the first shard in the round. It and the round decide the seeds.
         """
         shards = split_every(indices, self.sampler.config.prompts_per_shard)
         tables = {}
         with self.present_policy() as policy:
             shards_of_rank = range(distributed.rank(), len(shards), distributed.world_size())
             for shard in shards_of_rank:
-                tables[shard] = self.collect_shard(policy, shards[shard], number, first_shard + shard)
+                tables[shard] = self.collect_shard(policy, shards[shard], round_number, first_shard + shard)
         for tables_of_rank in distributed.all_gather(tables):
             tables |= tables_of_rank
         ordered_tables = [tables[shard] for shard in range(len(shards))]
@@ -82,12 +81,12 @@ class Collector:
             self.sampler.prepare(policy, longest_prompt + self.sampler.config.max_new_tokens)
             yield policy
 
-    def collect_shard(self, policy: Policy, indices: Indices, number: int, shard: int) -> pa.Table:
+    def collect_shard(self, policy: Policy, indices: Indices, round_number: int, shard: int) -> pa.Table:
         """Sample, grade and score completions of a shard's problems."""
         sampler = self.sampler
         stop = self.questions.stop
         prompts = [self.questions.prompts[index].tolist() for index in indices]
-        seed: Seed = (sampler.config.seed, self.iteration, number)
+        seed: Seed = (sampler.config.seed, self.iteration, round_number)
         if shard:
             seed += (shard,)
         with self.stage_timer("sampling"):
@@ -146,12 +145,11 @@ class Collector:
         columns = {}
         with self.stage_timer("scoring"):
             for name, scoring_policy in policies.items():
-                scores = log_probabilities(scoring_policy, graded, rows, batch_size, self.report_scored)
-                columns[name] = scores["logp"]
+                columns[name] = log_probabilities(scoring_policy, graded, rows, batch_size, self.report_scored)
         problem_index = indices.repeat(self.n)
         columns["problem"] = pa.array(problem_index, pa.int32())
         return graded.with_columns(columns).table
 
     def completions(self, table: pa.Table) -> Completions:
-        """A table of this collector with the problems that it refers to."""
+        """Join a table of this collector with the problems that it refers to."""
         return Completions(self.questions.problems, self.questions.prompts, table)

@@ -12,11 +12,11 @@ LOSS_DTYPES = (torch.float32, torch.float64)
 
 
 def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
-    """The output of `loss` on `batch`; TOPRError for one that is not a loss [B] with a gradient and metrics [B]."""
+    """Compute `loss` on `batch`; TOPRError for an output that is not a loss [B] with a gradient and metrics [B]."""
     output = loss(batch)
     must_return = f"algo={loss.name} must return"
     if not isinstance(output, LossOutput):
-        raise TOPRError(f"{must_return} a topr_exp.types.LossOutput(loss, metrics); got {described(output)}")
+        raise TOPRError(f"{must_return} a topr_exp.types.LossOutput(loss, metrics); got {describe_value(output)}")
     if isinstance(batch, PairBatch):
         unit = "pair"
         logp = batch.chosen.logp
@@ -27,7 +27,7 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     device = logp.device
     losses = output.loss
     if not has_shape(losses, count):
-        raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {described(losses)}")
+        raise TOPRError(f"{must_return} one loss per {unit}, shape [{count}]; got {describe_value(losses)}")
     if losses.dtype not in LOSS_DTYPES:
         raise TOPRError(f"{must_return} losses in float32 or float64; got {losses.dtype}")
     if losses.device != device:
@@ -35,31 +35,31 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     if torch.is_grad_enabled() and not losses.requires_grad:
         raise TOPRError(f"{must_return} losses with a gradient with respect to logp; got a detached tensor")
     if not isinstance(output.metrics, Mapping):
-        raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got {described(output.metrics)}")
+        raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got {describe_value(output.metrics)}")
     for name, metric in output.metrics.items():
         if not has_shape(metric, count):
-            raise TOPRError(f"{must_return} metric {name} per {unit}, shape [{count}]; got {described(metric)}")
+            raise TOPRError(f"{must_return} metric {name} per {unit}, shape [{count}]; got {describe_value(metric)}")
         if metric.requires_grad:
             raise TOPRError(f"{must_return} metric {name} detached; got a tensor with a gradient")
     return output
 
 
 def checked_signals(loss: Any, batch: Batch | PairBatch) -> dict[str, Tensor]:
-    """The loss's signals over the global batch; TOPRError unless they are a tensor [B] for each of its names."""
+    """Compute the loss's signals over the global batch; TOPRError unless each of its names has a tensor [B]."""
     assert isinstance(batch, Batch), "a loss of pairs has no signals"
     count = len(batch.logp)
     must_return = f"signals of algo={loss.name} must return"
     with torch.no_grad():
         signals = loss.signals(batch)
     if not isinstance(signals, dict):
-        raise TOPRError(f"{must_return} tensors by name, as in {{'limit': ...}}; got {described(signals)}")
+        raise TOPRError(f"{must_return} tensors by name, as in {{'limit': ...}}; got {describe_value(signals)}")
     if signals.keys() != loss.signal_names:
         names = ", ".join(sorted(loss.signal_names))
         returned = ", ".join(sorted(signals))
         raise TOPRError(f"{must_return} {names}, its signal_names; got {returned or 'nothing'}")
     for name, signal in signals.items():
         if not has_shape(signal, count):
-            raise TOPRError(f"{must_return} {name} per completion, shape [{count}]; got {described(signal)}")
+            raise TOPRError(f"{must_return} {name} per completion, shape [{count}]; got {describe_value(signal)}")
     return signals
 
 
@@ -68,8 +68,8 @@ def has_shape(value: Any, count: int) -> bool:
     return isinstance(value, Tensor) and list(value.shape) == [count]
 
 
-def described(value: Any) -> str:
-    """The shape of a tensor, the value of a plain number or None, the type of anything else."""
+def describe_value(value: Any) -> str:
+    """Show the shape of a tensor, the value of a plain number or None, the type of anything else."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
     if value is None or isinstance(value, (bool, int, float)):

@@ -27,7 +27,7 @@ class DroppedShares:
                 self.counts[kind] = (dropped, total + count)
 
     def kinds_of(self, table: pa.Table) -> list[str]:
-        """The kinds of each completion of a problem, one after the other."""
+        """List the kinds of each completion of a problem, one after the other."""
         kinds = [""] * len(table)
         kinds += [f"_{VERDICTS[code]}" for code in table["verdict"].to_pylist()]
         for length in Ragged(table["tokens"]).lengths().tolist():
@@ -39,7 +39,7 @@ class DroppedShares:
         return kinds
 
     def metrics(self) -> dict[str, float]:
-        """The share of dropped completions of each kind."""
+        """Return the share of dropped completions of each kind."""
         metrics = {}
         for kind, (dropped, total) in sorted(self.counts.items()):
             metrics[f"dropped_share{kind}"] = dropped / total

@@ -65,7 +65,7 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
 
 
 def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:
-    """What a loss multiplies ∇ log π of each token with in the step that it takes, −∂ loss / ∂ log π; [B, T].
+    """Return −∂ loss / ∂ log π, [B, T]: what an update multiplies ∇ log π of each token with.
 
     Of TOPR without 1/T it is w R: the tapered weight times the reward. loss: from `topr_exp.loss`, of a `Batch`; the
     losses of a batch are summed, not reduced.

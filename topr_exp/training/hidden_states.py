@@ -16,13 +16,6 @@ from topr_exp.training.tree_attention import layout_for, padded_levels, row_widt
 
 
 @dataclass(frozen=True)
-class Head:
-    """The tokens whose log-probabilities a loss compares at each place."""
-
-    ids: Int64s | None  # [N, k] of all completions, one after the other; None: the whole vocabulary
-
-
-@dataclass(frozen=True)
 class Inputs:
     """B sequences (prompt, then completion) to score; masks follow from lengths, not from tokens."""
 
@@ -30,7 +23,8 @@ class Inputs:
     device: torch.device
     # Of each sequence, if the sampler kept them: ids of all tokens that could be drawn, and how many for each token.
     drawable_tokens: Sequence[Sequence[NDArray[np.int32]]] = ()
-    head: Head | None = None
+    scores_head: bool = False  # also score the head: the tokens that the sampler noted at each place
+    head_ids: Int64s | None = None  # [N, k] of all completions, one after the other; None: the whole vocabulary
 
     def __post_init__(self) -> None:
         assert self.prompt_lengths.all()
@@ -94,19 +88,12 @@ class Inputs:
         mask[torch.from_numpy(rows), torch.from_numpy(ids_of_rows)] = 0
         return logits + mask
 
-    @cached_property
-    def head_ids(self) -> Tensor | None:
-        """[N, k] the tokens of the head at each place; None: the whole vocabulary."""
-        assert self.head is not None
-        if self.head.ids is None:
-            return None
-        return self.tensor(self.head.ids)
-
     def gather_head(self, logp: Tensor, start: int) -> Tensor:
         """Gather the head [n, k] of log-probabilities [n, V] of the tokens from `start` on."""
         if self.head_ids is None:
             return logp
-        return logp.gather(-1, self.head_ids[start : start + len(logp)])
+        ids = self.head_ids[start : start + len(logp)]
+        return logp.gather(-1, self.tensor(ids))
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

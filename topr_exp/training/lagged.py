@@ -11,30 +11,30 @@ from topr_exp.training.asynchronous import AsyncRounds, Group
 class LaggedRounds(AsyncRounds):
     """Groups start as many updates before they are trained on as their lag says; lag 0: the same bits as on-policy."""
 
-    def take_batch(self, number: int) -> list[Group]:
+    def take_batch(self, update_index: int) -> list[Group]:
         """Draw all groups that start with the current weights, for this update and later ones; returns the due ones."""
-        end = min(number + len(self.schedule.lags), self.rounds)
-        for due in range(number, end):
-            self.start_groups(number, due)
-        batch = [group for group in self.queue if group.due == number]
+        end = min(update_index + len(self.schedule.lags), self.rounds)
+        for due in range(update_index, end):
+            self.start_groups(update_index, due)
+        batch = [group for group in self.queue if group.due == update_index]
         self.remove_groups(batch)
         return batch
 
-    def start_groups(self, number: int, due: int) -> None:
-        """Draw those groups of update `due` that start before update `number`."""
-        starts_now = self.start_times(due) == number
+    def start_groups(self, update_index: int, due: int) -> None:
+        """Draw those groups of update `due` that start before update `update_index`."""
+        starts_now = self.start_times(due) == update_index
         if not starts_now.any():
             return
         indices = self.problems_of(due)
         first_shard = 0  # as on-policy, where all start at once
         spare_indices = None
         if not starts_now.all():  # groups that start at another time take other seeds and other spare problems
-            lag = due - number
+            lag = due - update_index
             first_shard = lag * self.prompts * MAX_DRAWS  # the most shards of one call: no two share a seed
             spare_indices = np.setdiff1d(np.arange(self.problem_count), indices)
             spare_indices = spare_indices[lag :: len(self.schedule.lags)]
         tables = self.sample_groups(indices[starts_now], due, first_shard, spare_indices=spare_indices)
-        self.queue += [Group(table, number, due) for table in tables]
+        self.queue += [Group(table, update_index, due) for table in tables]
 
     def start_times(self, due: int) -> NDArray[np.int64]:
         """Draw the update before which each group of update `due` starts, [prompts]; none starts before the first."""

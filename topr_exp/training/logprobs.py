@@ -1,6 +1,6 @@
 """Log-probabilities of completions by the training forward pass: the one place where π, μ and π_ref are scored.
 
-`score_tokens` scores micro-batches with a gradient; `score_completions` scores log μ and log π_ref once, for the store.
+`score_tokens` scores micro-batches with a gradient; `read_or_score` log μ and log π_ref once, for the store.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,13 +62,13 @@ def score_tokens(
     scores = OutputLayer(model, float32=float32_head).scores(hidden, score)
     columns = {}
     for name, values in zip(score.names, scores, strict=True):
-        columns[name] = padded(values, inputs.mask)
+        columns[name] = pad_tokens(values, inputs.mask)
     if entropy:
         columns["entropy"] = columns["entropy"].detach()
     return TokenScores(**columns)
 
 
-def padded(values: Tensor, mask: Tensor) -> Tensor:
+def pad_tokens(values: Tensor, mask: Tensor) -> Tensor:
     """Return values [N] or [N, k] of the tokens of all completions as [B, T] or [B, T, k], 0 at padding."""
     zeros = values.new_zeros((*mask.shape, *values.shape[1:]))
     if values.ndim == 2:
@@ -110,7 +110,7 @@ class ScoreFunction:
         names = ["logp"]
         if self.reference_logp is not None:
             names.append("vocab_kl")
-        if self.inputs.head is not None:
+        if self.inputs.scores_head:
             names.append("head_logp")
         if self.entropy:
             names.append("entropy")
@@ -131,7 +131,7 @@ class ScoreFunction:
             reference_logp = self.reference_logp(start, len(logits))
             kl_terms = logp.exp() * (logp - reference_logp)
             columns.append(kl_terms.sum(-1))
-        if self.inputs.head is not None:
+        if self.inputs.scores_head:
             columns.append(self.inputs.gather_head(logp, start))
         if self.entropy and statistics:
             with torch.no_grad():
@@ -140,7 +140,7 @@ class ScoreFunction:
         return tuple(columns)
 
 
-def score_completions(
+def read_or_score(
     policy: Policy, completions: Completions, store: Store, batch_size: int, label: str
 ) -> tuple[pa.ChunkedArray, int]:
     """Score log π(y_t | x, y_<t) by completion, or read it from the store; also the number of tokens scored now.
@@ -155,7 +155,8 @@ def score_completions(
     table = completions.derived_table(store, "logprobs", key)
 
     def score_shard(shard: int) -> pa.Table:
-        return log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
+        logp = log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
+        return pa.table({"logp": logp})
 
     def token_count(shard_table: pa.Table) -> int:
         return len(shard_table["logp"].combine_chunks().values)
@@ -171,8 +172,8 @@ def log_probabilities(
     rows: Sequence[int],
     batch_size: int,
     report: Callable[[int], None] = lambda tokens: None,
-) -> pa.Table:
-    """Score some rows of the completions as the column `logp`, a list for each completion.
+) -> pa.Array:
+    """Score some rows of the completions: log π(y_t | x, y_<t), a list for each completion.
 
     report: called with the number of completion tokens of each scored batch.
     """
@@ -188,8 +189,7 @@ def log_probabilities(
         for index, row_logp in zip(batch, logp, strict=True):
             values[index] = row_logp[: lengths[index]]
         report(int(lengths[batch].sum()))
-    column = pa.array(values, pa.list_(pa.float32()))
-    return pa.table({"logp": column})
+    return pa.array(values, pa.list_(pa.float32()))
 
 
 def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -> NDArray[np.float32]:

@@ -49,7 +49,7 @@ def train(trainer: Trainer, batches: BatchSource, journal: Journal, *, iteration
         while trainer.step < updates:
             batch = batches.global_batch(trainer.step, progress)
             metrics = trainer.update(batch, updates)
-            record = {"iteration": iteration, **batch.figures, **metrics}
+            record = {"iteration": iteration, **batch.round_metrics, **metrics}
             journal.log(record)
             tokens = record["tokens"] + record["prompt_tokens"]
             progress.update(1, tokens, progress_note(record), of_completions=record["tokens"])

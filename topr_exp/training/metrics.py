@@ -33,8 +33,9 @@ class MetricAccumulator:
     loss: float = 0.0
     entropy: float = 0.0
 
-    def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores) -> None:
+    def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores, *, prompt_tokens: int) -> None:
         """Take in one micro-batch without its graph."""
+        self.prompt_tokens += prompt_tokens
         sides = [batch.chosen, batch.rejected] if isinstance(batch, PairBatch) else [batch]
         for side in sides:
             self._add_side(side)
@@ -43,9 +44,6 @@ class MetricAccumulator:
         self.loss += float(output.loss.detach().double().sum())
         for name, value in output.metrics.items():
             self.values.setdefault(name, []).append(value)
-
-    def count_prompt_tokens(self, count: int) -> None:
-        self.prompt_tokens += count
 
     def _add_side(self, side: Batch) -> None:
         logp = side.logp.detach()
@@ -81,7 +79,7 @@ class MetricAccumulator:
             self.values.setdefault(name, []).extend(values)
 
     def record(self, divisor: int, ages: NDArray[np.int64] | None = None, *, has_mu: bool = True) -> dict[str, float]:
-        """The record of an update; the sum of the losses is divided by `divisor`.
+        """Make the record of an update; the sum of the losses is divided by `divisor`.
 
         ages: in updates, by group. has_mu: False leaves out the metrics that compare with μ.
         """
@@ -114,7 +112,7 @@ class MetricAccumulator:
         return record
 
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
-        """The effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
+        """Compute the effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
         exponents = np.floor(np.log2(np.maximum(ages, 1)))
         powers_of_two = 2**exponents
         age_bounds = np.where(ages > 0, powers_of_two, 0)  # by group: the youngest age of its range
@@ -127,12 +125,12 @@ class MetricAccumulator:
 
 
 def sum_over_tokens(values: Tensor, batch: Batch) -> Tensor:
-    """The sum of `values` [B, T] over each response's tokens, [B]."""
+    """Sum `values` [B, T] over each response's tokens, [B]."""
     return values.where(batch.mask, 0.0).sum(1)
 
 
 def log_ratio_metrics(delta: Tensor, sign: str) -> dict[str, float]:
-    """Mean, quantiles and effective sample size of the log-ratios [B] of one sign."""
+    """Compute mean, quantiles and effective sample size of the log-ratios [B] of one sign."""
     record = {f"log_ratio_{sign}": float(delta.mean())}
     quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
     for q, quantile in zip(QUANTILES, quantiles, strict=True):
@@ -142,7 +140,7 @@ def log_ratio_metrics(delta: Tensor, sign: str) -> dict[str, float]:
 
 
 def means_by_sign(name: str, values: Tensor, positive: Tensor) -> dict[str, float]:
-    """The mean of a metric over positives and over negatives; of pairs, which have no sign, over all."""
+    """Average a metric over positives and over negatives; of pairs, which have no sign, over all."""
     if len(values) < len(positive):
         return {name: float(values.mean())}
     record = {}
@@ -153,7 +151,7 @@ def means_by_sign(name: str, values: Tensor, positive: Tensor) -> dict[str, floa
 
 
 def effective_sample_size(delta: Tensor) -> float:
-    """(Σr)² / (B Σr²) of the ratios r = e^Δ, [B] float64, in (0, 1], formed in log space."""
+    """Compute (Σr)² / (B Σr²), in (0, 1], of the ratios r = e^Δ, in log space; delta: [B] float64."""
     log_square_of_sum = 2 * delta.logsumexp(0)
     log_sum_of_squares = (2 * delta).logsumexp(0)
     ratio = (log_square_of_sum - log_sum_of_squares).exp()

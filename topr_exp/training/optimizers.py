@@ -13,7 +13,7 @@ from topr_exp.types import TOPRError
 
 
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
-    """AdamW, or Adafactor as the paper used it: transformers' with a fixed step size.
+    """Make AdamW, or Adafactor as the paper used it: transformers' with a fixed step size.
 
     torch.optim.Adafactor scales the step by the weights' size: about 50 times smaller at the paper's rate of 5e-7.
     """
@@ -125,7 +125,7 @@ class Adafactor(torch.optim.Optimizer):
         decay = 1.0 - math.pow(state["step"], self.DECAY)
 
         def average(name: str, total: Tensor, count: int) -> Tensor:
-            """The running mean `name`, with the mean of `count` squares that add up to `total` taken in."""
+            """Update the running mean `name` by the mean of `count` squares that add up to `total`; returns it."""
             mean = self.scale.square() * total / count + self.EPSILON
             running_mean = state.setdefault(name, torch.zeros_like(mean))
             return running_mean.mul_(decay).add_(mean, alpha=1 - decay)
@@ -155,7 +155,7 @@ class Adafactor(torch.optim.Optimizer):
 
 
 def sums_of_squares(weight: Tensor) -> Squares:
-    """The sums of squares of one weight's gradient, all of them over this process's rows alone."""
+    """Sum the squares of one weight's gradient, over this process's rows alone."""
     assert weight.grad is not None
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
@@ -167,7 +167,7 @@ def sums_of_squares(weight: Tensor) -> Squares:
 
 
 def scaled_squares(gradient: Tensor, factors: Factors) -> Tensor:
-    """The sum of squares of a gradient by its factors, over this process's rows.
+    """Sum the squares of a gradient times its factors, over this process's rows.
 
     Changes a matrix in place: it is the gradient by the columns' factors from here on.
     """
@@ -180,14 +180,14 @@ def scaled_squares(gradient: Tensor, factors: Factors) -> Tensor:
 
 
 def local_part(value: Tensor) -> Tensor:
-    """This process's part of a tensor."""
+    """Return this process's part of a tensor."""
     if isinstance(value, DTensor):
         return value.to_local()
     return value
 
 
 def sharding_dimension(weight: DTensor) -> int:
-    """The dimension of the device mesh along which the weight's rows are divided."""
+    """Return the dimension of the device mesh along which the weight's rows are divided."""
     is_sharded = [isinstance(placement, Shard) for placement in weight.placements]
     return is_sharded.index(True)
 
@@ -202,7 +202,7 @@ def follows_rows(name: str, dimensions: int, weight: Tensor) -> bool:
 
 
 def learning_rate(config: OptimConfig, step: int, updates: int) -> float:
-    """The rate of the update after `step` others, of `updates` in the iteration.
+    """Return the learning rate of the update after `step` others, of `updates` in the iteration.
 
     lr · min(1, (step + 1) / (W + 1)) · f(x) with W = optim.warmup_steps and x the remaining share of the updates after
     the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). No update has the rate 0.

@@ -1,17 +1,15 @@
 """A loss in a training loop of the user's own: from a model's logits to a `Batch`, and from losses to a number."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from topr_exp.composition.problem_groups import group_statistics
-from topr_exp.config.groups import MuSource, mu_rules, reduction_rules
+from topr_exp.config.groups import MuSource, Reduction, mu_rules, reduction_rules
 from topr_exp.sampling.completions import index_in_group
 from topr_exp.schema import show
 from topr_exp.types import Batch, ConfigError, LossOutput, PairBatch, Tensor, TOPRError
-
-Reduction = Literal["sequences", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,6 @@ class ConfiguredLoss:
         return needs
 
     @property
-    def uses_baseline(self) -> bool:
-        return bool(self.function.uses_baseline)
-
-    @property
-    def rewards(self) -> str:
-        """The rewards of the loss's paper: "pm1" for 1 and -1, "zero_one" for 1 and 0."""
-        return str(self.function.rewards)
-
-    @property
     def signals(self) -> Any:
         """The function from the global batch to `Batch.signals`; None for a loss that needs none."""
         if self.function.signal_names:
@@ -80,13 +69,13 @@ class ConfiguredLoss:
         return output
 
     def divisor(self, batch: Batch | PairBatch) -> int:
-        """The divisor of an update's summed losses: completions, pairs or sampled tokens of the global batch."""
+        """Count what divides an update's summed losses: completions, pairs or sampled tokens of the global batch."""
         if self.reduction == "tokens" and isinstance(batch, Batch):
             return int(batch.mask.sum())
         return example_count(batch)
 
     def reduce(self, losses: Tensor, batch: Batch | PairBatch, divisor: int | None = None) -> Tensor:
-        """The losses [B] of `batch` as the one number that an update minimises.
+        """Reduce the losses [B] of `batch` to the one number that an update minimises.
 
         divisor: of the global batch, where `batch` is a micro-batch of it; the micro-batches' numbers then add up.
         """
@@ -100,14 +89,14 @@ class ConfiguredLoss:
 
 
 def example_count(batch: Batch | PairBatch) -> int:
-    """The number of completions or pairs of a batch."""
+    """Count the completions or pairs of a batch."""
     if isinstance(batch, PairBatch):
         return len(batch.chosen.logp)
     return len(batch.logp)
 
 
 def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tensor) -> Tensor:
-    """The log-probability of each sampled token, [B, T] float32, a completion's first token in column 0, then padding.
+    """Score each sampled token: log-probabilities [B, T] float32, a completion's first token in column 0, then padding.
 
     logits: [B, S, V] of a causal language model for `input_ids` [B, S], prompts and completions with any padding.
     completion_mask: [B, S], True (or 1) at sampled tokens. Divide the logits by the temperature if μ has one.
@@ -129,7 +118,7 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
 
 
 def sampled_rows(logits: Tensor, completion_mask: Tensor) -> Tensor:
-    """The logits that predict each sampled token, [N, V], float32 or more."""
+    """Select the logits that predict each sampled token, [N, V], float32 or more."""
     import torch
 
     is_predicted = completion_mask.bool()[:, 1:]  # the logits at a token predict the next one
@@ -138,7 +127,7 @@ def sampled_rows(logits: Tensor, completion_mask: Tensor) -> Tensor:
 
 
 def padded_mask(completion_mask: Tensor) -> Tensor:
-    """[B, T] bool: as many tokens of each row as its completion has, from column 0 on."""
+    """Mark as many tokens of each row as its completion has, from column 0 on; [B, T] bool."""
     import torch
 
     counts = completion_mask.bool().sum(1)
@@ -161,7 +150,7 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     sampler_logits: Tensor | None = None,
     head_size: int | None = None,
 ) -> Batch:
-    """A `Batch` from a causal language model's logits, with their gradient.
+    """Build a `Batch` from a causal language model's logits, with their gradient.
 
     logits, input_ids, completion_mask: as in `completion_logprobs`, which gives mu_logp, old_logp and ref_logp [B, T]
     from another model's logits. mu_logp: None for completions of the model as it is. reward: [B]. positive: [B] bool,
@@ -170,26 +159,25 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     the head, the likeliest ones; None: all V.
     """
     logp = completion_logprobs(logits, input_ids, completion_mask)
+    token_fields: dict[str, Any] = {"mu_logp": logp.detach()}
     for name, values in {"mu_logp": mu_logp, "old_logp": old_logp, "ref_logp": ref_logp}.items():
-        if values is not None and values.shape != logp.shape:
+        if values is None:
+            continue
+        if values.shape != logp.shape:
             raise TOPRError(f"{name} must be [B, T], shape {list(logp.shape)}; got {list(values.shape)}")
+        token_fields[name] = values.detach()
     for name, values in {"reward": reward, "positive": positive, "group": group}.items():
         if values is not None and list(values.shape) != [len(logp)]:
             raise TOPRError(f"{name} must be [B], shape [{len(logp)}]; got {list(values.shape)}")
-    mask = padded_mask(completion_mask)
-    if mu_logp is None:
-        mu_logp = logp
     if positive is None:
         positive = reward > 0
     batch = Batch(
         logp=logp,
-        mu_logp=mu_logp.detach(),
-        mask=mask,
+        mask=padded_mask(completion_mask),
         reward=reward.to(logp),
         positive=positive.bool(),
         baseline=baseline,
-        old_logp=detached(old_logp),
-        ref_logp=detached(ref_logp),
+        **token_fields,
     )
     if sampler_logits is not None:
         batch = replace(batch, **head_fields(logits, sampler_logits, completion_mask, head_size))
@@ -198,16 +186,10 @@ def batch_from_logits(  # noqa: PLR0913 - the fields of a batch
     return replace(batch, **group_fields(group, batch.reward))
 
 
-def detached(values: Tensor | None) -> Tensor | None:
-    if values is None:
-        return None
-    return values.detach()
-
-
 def head_fields(
     logits: Tensor, sampler_logits: Tensor, completion_mask: Tensor, head_size: int | None
 ) -> dict[str, Any]:
-    """The fields of a batch with both policies' log-probabilities of the sampler's likeliest tokens, [B, T, k]."""
+    """Score the sampler's likeliest tokens by both policies, [B, T, k], as fields of a batch."""
     if sampler_logits.shape != logits.shape:
         raise TOPRError(f"sampler_logits must be of shape {list(logits.shape)}; got {list(sampler_logits.shape)}")
     vocabulary = logits.shape[-1]
@@ -226,7 +208,7 @@ def head_fields(
 
 
 def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:
-    """The fields of a batch that compare the completions of a prompt, in the dtype of `reward` [B]."""
+    """Compare the completions of a prompt: fields of a batch, in the dtype of `reward` [B]."""
     import torch
 
     _, group_indices = np.unique(group.cpu().numpy(), return_inverse=True)

@@ -40,8 +40,8 @@ class ScoringModule(nn.Module):
         return score_tokens(self.model, inputs, **options)
 
 
-class SingleProcess:
-    """The model of a run of one process."""
+class ProcessLayout:
+    """The model on one process; other layouts change what they do otherwise."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -63,7 +63,7 @@ class SingleProcess:
         yield
 
 
-class DDP(SingleProcess):
+class DDP(ProcessLayout):
     """The whole model on every process.
 
     Not torch's DistributedDataParallel: to sum during the backward pass saves milliseconds of an update of seconds.
@@ -78,7 +78,7 @@ class DDP(SingleProcess):
             reduction.wait()
 
 
-class FSDP(SingleProcess):
+class FSDP(ProcessLayout):
     """A part of every weight on each process, by rows.
 
     Where the forward pass computes below float32, blocks are gathered as they are computed with, at half the bytes;
@@ -167,13 +167,13 @@ def device_mesh(device: str, *, by_machine: bool) -> Any:
     return init_device_mesh(device, shape, mesh_dim_names=("machines", "processes"))
 
 
-def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
+def parallelize(policy: Policy, kind: str | None) -> ProcessLayout:
     """Lay a policy's model over the processes of this run: by `ddp`, `fsdp`, `hsdp`, or (None) as suits its size.
 
     This may replace the model's parameters, so make the optimizer afterwards.
     """
     if distributed.world_size() == 1:
-        return SingleProcess(policy.model)
+        return ProcessLayout(policy.model)
     if kind is None:
         kind = "fsdp" if policy.model.num_parameters() >= MIN_SHARDED_WEIGHTS else "ddp"
     if kind == "ddp":

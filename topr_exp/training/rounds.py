@@ -101,12 +101,12 @@ class Rounds:
 
     def global_batch(self, step: int, progress: Progress) -> GlobalBatch:
         """Draw and compose a round before its first update; each update takes a part of it."""
-        number, position = divmod(step, self.updates)
+        round_number, position = divmod(step, self.updates)
         mu_is_policy = False
         if position == 0:
             with self.collector.counting_in(progress):
-                round_groups = self.draw_groups(number)
-            self.start_round(round_groups, number)
+                round_groups = self.draw_groups(round_number)
+            self.start_round(round_groups, round_number)
             mu_is_policy = not (round_groups.is_stale or self.mu_is_samplers)
         assert self.training_set is not None
         examples = choose_examples(
@@ -115,44 +115,44 @@ class Rounds:
             position,
             seed=self.seed,
             iteration=self.iteration,
-            first_order=ORDERS_PER_ROUND * (number + 1),
+            first_order=ORDERS_PER_ROUND * (round_number + 1),
         )
-        return GlobalBatch(self.training_set, examples, mu_is_policy, {"round": number, **self.summary})
+        return GlobalBatch(self.training_set, examples, mu_is_policy, {"round": round_number, **self.summary})
 
     # ---- a round's completions
 
-    def draw_groups(self, number: int) -> RoundGroups:
+    def draw_groups(self, round_number: int) -> RoundGroups:
         """Sample a round's groups from the current weights, or take earlier ones from the buffer."""
-        replayed = self.draw_replayed(number)
-        indices = self.problems_of(number)[: self.prompts - len(replayed)]
-        sampled = self.sample_groups(indices, number)
+        replayed = self.draw_replayed(round_number)
+        indices = self.problems_of(round_number)[: self.prompts - len(replayed)]
+        sampled = self.sample_groups(indices, round_number)
         if self.schedule.replay > 0:
             self.buffer += sampled
         return RoundGroups(replayed + sampled, is_stale=bool(replayed))
 
-    def start_round(self, round_groups: RoundGroups, number: int) -> None:
+    def start_round(self, round_groups: RoundGroups, round_number: int) -> None:
         """Summarize and compose what was drawn for a round."""
         self.summary = self.summarize_drawn()
-        self.refuse_empty_round(round_groups, number)
+        self.refuse_empty_round(round_groups, round_number)
         self.summary |= round_groups.metrics
         self.table = pa.concat_tables(round_groups.groups).combine_chunks()
         self.drawn = []
         self.problems_kept = 0
-        self.training_set = replace(self.compose_round(number), ages=round_groups.ages)
+        self.training_set = replace(self.compose_round(round_number), ages=round_groups.ages)
 
-    def refuse_empty_round(self, round_groups: RoundGroups, number: int) -> None:
+    def refuse_empty_round(self, round_groups: RoundGroups, round_number: int) -> None:
         """Raise TOPRError where `compose.pass_rate` keeps no problem of a round."""
         if round_groups.groups:
             return
         problem_count = self.problems_drawn()
-        source = f"what was drawn for round {number}"
+        source = f"what was drawn for round {round_number}"
         if problem_count:
-            source = f"{problem_count} problems that round {number} drew"
+            source = f"{problem_count} problems that round {round_number} drew"
         raise TOPRError(
             f"compose.pass_rate={self.selection.pass_rate}: of {source} ({MAX_DRAWS} times) none is solved so often"
         )
 
-    def compose_round(self, number: int) -> TrainingSet:
+    def compose_round(self, round_number: int) -> TrainingSet:
         """Compose a round's training set from its completions."""
         problem_of_group = self.table["problem"].to_numpy()[:: self.n]
         questions = self.collector.questions.select(problem_of_group)
@@ -165,18 +165,18 @@ class Rounds:
         else:
             columns["mu_logp"] = self.table["logp"]
         completions = Completions(questions.problems, questions.prompts, self.table)
-        return self.compose(completions.with_columns(columns), round_number=number)
+        return self.compose(completions.with_columns(columns), round_number=round_number)
 
     def sample_groups(
         self,
         indices: Indices,
-        number: int,
+        round_number: int,
         first_shard: int = 0,
         *,
         max_draws: int = MAX_DRAWS,
         spare_indices: Indices | None = None,
     ) -> list[pa.Table]:
-        """Completions of some problems, one table each; first_shard: shards of the round that were sampled before.
+        """Sample for some problems, one table each; first_shard: shards of the round that were sampled before.
 
         With `compose.pass_rate`, spare problems (default: all) are drawn until enough pass, at most `max_draws` times.
         """
@@ -187,12 +187,12 @@ class Rounds:
         groups: list[pa.Table] = []
         for draw in range(max_draws):
             if draw > 0:
-                rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
+                rng = random_generator(self.seed, self.iteration, f"round {round_number}, draw {draw}")
                 undrawn_indices = np.setdiff1d(spare_indices, drawn_indices)
                 indices = rng.permutation(undrawn_indices)[: self.prompts]
             if len(groups) >= group_count or not len(indices):
                 break
-            table = self.collector.collect(indices, number, first_shard)
+            table = self.collector.collect(indices, round_number, first_shard)
             first_shard += -(-len(indices) // self.collector.sampler.config.prompts_per_shard)
             self.drawn.append(table)
             groups += self.solved_often_enough(table)
@@ -201,35 +201,35 @@ class Rounds:
         return groups[:group_count]
 
     def split_groups(self, table: pa.Table) -> list[pa.Table]:
-        """One table for each problem."""
+        """Split a table into one for each problem."""
         return split_every(table, self.n)
 
     def solved_often_enough(self, table: pa.Table) -> list[pa.Table]:
-        """The completions of each problem that `compose.pass_rate` keeps."""
+        """List the completions of each problem that `compose.pass_rate` keeps."""
         groups = self.split_groups(table)
         if self.selection.pass_rate is None:
             return groups
         is_solved = is_solved_between(self.collector.completions(table), *self.selection.pass_rate)
         return list(compress(groups, is_solved[:: self.n]))
 
-    def draw_replayed(self, number: int) -> list[pa.Table]:
+    def draw_replayed(self, round_number: int) -> list[pa.Table]:
         """Draw earlier groups from the buffer: one in place of each new group with probability `schedule.replay`."""
         if not self.buffer:
             return []
-        rng = random_generator(self.seed, self.iteration, f"round {number}")
+        rng = random_generator(self.seed, self.iteration, f"round {round_number}")
         is_replayed = rng.random(self.prompts) < self.schedule.replay
         count = int(is_replayed.sum())
         slots = rng.choice(len(self.buffer), size=count, replace=count > len(self.buffer))
         return [self.buffer[slot] for slot in slots]
 
-    def problems_of(self, number: int) -> Indices:
-        """The problems that a round samples, if it samples all of its groups; [prompts]."""
-        epoch, first = divmod(number * self.prompts, self.problem_count)
+    def problems_of(self, round_number: int) -> Indices:
+        """List the problems that a round samples, if it samples all of its groups; [prompts]."""
+        epoch, first = divmod(round_number * self.prompts, self.problem_count)
         orders = [self.order_prompts(epoch), self.order_prompts(epoch + 1)]
         return np.concatenate(orders)[first : first + self.prompts]
 
     def order_prompts(self, epoch: int) -> Indices:
-        """All problems in the order in which a pass over them samples them."""
+        """Draw the order in which a pass over all problems samples them."""
         rng = random_generator(self.seed, self.iteration, f"prompts {epoch}")
         return rng.permutation(self.problem_count)
 
@@ -298,7 +298,7 @@ class Rounds:
 
 
 def as_file(table: pa.Table, state: dict[str, Any]) -> bytes:
-    """A table and a JSON object as an Arrow file."""
+    """Write a table and a JSON object as the bytes of an Arrow file."""
     table = table.replace_schema_metadata({"state": json.dumps(state)})
     file = pa.BufferOutputStream()
     with pa.ipc.new_file(file, table.schema) as writer:
@@ -307,6 +307,6 @@ def as_file(table: pa.Table, state: dict[str, Any]) -> bytes:
 
 
 def read_table(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """The table and the object that `as_file` made into a file."""
+    """Read the table and the object that `as_file` wrote."""
     table = pa.ipc.open_file(pa.OSFile(str(path))).read_all()
     return table.replace_schema_metadata(None), json.loads(table.schema.metadata[b"state"])

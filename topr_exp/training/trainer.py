@@ -29,7 +29,7 @@ from topr_exp.training.layers import compile_layers
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
-from topr_exp.training.parallel import SingleProcess
+from topr_exp.training.parallel import ProcessLayout
 from topr_exp.types import Batch, PairBatch, TOPRError
 
 # Attributes of the trainer that a checkpoint keeps.
@@ -50,7 +50,7 @@ class Trainer:
         reference: Any,
         config: OptimConfig,
         folder: Path,
-        layout: SingleProcess,
+        layout: ProcessLayout,
         stop: StopFlag | None = None,
     ) -> None:
         self.policy = policy
@@ -128,7 +128,7 @@ class Trainer:
         return time_now - self.saved >= every
 
     def update(self, global_batch: GlobalBatch, updates: int) -> dict[str, float]:
-        """One optimizer step, of `updates` in the iteration; returns its record.
+        """Make one optimizer step, of `updates` in the iteration; returns its record.
 
         Raises TOPRError when Δ does not vanish where π is μ, when memory runs out, and when the loss or the gradient is
         not finite.
@@ -163,7 +163,7 @@ class Trainer:
         }
 
     def _work(self, global_batch: GlobalBatch) -> str:
-        """The update in words, for a message about memory."""
+        """Describe the update for a message about memory."""
         return (
             f"in an update with optim.micro_batch_size={self.config.micro_batch_size} and optim.gradient_checkpointing="
             f"{str(self.recompute).lower()}, the longest sequence of {global_batch.lengths.max()} tokens"
@@ -215,8 +215,7 @@ class Trainer:
             output = checked_output(self.loss, batch)
             mean_loss = output.loss.sum() / divisor
             if is_counted:
-                metrics.add(batch, output, scores)
-                metrics.count_prompt_tokens(inputs.prompt_token_count)
+                metrics.add(batch, output, scores, prompt_tokens=inputs.prompt_token_count)
                 mean_loss.backward()
                 self.report(inputs.token_count)
             else:  # the other processes wait for this one's part of a sum
@@ -236,13 +235,13 @@ class Trainer:
             )
 
     def divisor(self, global_batch: GlobalBatch) -> int:
-        """Divisor of the summed losses: a number of the global batch, the same for every process."""
+        """Count what the summed losses are divided by: a number of the global batch, the same for every process."""
         if self.config.reduction == "sequences":
             return len(global_batch)
         return global_batch.token_count
 
     def compute_signals(self, global_batch: GlobalBatch, batches: MicroBatches) -> dict[str, Tensor]:
-        """The loss's signals over the global batch with the current policy, without gradients, by position."""
+        """Compute the loss's signals over the global batch with the current policy, without gradients, by position."""
         policy = self.policy
         training_set = global_batch.training_set
         rows = global_batch.rows
@@ -262,7 +261,7 @@ class Trainer:
             return checked_signals(self.loss, loss_batch(training_set, rows, mask, TokenScores(logp)))
 
     def check_unit_ratio(self, delta: Tensor) -> None:
-        """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
+        """Raise TOPRError where Δ does not vanish though π is μ: then μ was scored differently.
 
         In bfloat16, where batches of another shape are rounded differently, no bound holds: a line says how large Δ is.
         """

@@ -40,7 +40,7 @@ class PaddedLevel:
     mask: Tensor | None  # [R or 1, 1, S, K], K keys above and S in the row: 0 where visible, else −∞; None: causal
 
     def pad(self, states: Tensor) -> Tensor:
-        """[tokens of all levels, heads, size] to [R, S, heads, size]."""
+        """Pad states: [tokens of all levels, heads, size] to [R, S, heads, size]."""
         states = states[self.start : self.end]
         if self.padded_index is not None:
             rows, width = self.shape
@@ -49,7 +49,7 @@ class PaddedLevel:
         return states.unflatten(0, self.shape)
 
     def unpad(self, states: Tensor) -> Tensor:
-        """[R, S, heads, size] to [tokens of this level, heads, size]."""
+        """Drop the padding: [R, S, heads, size] to [tokens of this level, heads, size]."""
         flat = states.flatten(0, 1)
         if self.padded_index is None:
             return flat
