@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from topr_exp.api import loss as named_loss
-from topr_exp.report.loss_weights import answer_batch
+from topr_exp.report.loss_weights import Answer, answer_batch
 
 Curve = Callable[[bool, float], float]  # (is_correct, log-ratio) to the weight of a token
 
@@ -39,7 +39,8 @@ class LossCurve:
 
     def __call__(self, is_correct: bool, delta: float) -> float:
         """Compute the weight if all tokens have log-ratio δ, beside an answer of the other verdict at 0."""
-        logp, batch = answer_batch(self.loss, is_correct, self.tokens, self.tokens * delta)
+        answer = Answer(is_correct, self.tokens, self.tokens * delta)
+        logp, batch = answer_batch(self.loss, answer)
         if self.against_sampler:
             batch = dataclasses.replace(batch, old_logp=logp.detach())
         output = self.loss(batch)

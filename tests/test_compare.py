@@ -11,7 +11,7 @@ from tests import by_hand
 from tests.conftest import read_json
 from tests.report.made_up import N, write_graded_run
 from topr_exp import compare_runs
-from topr_exp.compare import main, references
+from topr_exp.compare import choose_references, main
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import groups_frame
@@ -137,14 +137,14 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
         for algo in ("tis", "topr"):
             groups[f"{algo}, {share}"] = (algo, share)
 
-    against_topr = references(groups, "topr")
+    against_topr = choose_references(groups, "topr")
 
     assert against_topr == {group: group.replace("tis", "topr") for group in groups} | {"sft, p̃=not set": None}
-    assert {*references(groups, "p̃=0.1").values()} == {"tis, p̃=0.1", "topr, p̃=0.1", None}
-    assert {*references(groups, "tis, p̃=0.5").values()} == {"tis, p̃=0.5"}
-    assert {*references(groups, None).values()} == {"sft, p̃=not set"}
+    assert {*choose_references(groups, "p̃=0.1").values()} == {"tis, p̃=0.1", "topr, p̃=0.1", None}
+    assert {*choose_references(groups, "tis, p̃=0.5").values()} == {"tis, p̃=0.5"}
+    assert {*choose_references(groups, None).values()} == {"sft, p̃=not set"}
     with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; "):
-        references(groups, "ppo")
+        choose_references(groups, "ppo")
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):

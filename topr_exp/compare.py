@@ -45,19 +45,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    compared = compare(options.folders, options.against, options.figure)
-    reference = options.against or next(iter(compared.groups))
-    rows = comparison_rows(compared.groups, compared.differences, reference=reference, name=compared.figure)
+    comparison = compare(options.folders, options.against, options.figure)
+    reference = options.against or next(iter(comparison.groups))
+    rows = comparison_rows(comparison.groups, comparison.differences, reference=reference, name=comparison.figure)
     table = [list(rows[0])]  # titles
     for row in rows:
         table.append(list(row.values()))
     print("\n".join(align_columns(table)))
-    print("[ ]: 95 % each; differences are paired by seed and test problem", *compared.remarks, sep="\n")
+    print("[ ]: 95 % each; differences are paired by seed and test problem", *comparison.remarks, sep="\n")
     return 0
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """Groups of finished runs with their differences to a reference."""
 
     figure: str
@@ -71,22 +71,19 @@ class Compared:
         rows = []
         for label, runs in self.groups.items():
             to_reference = self.differences.get(label)
+            paired = to_reference if isinstance(to_reference, Interval) else None
             row: dict[str, Any] = {"group": label, "runs": len(runs)}
             row |= interval_columns(f"final_{self.figure}", estimate(runs, self.figure))
             row["against"] = self.references[label] if to_reference is not None else None
-            if isinstance(to_reference, Interval):
-                row |= interval_columns("difference", to_reference)
-                row["not_compared"] = None
-            else:
-                row |= interval_columns("difference", None)
-                row["not_compared"] = to_reference
+            row |= interval_columns("difference", paired)
+            row["not_compared"] = to_reference if paired is None else None
             rows.append(row)
         frame = DataFrame(rows).set_index("group")
         frame.attrs["remarks"] = self.remarks
         return frame
 
 
-def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compared:
+def compare(folders: Sequence[Path], against: str | None, figure: str) -> Comparison:
     """Compare groups of the finished runs in and below some folders; warns of runs that are left out or changed."""
     if figure not in FIGURES:
         raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
@@ -95,20 +92,20 @@ def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compar
     name = figure if figure != "maj" else headlines(runs)[-1]  # maj@K, where a run has one
     if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
         raise TOPRError(f"no finished run there has {figure} ({plural(len(all_runs), 'run')})")
-    comparison = group_runs(runs)
-    for repeat, counted in comparison.repeats.items():
+    run_groups = group_runs(runs)
+    for repeat, counted in run_groups.repeats.items():
         warn(f"{repeat} has the settings and seeds of {counted}: counted once")
     values_by_label = {}
-    for label, members in comparison.groups.items():
-        values_by_label[label] = tuple(setting_text(key, members[0]) for key in comparison.keys)
-    reference_of = references(values_by_label, against)
+    for label, members in run_groups.groups.items():
+        values_by_label[label] = tuple(setting_text(key, members[0]) for key in run_groups.keys)
+    reference_by_label = choose_references(values_by_label, against)
     remarks = []
-    if name != "invalid" and len(comparison.groups) > 1:
-        remarks.append(standing(comparison.groups, name))
-    if comparison.confounded:
-        remarks.append(f"also differs: {comparison.confounded}")
-    to_reference = differences(comparison.groups, reference_of, name)
-    return Compared(name, comparison.groups, reference_of, to_reference, remarks)
+    if name != "invalid" and len(run_groups.groups) > 1:
+        remarks.append(standing(run_groups.groups, name))
+    if run_groups.confounded:
+        remarks.append(f"also differs: {run_groups.confounded}")
+    to_reference = differences(run_groups.groups, reference_by_label, name)
+    return Comparison(name, run_groups.groups, reference_by_label, to_reference, remarks)
 
 
 def finished_runs(runs: Sequence[Run]) -> list[Run]:
@@ -122,7 +119,7 @@ def finished_runs(runs: Sequence[Run]) -> list[Run]:
     return complete_runs
 
 
-def references(values_by_label: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
+def choose_references(values_by_label: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
     """Map each group to its reference: one group for all, or the group that has the value `against` and is equal else.
 
     values_by_label: the values that tell a group from the others, in the order of their keys. None: no such group.
@@ -139,12 +136,12 @@ def references(values_by_label: Mapping[str, tuple[str, ...]], against: str | No
         allowed = dict.fromkeys([*values_by_label, *all_values])
         raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join(allowed)}")
     (position,) = positions
-    label_of = {values: label for label, values in values_by_label.items()}
-    reference_of = {}
+    label_by_values = {values: label for label, values in values_by_label.items()}
+    reference_by_label = {}
     for label, values in values_by_label.items():
         reference_values = (*values[:position], against, *values[position + 1 :])
-        reference_of[label] = label_of.get(reference_values)
-    return reference_of
+        reference_by_label[label] = label_by_values.get(reference_values)
+    return reference_by_label
 
 
 if __name__ == "__main__":

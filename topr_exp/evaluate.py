@@ -11,7 +11,7 @@ from collections.abc import Set
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,6 +31,9 @@ from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say
 from topr_exp.schema import NOT_IDENTITY, literal, name_with_hash, safe_name, show
 from topr_exp.types import VERDICTS, ConfigError
+
+if TYPE_CHECKING:
+    from topr_exp.models.policy import Policy
 
 ENGINE_KEYS = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDING_GROUPS = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
@@ -59,22 +62,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.set_defaults(multirun=False)
     words = sys.argv[1:] if arguments is None else arguments
-    return exit_status(partial(work, parser, words), resumes=True)
+    return exit_status(partial(run_command, parser, words), resumes=True)
 
 
-def work(parser: ArgumentParser, words: list[str]) -> int:
+def run_command(parser: ArgumentParser, words: list[str]) -> int:
     """Parse the command line and evaluate; returns the exit status."""
     args, unknown = parser.parse_known_intermixed_args(words)
     refuse_dashes(unknown, words)
     if unknown:
         parser.parse_intermixed_args(words)  # exits with the parser's own words
-    config = settings(args)
+    config = compose_settings(args)
     check_machine([config])
     evaluate_model(config)
     return 0
 
 
-def settings(args: Namespace) -> Config:
+def compose_settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
     command_line = parse_overrides(args)
     if "name" not in command_line:
@@ -85,7 +88,7 @@ def settings(args: Namespace) -> Config:
     folder = None
     if model is not None and model.folder is not None:
         folder = model.folder.resolve()
-        run_settings = settings_beside(folder)
+        run_settings = read_run_settings(folder)
         data = run_settings.get("data", {}).get("name")
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
@@ -94,7 +97,7 @@ def settings(args: Namespace) -> Config:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
     _, composed = jobs[0]
     if run_settings:
-        ask_as(run_settings, composed, command_line)
+        copy_question(run_settings, composed, command_line)
     elif model is not None:
         say(f"settings of {model.described}")
     if folder is not None:
@@ -121,8 +124,8 @@ def parse_overrides(args: Namespace) -> dict[str, str]:
     return command_line
 
 
-def settings_beside(weights: Path) -> dict[str, Any]:
-    """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
+def read_run_settings(weights: Path) -> dict[str, Any]:
+    """Read the settings of the run that wrote a folder of weights, and print whose they are; {} for another folder."""
     for folder in list(weights.parents)[:2]:  # <run>/model, <run>/iteration-1/model
         stored, fault = read_run_file(folder / "config.json")
         if (folder / "state.json").exists() or "resolved" in stored:
@@ -145,7 +148,7 @@ def settings_beside(weights: Path) -> dict[str, Any]:
     return renew(run_settings)
 
 
-def ask_as(run_settings: dict[str, Any], composed: DictConfig, command_line: dict[str, str]) -> None:
+def copy_question(run_settings: dict[str, Any], composed: DictConfig, command_line: dict[str, str]) -> None:
     """Put the question of a run into composed settings, except where the command line says otherwise.
 
     Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
@@ -156,13 +159,13 @@ def ask_as(run_settings: dict[str, Any], composed: DictConfig, command_line: dic
         data_keys |= {field.name for field in fields(source)}
     taken_keys_by_group = {**TAKEN_KEYS, "data": data_keys.difference(LOG_KEYS)}
     for group, taken_keys in taken_keys_by_group.items():
-        composed[group] = settings_of_question(group, taken_keys, run_settings[group], composed[group], command_line)
+        composed[group] = merge_group(group, taken_keys, run_settings[group], composed[group], command_line)
 
 
-def settings_of_question(
+def merge_group(
     group: str, taken_keys: Set[str], stored: dict[str, Any], composed: DictConfig, command_line: dict[str, str]
 ) -> dict[str, Any]:
-    """The composed settings of a group with those of a run, `stored`, whose keys are taken and not given."""
+    """Merge a run's settings of a group, `stored`, into the composed ones: the keys that are taken and not given."""
     stored = {key: value for key, value in stored.items() if (key, value) != LOGGED_REWARD}
     settings: Any = OmegaConf.to_container(composed)
     stored_choice = stored.get("name")
@@ -178,19 +181,18 @@ def settings_of_question(
             taken_keys = stored.keys() - {"_target_"}
     for key, value in stored.items():
         name = f"{group}.{key}"
-        is_overridden = name in command_line or any(word.startswith(f"{name}.") for word in command_line)
-        if is_overridden:
+        if name in command_line or any(word.startswith(f"{name}.") for word in command_line):
             continue
-        if key in taken_keys and value in PACKAGE_VALUES.get(name, [value]):
+        names_users_code = value not in PACKAGE_VALUES.get(name, [value])
+        decides_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
+        if key in taken_keys and not names_users_code:
             settings[key] = literal(value)
-            continue
-        is_question = (group == "data" and key not in LOG_KEYS) or name in PACKAGE_VALUES
-        if is_question and not is_other_choice and composed.get(key) != value:
-            raise untaken_setting(name, value)
+        elif decides_question and not is_other_choice and composed.get(key) != value:
+            raise foreign_code_error(name, value)
     return settings
 
 
-def untaken_setting(name: str, value: Any) -> ConfigError:
+def foreign_code_error(name: str, value: Any) -> ConfigError:
     """The error of a run's setting that names code of the user's."""
     if isinstance(value, dict) and "_target_" in value:
         name = f"{name}._target_"
@@ -222,7 +224,7 @@ def evaluate_model(config: Config) -> None:
         model_folder = fetch_model_folder(config.model.path, config.model.revision)
         weights = weights_fingerprint(model_folder)
         question = {name: value for name, value in config.identity.items() if name in DECIDING_GROUPS}
-        folder = folder_of(config, question, weights)
+        folder = result_folder(config, question, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         store = Store(config.store, stop)
@@ -232,15 +234,7 @@ def evaluate_model(config: Config) -> None:
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device)
             test = task.tokenize(task.sets.test, policy)
-            kind = "solutions to verify" if config.task.verifies else "problems"
-            size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
-            say(
-                f"model   {config.model.path} ({size}, {policy.device_description})\n"
-                f"data    {config.data.name} from {config.data.source_name}, {len(test.problems)} {kind}, "
-                f"{config.data.eval_n} completions each"
-            )
-            if slow := slow_precision(policy.device.type, policy.precision):
-                say(f"note    {slow}")
+            say(header(config, policy, len(test.problems)))
             answers = task.evaluate(sampler, policy, test, store)
         figures = {**task.figures(answers, store, folder, 0), "too_long": test.too_long}
         show_completions(folder, "test", 0, answers)
@@ -248,11 +242,25 @@ def evaluate_model(config: Config) -> None:
         warn_of_tested(answers.is_truncated, config.sampler.max_new_tokens)
         write_json(folder / "environment.json", describe_environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**question, "weights": weights, "figures": figures})
-    text = evaluation_table(figures["verifier"]) if "verifier" in figures else table(figures)
+    text = evaluation_table(figures["verifier"]) if "verifier" in figures else format_figures(figures)
     say(f"\n{text}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
 
 
-def folder_of(config: Config, question: dict[str, Any], weights: str) -> Path:
+def header(config: Config, policy: "Policy", problems: int) -> str:
+    """Describe the model and the data; problems: how many of the test set are asked."""
+    kind = "solutions to verify" if config.task.verifies else "problems"
+    size = f"{policy.model.num_parameters() / 1e6:,.2f} M parameters"
+    lines = [
+        f"model   {config.model.path} ({size}, {policy.device_description})",
+        f"data    {config.data.name} from {config.data.source_name}, {problems} {kind}, {config.data.eval_n} "
+        "completions each",
+    ]
+    if slow := slow_precision(policy.device.type, policy.precision):
+        lines.append(f"note    {slow}")
+    return "\n".join(lines)
+
+
+def result_folder(config: Config, question: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to weights of the same fingerprint."""
     model = {**question["model"], "path": None}  # wherever its folder is: the fingerprint of its weights stands for it
     inputs = {**question, "weights": weights, "model": model}
@@ -262,9 +270,9 @@ def folder_of(config: Config, question: dict[str, Any], weights: str) -> Path:
     return Path(config.output_dir) / config.name / name
 
 
-def table(figures: dict[str, Any]) -> str:
+def format_figures(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
-    from topr_exp.report.estimates import REWARD, measured
+    from topr_exp.report.estimates import REWARD, interval_of_evaluation
     from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
@@ -277,7 +285,8 @@ def table(figures: dict[str, Any]) -> str:
     if figures["truncated_share"]:
         lines.append(f"cut off by the token limit {100 * figures['truncated_share']:.1f} %")
     if "mean_reward" in figures:
-        lines.append(f"mean reward {measured(figures, REWARD).written('.3g')}")
+        interval = interval_of_evaluation(figures, REWARD)
+        lines.append(f"mean reward {interval.to_text('.3g')}")
     return "\n".join(lines)
 
 

@@ -84,7 +84,7 @@ def print_weights(losses: Mapping[str, Loss]) -> None:
             titles = "".join(f"{delta:>9g}" for delta in DELTAS)
             print(f"{'':<18}{titles}")
             for name, loss in losses.items():
-                row = weights(loss, is_right, length, DELTAS)
+                row = weights(loss, is_right=is_right, length=length, deltas=DELTAS)
                 cells = "".join(f"{weight:>9.2g}" for weight in row)
                 print(f"{name:<18}{cells}")
 

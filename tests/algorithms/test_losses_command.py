@@ -9,7 +9,7 @@ from tests.conftest import ROOT, values_of
 from tests.extending import list_items
 from topr_exp.losses import DELTAS, arxiv, load_losses, main
 from topr_exp.report.loss_figure import AXES, panels
-from topr_exp.report.loss_weights import answer_batch, weights
+from topr_exp.report.loss_weights import Answer, answer_batch, weights
 from topr_exp.training.contract import checked_output
 
 LOSSES = load_losses([])
@@ -27,7 +27,8 @@ WEIGHTS = {  # of a right and of a wrong answer
 def test_weights_are_the_formulas(name, tokens):
     for is_right, formula in zip((True, False), WEIGHTS[name], strict=True):
         expected = list(map(formula, DELTAS))
-        assert weights(LOSSES[name], is_right, tokens, DELTAS) == pytest.approx(expected)
+        values = weights(LOSSES[name], is_right=is_right, length=tokens, deltas=DELTAS)
+        assert values == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -39,7 +40,7 @@ def test_a_loss_describes_itself(name):
     comment = (ROOT / f"conf/algo/{name}.yaml").read_text().splitlines()[0]
     assert loss.paper.arxiv in comment
 
-    _, batch = answer_batch(loss, is_right=True, length=1, delta=0.0)
+    _, batch = answer_batch(loss, Answer(is_right=True, length=1, delta=0.0))
     metrics = checked_output(loss, batch).metrics
     assert loss.drops_tokens == bool({"masked", "kept"} & metrics.keys())
 

@@ -11,7 +11,7 @@ from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.load import load
 from topr_exp.config.model_choice import SHIPPED, Shape, choose_settings
 from topr_exp.config.yamls import CONF
-from topr_exp.evaluate import settings
+from topr_exp.evaluate import compose_settings
 from topr_exp.runs.plan import plan
 from topr_exp.types import ConfigError
 
@@ -175,7 +175,7 @@ def test_evaluate_takes_the_same_settings(tmp_path, capsys):
     folder = shutil.copytree(SHIPPED / "tiny_long", tmp_path / "own")
     words = [f"model={folder}", "data.train_problems=2", "data.test_problems=2", f"output_dir={tmp_path}"]
 
-    evaluation = settings(Namespace(overrides=words, config_dir=None, multirun=False))
+    evaluation = compose_settings(Namespace(overrides=words, config_dir=None, multirun=False))
 
     (run,) = composed(*words)
     assert (evaluation.model, evaluation.data, evaluation.sampler) == (run.model, run.data, run.sampler)

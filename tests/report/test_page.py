@@ -227,13 +227,15 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
     assert capsys.readouterr().out == f"report: {out}/report.html (figures/ and tables/ beside it)\n"
     files = read_json(out / "manifest.json")["files"]
     assert {"manifest.json", *files} == contents(out).keys()
-    for path in (tmp_path / "mine.txt", out / "figures/photo.png", out / "figures/curve_old.pdf"):
-        path.write_text("mine")
-    write_manifest(out, *files, "figures/curve_old.pdf", "figures/photo.png", "../mine.txt")
+    (out / "mine").mkdir()
+    own_files = {"figures/photo.png", "mine/thesis.tex"}
+    for name in (*own_files, "figures/curve_old.pdf", "../mine.txt"):
+        (out / name).write_text("mine")
+    write_manifest(out, *files, "figures/curve_old.pdf", "mine/thesis.tex", "../mine.txt")
 
     write_report([runs], out)
 
-    assert {"manifest.json", "figures/photo.png", *files} == contents(out).keys()
+    assert {"manifest.json", *own_files, *files} == contents(out).keys()
     assert (tmp_path / "mine.txt").exists()
     write_manifest(out, *(name for name in files if name != "tables/runs.csv"))
     with refused(rf"no report listed \({out / 'tables' / 'runs.csv'}\)"):

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.conftest import ROOT, config_of, refused
-from topr_exp.evaluate import ask_as
+from topr_exp.evaluate import copy_question
 from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.generation import open_sampler
 from topr_exp.sampling.vllm_requirements import TESTED
@@ -62,7 +62,7 @@ def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_
     run = plain(config_of("data=ledger", "sampler=vllm", "data.choices=4", "sampler.top_k=7"))
     composed = OmegaConf.create(plain(config_of("data=ledger")))
 
-    ask_as(run, composed, choices)
+    copy_question(run, composed, choices)
 
     assert composed.data.choices == 4
     assert (composed.sampler.name, composed.sampler.top_k) == (name, 7)

@@ -62,15 +62,15 @@ class Interval:
         return ", ".join(sources)
 
     def percent(self, *, sign: bool = False) -> str:
-        """As it is printed: 12.3 [10.1, 14.2]."""
-        form = "+.1f" if sign else ".1f"
-        return self.written(form, 100)
+        """Format a share: 12.3 [10.1, 14.2]."""
+        number_format = "+.1f" if sign else ".1f"
+        return self.to_text(number_format, scale=100)
 
-    def written(self, form: str, scale: float = 1.0) -> str:
-        value = f"{scale * self.value:{form}}"
+    def to_text(self, number_format: str, scale: float = 1.0) -> str:
+        value, low, high = (format(scale * number, number_format) for number in (self.value, self.low, self.high))
         if math.isnan(self.low):
             return value
-        return f"{value} [{scale * self.low:{form}}, {scale * self.high:{form}}]"
+        return f"{value} [{low}, {high}]"
 
 
 # ---- over problems
@@ -85,18 +85,19 @@ def standard_error(values: Values, clusters: Clusters | None = None) -> float | 
         if len(values) > 1:
             return float(values.std(ddof=1)) / math.sqrt(len(values))
         return None
-    excess = np.bincount(clusters, weights=values - values.mean())
-    count = len(excess)
+    deviations = np.bincount(clusters, weights=values - values.mean())  # of the clusters' sums
+    count = len(deviations)
     if count == 1:
         return None
-    return math.sqrt(count / (count - 1) * float(excess @ excess)) / len(values)
+    square_sum = float(deviations @ deviations)
+    return math.sqrt(count / (count - 1) * square_sum) / len(values)
 
 
 def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
     """[resamples, S] the means of P problems drawn with replacement; values: [P, S], drawn together."""
     problems = len(values)
-    chunks = []
     rows_per_chunk = max(1, CHUNK // problems)
+    chunks = []
     for start in range(0, resamples, rows_per_chunk):
         rows = min(rows_per_chunk, resamples - start)
         problem_indices = rng.integers(0, problems, size=(rows, problems))
@@ -139,7 +140,7 @@ def bootstrap_intervals(
     for column, mean, low, high in zip(values.T, means, lows, highs, strict=True):
         interval = Interval(float(mean), float(min(low, mean)), float(max(high, mean)))
         if share:
-            interval = extreme(column, cases) or interval
+            interval = interval_at_bound(column, cases) or interval
         intervals.append(interval)
     return intervals
 
@@ -148,11 +149,13 @@ def resampled_means(values: Values, rng: Generator, resamples: int, clusters: Cl
     """[resamples, S] the means of resampled problems, or clusters of them."""
     if clusters is None:
         return bootstrap_means(values, resamples, rng)
-    sums = [np.bincount(clusters, weights=column) for column in values.T]
-    sizes = np.bincount(clusters)
-    resampled = bootstrap_means(np.column_stack([*sums, sizes]), resamples, rng)
+    cluster_sums = [np.bincount(clusters, weights=column) for column in values.T]
+    cluster_sizes = np.bincount(clusters)
+    sums_and_sizes = np.column_stack([*cluster_sums, cluster_sizes])
+    resampled = bootstrap_means(sums_and_sizes, resamples, rng)
+    mean_sums = resampled[:, :-1]
     mean_sizes = resampled[:, -1:]
-    return resampled[:, :-1] / mean_sizes
+    return mean_sums / mean_sizes
 
 
 # ---- counts
@@ -175,7 +178,7 @@ def clopper_pearson(count: int, total: int) -> Interval:
     return Interval(count / total, low, high, seeds=total, problems=False)  # a case for each seed
 
 
-def extreme(shares: Values, cases: int, seeds: int = 1) -> Interval | None:
+def interval_at_bound(shares: Values, cases: int, seeds: int = 1) -> Interval | None:
     """`clopper_pearson` of shares that are all 0 or all 1, which have no spread to go by; None of others.
 
     cases: how many of the shares are independent. It holds for shares as for counts: P(X = 0) ≤ 1 − E X within [0, 1].
@@ -183,7 +186,8 @@ def extreme(shares: Values, cases: int, seeds: int = 1) -> Interval | None:
     share = shares.min()
     if share != shares.max() or share not in (0, 1):
         return None
-    return replace(clopper_pearson(int(share) * cases, cases), seeds=seeds, problems=True)
+    interval = clopper_pearson(int(share) * cases, cases)
+    return replace(interval, seeds=seeds, problems=True)
 
 
 # ---- over seeds
@@ -309,21 +313,23 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
     seeds, problems = values.shape
-    if share and (interval := extreme(values, problems, seeds)) is not None:
+    if share and (interval := interval_at_bound(values, problems, seeds)) is not None:
         return interval
-    mean = float(values.mean())
+
     squares = mean_squares(values)
     estimate = crossed_error(squares, seeds, problems, cautious=not share)
     error = float(estimate.error)
     half_width = math.nan
     if values.size > 1:
         half_width = float(t_95(float(estimate.freedom))) * error
+    mean = float(values.mean())
     low = mean - half_width
     high = mean + half_width
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         lowest = 0.0 if share else -1.0
         low = max(low, lowest)
         high = min(high, 1.0)
+
     cautious = crossed_error(squares, seeds, problems, cautious=True)
     return Interval(mean, low, high, seeds=seeds, error=error, freedom=float(cautious.freedom))
 
@@ -347,15 +353,18 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.
     """
     groups, seeds, problems = values.shape[-3:]
-    means = values.mean((-2, -1))  # [..., K]
-    lead = means[..., None, :] - means[..., :, None]  # [..., K, K]: of j before i
     interactions = mean_squares(values - values.mean(-3, keepdims=True))
     pooled_squares = [square.sum(-1) / (groups - 1) for square in interactions]
     shared = crossed_error(MeanSquares(*pooled_squares), seeds, problems, pooled=groups - 1)
-    errors = []  # of one group's differences from all, [..., K] each
+    shared_pair_error = math.sqrt(2) * shared.error[..., None]
+    least_lead = quantile(groups, shared.freedom) / math.sqrt(2)  # in standard errors
+
+    means = values.mean((-2, -1))  # [..., K]
+    rows = []  # of the result, one a group
     for group in range(groups):
+        leads = means - means[..., [group]]  # [..., K]: of the others before this one
         differences = values - values[..., [group], :, :]
         pair_error = crossed_error(mean_squares(differences), seeds, problems).error
-        errors.append(np.maximum(math.sqrt(2) * shared.error[..., None], pair_error))
-    least_lead = quantile(groups, shared.freedom) / math.sqrt(2)  # in standard errors
-    return np.asarray(lead > least_lead[..., None, None] * np.stack(errors, -2))
+        errors = np.maximum(shared_pair_error, pair_error)
+        rows.append(leads > least_lead[..., None] * errors)
+    return np.stack(rows, -2)

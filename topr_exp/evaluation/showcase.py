@@ -1,6 +1,7 @@
 """Completions of a run for people to read: a bounded number for each verdict, of every evaluation and training set."""
 
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +26,32 @@ def show_completions(
 
     split: test or train. examples: the rows that were trained on, of a training set.
     """
+    path = folder / "completions.jsonl"
+    earlier_entries, _ = read_lines(path)
     entries = []
+    for entry in earlier_entries:
+        is_valid = isinstance(entry.get("set"), str) and isinstance(entry.get("iteration"), int)
+        if is_valid and (entry["set"], entry["iteration"]) != (split, iteration):
+            entries.append(entry)
     for code in range(len(VERDICTS)):
-        for row in spread_evenly(np.flatnonzero(completions.verdicts == code)):
+        rows = np.flatnonzero(completions.verdicts == code)
+        for row in spread_evenly(rows):
             entry = {"set": split, "iteration": iteration, **describe_completion(completions, row)}
             if examples is not None:
                 entry["trained_on"] = bool((examples == row).any())
             entries.append(entry)
-    path = folder / "completions.jsonl"
-    written_entries, _ = read_lines(path)
-    for entry in written_entries:
-        is_valid = isinstance(entry.get("set"), str) and isinstance(entry.get("iteration"), int)
-        if is_valid and (entry["set"], entry["iteration"]) != (split, iteration):
-            entries.append(entry)
-    entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file in whatever order of writing
+    entries.sort(key=itemgetter("iteration", "set"))  # the same file in whatever order of writing
     if distributed.is_main_process():
-        write_text(path, "".join(json.dumps(entry) + "\n" for entry in entries))
+        lines = [json.dumps(entry) + "\n" for entry in entries]
+        write_text(path, "".join(lines))
 
 
 def spread_evenly(rows: NDArray[np.int64]) -> list[int]:
     """At most PER_VERDICT of the rows, evenly spread."""
-    if len(rows) <= PER_VERDICT:
-        return rows.tolist()
-    positions = np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int)
-    return rows[positions].tolist()
+    if len(rows) > PER_VERDICT:
+        positions = np.linspace(0, len(rows) - 1, PER_VERDICT).round()
+        rows = rows[positions.astype(int)]
+    return rows.tolist()
 
 
 def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
@@ -58,7 +61,8 @@ def describe_completion(completions: Completions, row: int) -> dict[str, Any]:
     logp = None
     if completions.has("sampler_logp"):
         logprobs = completions.table["sampler_logp"][row].as_py()
-        logp = sum(logprobs) if logprobs else None  # null and none at all
+        if logprobs:  # neither null nor empty
+            logp = sum(logprobs)
     return {
         "row": row,
         "problem": problem.id,

@@ -4,7 +4,7 @@ pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, 
 value. Every mean carries its standard error and interval over problems.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from topr_exp.evaluation.intervals import (
     Clusters,
     Counts,
+    Interval,
     Mask,
+    Point,
     Values,
     bootstrap_intervals,
     count_in_rows,
@@ -47,7 +49,7 @@ def measure(verdicts: Codes, classes: Codes) -> Scores:
     n = verdicts.shape[1]
     is_correct = verdicts == CORRECT
     voting = ballots(verdicts, classes)
-    assert (voting.candidate[is_correct] >= 0).all(), "a correct completion without an answer class"
+    assert (voting.candidates[is_correct] >= 0).all(), "a correct completion without an answer class"
     correct_counts = is_correct.sum(axis=1)
     ks = powers_of_two(n)
     passed = {k: pass_at_k(correct_counts, n, k) for k in ks}
@@ -62,7 +64,9 @@ def headline_k(n: int) -> int:
     return min(HEADLINE_K, powers_of_two(n)[-1])
 
 
-def summarise(verdicts: Codes, classes: Codes, problems: Sequence[Problem] = ()) -> Figures:
+def summarise(
+    verdicts: Codes, classes: Codes, problems: Sequence[Problem] = (), *, votes_are_known: bool = True
+) -> Figures:
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
     pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems, samples and, where they
@@ -70,39 +74,40 @@ def summarise(verdicts: Codes, classes: Codes, problems: Sequence[Problem] = ())
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
     verdicts, classes: as for `measure`. problems: [P], with levels, subjects and what they were made from: those of one
-    source are resampled together.
+    source are resampled together. votes_are_known: False leaves out maj@K.
     """
     n = verdicts.shape[1]
     scores = measure(verdicts, classes)
     columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
-    points = [interval.as_dict() for interval in intervals]
-    ks = list(map(str, scores.passed))
-    correct_counts = (verdicts == CORRECT).sum(axis=1)
+    pass_intervals = intervals[: len(scores.passed)]
+    maj_intervals = intervals[len(scores.passed) :]
+    if not votes_are_known:
+        scores = Scores(scores.passed, {})
+        maj_intervals = []
+
     figures = headline(verdicts, scores, np.full(len(verdicts), True))
     if clusters is not None:
         figures["sources"] = int(clusters.max()) + 1
+    correct_counts = (verdicts == CORRECT).sum(axis=1)
     return {
         **figures,
         "samples": n,
-        "pass@k": dict(zip(ks, points[: len(ks)], strict=True)),
-        "maj@k": dict(zip(ks, points[len(ks) :], strict=True)),
+        "pass@k": points_by_k(scores.passed, pass_intervals),
+        "maj@k": points_by_k(scores.voted, maj_intervals),
         "correct_histogram": np.bincount(correct_counts, minlength=n + 1).tolist(),  # TOPR, Figure 4
         "levels": breakdown(verdicts, scores, [problem.level for problem in problems]),
         "subjects": breakdown(verdicts, scores, [problem.subject for problem in problems]),
     }
 
 
-def without_majorities(figures: Figures) -> Figures:
-    """The figures of `summarise` with nothing about maj@K."""
-    remaining = {name: value for name, value in figures.items() if not name.startswith("maj@")}
-    if "maj@k" in figures:
-        remaining["maj@k"] = {}
-    for kind in ("levels", "subjects"):
-        if kind in figures:
-            remaining[kind] = {name: without_majorities(group) for name, group in figures[kind].items()}
-    return remaining
+def points_by_k(ks: Iterable[int], intervals: Iterable[Interval]) -> dict[str, Point]:
+    """Map each K to its interval, ready for JSON."""
+    points = {}
+    for k, interval in zip(ks, intervals, strict=True):
+        points[str(k)] = interval.as_dict()
+    return points
 
 
 def mean_lengths(verdicts: Codes, tokens: Counts) -> Figures:
@@ -130,34 +135,34 @@ def number_sources(sources: Sequence[str | None]) -> Clusters | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
     if all(source is None for source in sources):
         return None
-    number_of_source: dict[str, int] = {}
+    number_by_source: dict[str, int] = {}
     numbers = []
     for i, source in enumerate(sources):
-        numbers.append(number_of_source.setdefault(source or f"#{i}", len(number_of_source)))
+        name = source or f"#{i}"
+        numbers.append(number_by_source.setdefault(name, len(number_by_source)))
     return np.array(numbers)
 
 
 def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
     """The headline figures of the included problems; is_included: [P]."""
-    k = headline_k(verdicts.shape[1])
     passed = scores.passed[1][is_included]
-    voted = scores.voted[k][is_included]
+    figures: Figures = {"pass@1": float(passed.mean())}
+    if scores.voted:
+        k = headline_k(verdicts.shape[1])
+        figures[f"maj@{k}"] = float(scores.voted[k][is_included].mean())
     counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
-    shares = (counts / counts.sum()).tolist()
-    return {
-        "pass@1": float(passed.mean()),
-        f"maj@{k}": float(voted.mean()),
-        **dict(zip(VERDICTS, shares, strict=True)),
-        "problems": len(passed),
-    }
+    shares = counts / counts.sum()
+    figures |= zip(VERDICTS, shares.tolist(), strict=True)
+    figures["problems"] = len(passed)
+    return figures
 
 
 def breakdown(verdicts: Codes, scores: Scores, names: Sequence[Any]) -> dict[str, Figures]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
+    name_of_problem = np.array(names, dtype=object)
     figures = {}
-    for group in sorted({*names} - {None}):
-        is_included = np.array(names, dtype=object) == group
-        figures[str(group)] = headline(verdicts, scores, is_included)
+    for name in sorted(set(names) - {None}):
+        figures[str(name)] = headline(verdicts, scores, name_of_problem == name)
     return figures
 
 
@@ -167,7 +172,7 @@ def breakdown(verdicts: Codes, scores: Scores, names: Sequence[Any]) -> dict[str
 class Ballots(NamedTuple):
     """The votes of completions, and what each answer is worth."""
 
-    candidate: Codes  # [P, n] the class that a completion votes for, -1 for none
+    candidates: Codes  # [P, n] the class that a completion votes for, -1 for none
     worth: Values  # [P, C] the share of a class graded correct, mostly 0 or 1
 
 
@@ -179,17 +184,18 @@ def ballots(verdicts: Codes, classes: Codes) -> Ballots:
     """
     assert verdicts.shape == classes.shape, (verdicts.shape, classes.shape)
     has_vote = (verdicts != INVALID) & (classes >= 0)
-    candidate = np.where(has_vote, classes, -1).astype(np.int64)
-    width = int(candidate.max(initial=0)) + 1
-    votes = count_votes(candidate, width)
-    correct_votes = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return Ballots(candidate, correct_votes / np.maximum(votes, 1))
+    candidates = np.where(has_vote, classes, -1).astype(np.int64)
+    correct_candidates = np.where(verdicts == CORRECT, candidates, -1)
+    class_count = int(candidates.max(initial=0)) + 1
+    votes = count_votes(candidates, class_count)
+    correct_votes = count_votes(correct_candidates, class_count)
+    return Ballots(candidates, correct_votes / np.maximum(votes, 1))
 
 
-def count_votes(candidate: Codes, width: int) -> Counts:
-    """[P, width] votes for each of the answers 0..width-1; candidate: [P, k], -1 has no vote."""
-    votes = count_in_rows(candidate + 1, width + 1)
-    return votes[:, 1:]  # those of no answer left out
+def count_votes(candidates: Codes, class_count: int) -> Counts:
+    """[P, C] votes for each class; candidates: [P, k] classes, -1 where a completion has no vote."""
+    votes = count_in_rows(candidates + 1, class_count + 1)
+    return votes[:, 1:]
 
 
 def majority_score(votes: Counts, worth: Values) -> Values:
@@ -199,7 +205,9 @@ def majority_score(votes: Counts, worth: Values) -> Values:
     """
     most_votes = votes.max(axis=1, keepdims=True)
     is_leading = (votes == most_votes) & (most_votes > 0)
-    return (is_leading * worth).sum(axis=1) / np.maximum(is_leading.sum(axis=1), 1)
+    leading_worth = (is_leading * worth).sum(axis=1)
+    leading_count = is_leading.sum(axis=1)
+    return leading_worth / np.maximum(leading_count, 1)
 
 
 def powers_of_two(n: int) -> list[int]:
@@ -227,12 +235,11 @@ def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator) -> ByK:
 
     A trial shuffles each problem's completions once and takes the first K for every K: uniform draws, a smooth curve.
     """
-    candidate, worth = voting
-    problems, width = worth.shape
+    problems, class_count = voting.worth.shape
     totals = {k: np.zeros(problems) for k in ks}
     for _ in range(TRIALS):
-        shuffled = rng.permuted(candidate, axis=1)
-        for k, total in totals.items():
-            votes = count_votes(shuffled[:, :k], width)
-            total += majority_score(votes, worth)
+        shuffled = rng.permuted(voting.candidates, axis=1)
+        for k in ks:
+            votes = count_votes(shuffled[:, :k], class_count)
+            totals[k] += majority_score(votes, voting.worth)
     return {k: total / TRIALS for k, total in totals.items()}

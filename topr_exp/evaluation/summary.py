@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from topr_exp.evaluation.statistics import Figures, mean_lengths, mean_reward, summarise, without_majorities
+from topr_exp.evaluation.statistics import Figures, mean_lengths, mean_reward, summarise
 from topr_exp.grading.verdicts import grader_timeouts, votes_are_known
 from topr_exp.sampling.completions import Completions
 from topr_exp.store import Store
@@ -21,15 +21,14 @@ def summarise_evaluation(completions: Completions, problems: int | None = None) 
         return column.reshape(-1, n)[:problems]
 
     verdicts = by_problem(completions.verdicts)
-    figures = summarise(verdicts, by_problem(completions.answer_classes), tested)
+    classes = by_problem(completions.answer_classes)
+    figures = summarise(verdicts, classes, tested, votes_are_known=votes_are_known(completions))
     figures["grader_timeouts"] = grader_timeouts(completions.first_rows(verdicts.size))
     figures["truncated_share"] = float(by_problem(completions.is_truncated).mean())
     figures |= mean_lengths(verdicts, by_problem(completions.tokens.lengths()))
     if completions.reward is not None:
         sources = [problem.source for problem in tested]
         figures |= mean_reward(by_problem(completions.reward), sources)
-    if not votes_are_known(completions):
-        return without_majorities(figures)
     return figures
 
 

@@ -4,7 +4,6 @@ Groups runs by the settings that differ, except seeds, from their folders alone.
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,10 +15,7 @@ from topr_exp.runtime.json_files import read_object, write_json
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
-FILES = re.compile(  # the names that a report's files can have
-    r"report\.html|tables/(?:runs\.csv|groups\.csv|groups\.tex)|figures/captions\.txt"
-    r"|figures/(?:(?:curve|training|sweep)_\w+|final|ess_by_age|pass_at_k|maj_at_k|correct_histogram|levels)\.(?:pdf|png)"
-)
+SUBFOLDERS = ("figures", "tables")
 AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 
 
@@ -53,21 +49,22 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     from topr_exp.report.page import render_page
     from topr_exp.report.reader import find_runs
 
-    comparison = group_runs(find_runs(folders))
+    run_groups = group_runs(find_runs(folders))
     target = out
     if target is None:
         target = folders[0] / "report"
         refuse_link(target)  # one that the user gives is their own choice
-    refuse_link(target / "figures")
-    refuse_link(target / "tables")
+    for name in SUBFOLDERS:
+        refuse_link(target / name)
     earlier_files = read_manifest(target)
-    pictures, drawings = drawing.draw_files(plots.plot_runs(comparison))
+
+    pictures, drawings = drawing.draw_files(plots.plot_runs(run_groups))
     title = " and ".join(folder.resolve().name for folder in folders)
     texts = {
-        "tables/runs.csv": tables.as_csv(tables.runs_frame(comparison.runs)),
-        "tables/groups.csv": tables.as_csv(tables.groups_frame(comparison)),
-        "tables/groups.tex": tables.groups_tex(comparison),
-        "report.html": render_page(title, comparison, drawings),
+        "tables/runs.csv": tables.as_csv(tables.runs_frame(run_groups.runs)),
+        "tables/groups.csv": tables.as_csv(tables.groups_frame(run_groups)),
+        "tables/groups.tex": tables.groups_tex(run_groups),
+        "report.html": render_page(title, run_groups, drawings),
     }
     files = {f"figures/{name}": content for name, content in pictures.items()}
     for name, text in texts.items():
@@ -82,14 +79,16 @@ def read_manifest(target: Path) -> set[str]:
     listed_files = manifest.get("files")
     if manifest.get("written_by") == AUTHOR and isinstance(listed_files, list):
         return {MANIFEST, *map(str, listed_files)}
-    refuse_foreign(target, [path for path in target.glob("*") if not path.name.endswith(TEMPORARY)])
+    foreign_files = [path for path in target.glob("*") if not path.name.endswith(TEMPORARY)]
+    refuse_foreign(target, foreign_files)
     return set()
 
 
 def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of an earlier report's; the manifest names a file before it is there."""
-    assert all(map(FILES.fullmatch, files)), files.keys()
-    present_files = {path.relative_to(target).as_posix() for path in target.glob("*/*")}  # no others are removed
+    present_files = set()  # no others are removed: whoever packed the folder wrote the manifest
+    for name in SUBFOLDERS:
+        present_files |= {f"{name}/{path.name}" for path in target.glob(f"{name}/*")}
     foreign_files = present_files & (files.keys() - earlier_files)
     refuse_foreign(target, [target / name for name in foreign_files])
     with disk_errors(f"write in {target}"):
@@ -100,8 +99,7 @@ def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, content)
         for name in present_files & (earlier_files - files.keys()):
-            if FILES.fullmatch(name):  # whoever packed the folder wrote the manifest
-                (target / name).unlink()
+            (target / name).unlink()
         write_manifest(target, files)
 
 

@@ -30,6 +30,9 @@ MOST_TICKS = 8  # of a logarithmic axis that is marked at its points
 OFFSET = 0.008  # between error bars at one position, as a share of the axis
 TICK_OFFSET = 0.12  # between ticks
 MOST_MARKED_POINTS = 25
+METADATA: Any = {  # by format; no date, so that the same runs give the same files
+    "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {},
+}  # fmt: skip
 INTERVALS = (
     "Shares in percent, intervals 95 %: over seeds and test problems (crossed random effects), of one run over test "
     "problems; of mean rewards, and where verdicts are gone, Student's t over runs. Bands: Student's t over three or "
@@ -61,27 +64,28 @@ class Drawing(NamedTuple):
 
 def draw_files(plots: Sequence[Plot]) -> tuple[dict[str, bytes], list[Drawing]]:
     """Draw plots: the files (PDF and PNG with their captions) by name, and the drawings for the page."""
-    captions = "".join(f"{plot.name}: {plot.caption}\n" for plot in plots)
-    files = {"captions.txt": f"{captions}\n{INTERVALS}\n".encode()}
+    captions = []
+    files = {}
     drawings = []
     for plot in plots:
+        captions.append(f"{plot.name}: {plot.caption}\n")
         with mpl.rc_context({**STYLE, "svg.hashsalt": plot.name}):  # ids that no other figure of the page has
             figure = draw(plot)
-            # Without a legend, which the page has. No date inside, so that the same runs give the same files.
-            svg = picture(figure, "svg", {"Date": None, "Creator": None}).decode()
+            svg = encode(figure, "svg").decode()  # without a legend, which the page has
             drawings.append(Drawing(plot, svg[svg.index("<svg") :]))
             if len(plot.lines) > 1:
-                figure.axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # the picture grows with its names
-            # The picture holds all, and no more.
-            files[f"{plot.name}.pdf"] = picture(figure, "pdf", {"CreationDate": None}, bbox_inches="tight")
-            files[f"{plot.name}.png"] = picture(figure, "png", {}, bbox_inches="tight")
+                figure.axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            # The picture grows with the legend: it holds all, and no more.
+            files[f"{plot.name}.pdf"] = encode(figure, "pdf", bbox_inches="tight")
+            files[f"{plot.name}.png"] = encode(figure, "png", bbox_inches="tight")
+    files["captions.txt"] = f"{''.join(captions)}\n{INTERVALS}\n".encode()
     return files, drawings
 
 
-def picture(figure: Figure, kind: str, metadata: dict[str, Any], **options: Any) -> bytes:
-    """Save a figure in memory; it keeps the layout that this computes. options: of `savefig`."""
+def encode(figure: Figure, kind: str, **options: Any) -> bytes:
+    """Return the file of a figure, which keeps the layout that this computes; options: of `savefig`."""
     stream = io.BytesIO()
-    figure.savefig(stream, format=kind, metadata=metadata, **options)
+    figure.savefig(stream, format=kind, metadata=METADATA[kind], **options)
     figure.set_layout_engine("none")
     return stream.getvalue()
 
@@ -91,8 +95,8 @@ def draw(plot: Plot) -> Figure:
     figure = Figure(figsize=(5.2, 3.3), layout="constrained")
     ax = figure.subplots()
     for i, line in enumerate(plot.lines):
-        x = offset_positions(plot, i)
-        for j, artist in enumerate(draw_line(ax, plot, line, x=x)):
+        artists = draw_line(ax, plot, line, x=offset_positions(plot, i))
+        for j, artist in enumerate(artists):
             artist.set_gid(f"{plot.name}.{i}.{j}")
     if plot.section == "curves":
         ax.locator_params("x", integer=True)
@@ -102,12 +106,8 @@ def draw(plot: Plot) -> Figure:
     if plot.log_x:
         mark_log_axis(ax, all_positions(plot.lines))
     if plot.ticks:
-        rotation = 0
-        alignment = "center"
-        if len(plot.ticks) > 3:
-            rotation = 30
-            alignment = "right"
-        ax.set_xticks(range(len(plot.ticks)), plot.ticks, rotation=rotation, ha=alignment)
+        label_style = {"rotation": 30, "ha": "right"} if len(plot.ticks) > 3 else {}
+        ax.set_xticks(range(len(plot.ticks)), plot.ticks, **label_style)
         ax.grid(axis="x", visible=False)
     ax.set(xlabel=plot.x_title, ylabel=plot.y_title)
     return figure
@@ -116,16 +116,16 @@ def draw(plot: Plot) -> Figure:
 def offset_positions(plot: Plot, index: int) -> np.ndarray:
     """The x of a line's points, moved aside where error bars of other lines have the same; index: of the line."""
     x = plot.lines[index].points.index.to_numpy(float)
-    positions = all_positions(plot.lines)
     steps_aside = index - (len(plot.lines) - 1) / 2
+    positions = all_positions(plot.lines)
+    first = min(positions)
+    last = max(positions)
     if plot.log_x:  # equal distances are equal factors
-        span = max(positions) / min(positions)
-        return x * span ** (OFFSET * steps_aside)
+        return x * (last / first) ** (OFFSET * steps_aside)
     if plot.ticks:
         return x + steps_aside * TICK_OFFSET
     if plot.whiskers:
-        span = max(positions) - min(positions)
-        return x + steps_aside * (OFFSET * span)
+        return x + steps_aside * (OFFSET * (last - first))
     return x
 
 
@@ -144,12 +144,11 @@ def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist
     if len(line.run_curves) > 1:
         for curve in line.run_curves:
             artists += ax.plot(curve.index, scale * curve, color=color, lw=0.5, alpha=0.5)
-    marker: Any = {}
-    if len(x) < MOST_MARKED_POINTS:
-        marker = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4}
     if plot.ticks:  # no line joins the points
         style = {"color": color, "ls": ""}
-    artists += ax.plot(x, mean, label=line.name, **marker, **style)
+    if len(x) < MOST_MARKED_POINTS:
+        style |= {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4}
+    artists += ax.plot(x, mean, label=line.name, **style)
     return artists
 
 

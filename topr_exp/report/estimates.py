@@ -42,7 +42,7 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
             measured_runs.append(run)
     if not measured_runs:
         return None
-    first_interval = measured(measured_runs[0].summary[stage], name)
+    first_interval = interval_of_evaluation(measured_runs[0].summary[stage], name)
     if share_completions(measured_runs, stage):
         if not math.isnan(first_interval.low):
             return first_interval
@@ -62,7 +62,7 @@ def share_completions(runs: Sequence[Run], stage: str) -> bool:
     return len(tables) == 1
 
 
-def measured(evaluation: Record, name: str) -> Interval:
+def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
     """A figure of one evaluation with its interval over problems, else ± 1.96 standard errors."""
     if name == "correct":
         name = "pass@1"
@@ -70,7 +70,8 @@ def measured(evaluation: Record, name: str) -> Interval:
     if value in (0, 1) and name != REWARD:  # where a standard error is 0
         cases = as_number(evaluation.get("sources", evaluation.get("problems")))  # independent ones
         if cases:
-            return replace(clopper_pearson(int(value * cases), int(cases)), seeds=1, problems=True)
+            interval = clopper_pearson(int(value * cases), int(cases))
+            return replace(interval, seeds=1, problems=True)
     curve, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
     with contextlib.suppress(*DAMAGE):
         point = evaluation[f"{curve}@k"][k]
@@ -104,7 +105,7 @@ def estimate_text(runs: Sequence[Run], name: str, stage: str = "final") -> str:
     if interval is None:
         return "–"
     if name == REWARD:
-        return interval.written(".3g")
+        return interval.to_text(".3g")
     return interval.percent()
 
 
@@ -129,16 +130,23 @@ def best_first(groups: Groups, name: str = "pass@1") -> Groups:
 
 def difference_between(runs: Sequence[Run], reference: Sequence[Run], name: str) -> Interval | str:
     """Estimate the final figure of runs minus that of others, paired by seed and problem; else say why not."""
-    all_runs = (*reference, *runs)
     try:
-        if any(run.figure("final", name) is None for run in all_runs):
-            return f"no {name} of both"
-        if len({gold_answers(run) for run in all_runs}) > 1:
-            return "other test problems"
+        reason = why_incomparable([*reference, *runs], name)
+        if reason:
+            return reason
         interval = difference(read_repetitions(reference, "final"), read_repetitions(runs, "final"), name)
     except TOPRError as error:
         return str(error)
     return interval if interval is not None else "no seed in common"
+
+
+def why_incomparable(runs: Sequence[Run], name: str) -> str:
+    """The reason why the final figures of runs can't be paired by problem, or ""; TOPRError if verdicts are gone."""
+    if any(run.figure("final", name) is None for run in runs):
+        return f"no {name} of both"
+    if len(set(map(gold_answers, runs))) > 1:
+        return "other test problems"
+    return ""
 
 
 def differences(groups: Groups, references: Mapping[str, str | None], name: str) -> Differences:
@@ -166,13 +174,12 @@ def comparison_rows(groups: Groups, to_references: Differences, *, reference: st
         if isinstance(difference_text, Interval):
             paired_over = difference_text.over
             difference_text = difference_text.percent(sign=True)
-        row = {
+        rows.append({
             f"{name}, %": label,
             "runs": str(len(runs)),
             "mean": estimate_text(runs, name),
             "over": interval.over if interval is not None else "",
             f"minus {reference}": difference_text,
             "paired over": paired_over,
-        }
-        rows.append(row)
+        })  # fmt: skip
     return rows

@@ -28,7 +28,7 @@ NULL_TEXT = "not set"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunGroups:
     """Runs in groups of repetitions."""
 
     groups: dict[str, list[Run]]  # label -> repetitions, in the order of their settings, each identity once
@@ -50,8 +50,7 @@ class Comparison:
     @property
     def confounded(self) -> str:
         """Settings that differ with the keys and are not named by them, as an algorithm's are; with their values."""
-        # algo.name names all of algo.
-        named_prefixes = tuple(f"{key.removesuffix('.name')}." for key in self.keys)
+        named_prefixes = tuple(f"{key.removesuffix('.name')}." for key in self.keys)  # algo.name names all of algo
         texts = []
         for key in self.differing:
             if key not in self.keys and not key.startswith(named_prefixes):
@@ -60,7 +59,7 @@ class Comparison:
         return "; ".join(texts)
 
 
-def group_runs(runs: Sequence[Run]) -> Comparison:
+def group_runs(runs: Sequence[Run]) -> RunGroups:
     """Group runs by all settings that decide a result, seeds apart, and by their test problems."""
     runs = with_settings(runs)
     table = settings_table([run for run in runs if run.settings])
@@ -71,18 +70,21 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
             differing.append(key)
         else:
             fixed.append(key)
-    keys = telling_keys(table, [*differing, TEST_KEY])
+    keys = distinguishing_keys(table, [*differing, TEST_KEY])
     runs = with_groups(runs, keys)
-    runs_of_groups: dict[str, dict[int, Run]] = {}  # label -> draw -> run
+
+    groups: dict[str, list[Run]] = {}
+    counted_runs: dict[tuple[str, int], Run] = {}  # by group and draw
     repeats = {}
     for run in sorted(runs, key=lambda run: sort_key(run, keys)):
-        runs_by_draw = runs_of_groups.setdefault(run.group, {})
-        counted_run = runs_by_draw.setdefault(run.draw, run)
-        if counted_run is not run:
+        counted_run = counted_runs.setdefault((run.group, run.draw), run)
+        if counted_run is run:
+            groups.setdefault(run.group, []).append(run)
+        else:
             repeats[run.name] = counted_run.name
-    groups = {label: list(runs_by_draw.values()) for label, runs_by_draw in runs_of_groups.items()}
-    differing_keys = list(dict.fromkeys([*differing, *keys]))
-    return Comparison(groups, keys, differing_keys, fixed, repeats, runs)
+    if TEST_KEY in keys:
+        differing.append(TEST_KEY)
+    return RunGroups(groups, keys, differing, fixed, repeats, runs)
 
 
 def decides_result(key: str) -> bool:
@@ -98,14 +100,14 @@ def with_settings(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         leaf_keys |= dict(flatten(run.config)).keys()
     golds_of_runs = list(map(read_golds, runs))
-    different_golds = list(dict.fromkeys(filter(None, golds_of_runs)))
+    test_sets = list(dict.fromkeys(filter(None, golds_of_runs)))
     runs_with_settings = []
     for run, golds in zip(runs, golds_of_runs, strict=True):
         settings = dict(flatten(run.config, leaf_keys))
         if settings:
             settings[TEST_KEY] = None
-            if golds is not None and len(different_golds) > 1:
-                settings[TEST_KEY] = different_golds.index(golds) + 1
+            if golds is not None and len(test_sets) > 1:
+                settings[TEST_KEY] = test_sets.index(golds) + 1
         runs_with_settings.append(replace(run, settings=settings))
     return runs_with_settings
 
@@ -128,24 +130,24 @@ def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     return table.reindex(columns=columns).fillna(canonical(None))
 
 
-def telling_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
+def distinguishing_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
     """The keys that tell runs apart; the other candidates follow from them."""
     keys: list[str] = []
     for key in candidates:
-        grouped = table.groupby(keys or (lambda _: 0))  # without keys all runs in one
-        follows_from_keys = (grouped[key].nunique() <= 1).all()
-        if not follows_from_keys:
+        groups = table.groupby(keys or (lambda _: 0))  # without keys all runs in one
+        has_several_values = groups[key].nunique() > 1
+        if has_several_values.any():
             keys.append(key)
     return keys
 
 
 def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     """Runs with the label of their group, and their draw: a number for the values of their seeds."""
-    draws = sorted({seeds_of(run) for run in runs})
+    seeds_of_runs = list(map(seeds_of, runs))
+    draws = sorted(set(seeds_of_runs))
     grouped_runs = []
-    for run in runs:
-        draw = draws.index(seeds_of(run))
-        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draw))
+    for run, seeds in zip(runs, seeds_of_runs, strict=True):
+        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draws.index(seeds)))
     return grouped_runs
 
 
@@ -166,7 +168,7 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-class Place(NamedTuple):
+class Rank(NamedTuple):
     """The place of a value in an order: null, then numbers by size, then texts."""
 
     is_set: bool
@@ -175,14 +177,15 @@ class Place(NamedTuple):
     text: str
 
 
-def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Place], bool]:
+def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Rank], bool]:
     """The place of a run: by its values of the keys, then finished ones first."""
-    places = []
+    ranks = []
     for key in keys:
         value = run.settings.get(key)
-        number = float(value) if isinstance(value, (int, float)) else None
-        places.append(Place(value is not None, number is None, number or 0.0, value_text(value)))
-    return places, not run.is_done
+        is_number = isinstance(value, (int, float))
+        number = float(value) if is_number else 0.0
+        ranks.append(Rank(value is not None, not is_number, number, value_text(value)))
+    return ranks, not run.is_done
 
 
 # ---- labels
@@ -194,6 +197,10 @@ def group_label(run: Run, keys: Sequence[str]) -> str:
         return f"{run.path} (settings unknown)"
     if not keys:
         return value_text(run.settings.get("algo.name", run.name))
+    return settings_text(keys, run)
+
+
+def settings_text(keys: Sequence[str], run: Run) -> str:
     return ", ".join(setting_text(key, run) for key in keys)
 
 
@@ -210,9 +217,9 @@ def value_text(value: Any) -> str:
     if value is None:
         return NULL_TEXT
     if isinstance(value, float):
-        short = f"{value:g}"
-        if float(short) == value:
-            return short
+        short_text = f"{value:g}"
+        if float(short_text) == value:
+            return short_text
         return repr(value)
     if isinstance(value, dict):
         items = [f"{key}: {value_text(item)}" for key, item in value.items()]
@@ -224,9 +231,10 @@ def value_text(value: Any) -> str:
 
 def is_unambiguous(text: str) -> bool:
     """Return True for a text that can't be read as another value, or as several."""
+    if text in (NULL_TEXT, "true", "false") or text.startswith(("[", "{", '"')) or ", " in text:
+        return False
     try:
         float(text)
     except ValueError:
-        is_other_value = text in (NULL_TEXT, "true", "false") or text.startswith(("[", "{", '"'))
-        return not is_other_value and ", " not in text
+        return True
     return False

@@ -67,16 +67,18 @@ class Line:
 
 def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
     """Map each x axis to its panels: losses by what their weights depend on, those of equal weights together."""
-    panels_by_axis: dict[Axis, list[Panel]] = {axis: [] for axis in AXES}
+    panels_by_axis: dict[Axis, list[Panel]] = {}
     for name, loss in losses.items():
         axis = axis_of(loss)
         curves = curves_of(loss, DRAWN_LENGTH, axis, POINTS)
-        equal_panels = [panel for panel in panels_by_axis[axis] if are_equal(panel.curves, curves)]
-        if equal_panels:
-            equal_panels[0].names.append(name)
+        axis_panels = panels_by_axis.setdefault(axis, [])
+        for panel in axis_panels:
+            if are_equal(panel.curves, curves):
+                panel.names.append(name)
+                break
         else:
-            panels_by_axis[axis].append(Panel([name], curves))
-    return {axis: axis_panels for axis, axis_panels in panels_by_axis.items() if axis_panels}
+            axis_panels.append(Panel([name], curves))
+    return dict(sorted(panels_by_axis.items(), key=lambda item: AXES.index(item[0])))
 
 
 def axis_of(loss: Any) -> Axis:
@@ -90,12 +92,12 @@ def axis_of(loss: Any) -> Axis:
 
 def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
     """[2, points] weights of right and wrong answers along an axis."""
-    deltas = axis.ticks(points)  # of a whole answer
+    deltas = axis.ticks(points)
     if axis.by_token:
-        deltas = deltas * length
-    right = weights(loss, is_right=True, length=length, deltas=deltas.tolist())
-    wrong = weights(loss, is_right=False, length=length, deltas=deltas.tolist())
-    return np.array([right, wrong])
+        deltas = deltas * length  # of the whole answer
+    right_weights = weights(loss, is_right=True, length=length, deltas=deltas.tolist())
+    wrong_weights = weights(loss, is_right=False, length=length, deltas=deltas.tolist())
+    return np.array([right_weights, wrong_weights])
 
 
 def are_equal(first_curves: Points, second_curves: Points) -> bool:
@@ -114,20 +116,22 @@ def draw(losses: Mapping[str, Any], path: Path) -> None:
     row_counts = [math.ceil(len(block) / columns) for block in blocks.values()]
     figure = Figure(figsize=(2.2 * columns, 2.0 * sum(row_counts)), layout="constrained")
     subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False).ravel()
-    for subfigure, row_count, axis in zip(subfigures, row_counts, blocks, strict=True):
-        cells = subfigure.subplots(row_count, columns, squeeze=False, sharex=True, sharey=True).ravel()
-        draw_block(list(cells), blocks[axis], axis, columns)
+    for subfigure, rows, (axis, block) in zip(subfigures, row_counts, blocks.items(), strict=True):
         subfigure.supxlabel(axis.title, fontsize=10)
         subfigure.supylabel("weight", fontsize=10)
+        grid = subfigure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        draw_block(grid, block, axis.ticks(POINTS))
     with disk_errors(f"write {path}"):
         figure.savefig(path, dpi=130)
 
 
-def draw_block(cells: list[Axes], block: list[Panel], axis: Axis, columns: int) -> None:
-    """Draw the panels of an axis into the first cells of a grid, and hide the others."""
+def draw_block(grid: NDArray[Any], block: list[Panel], x: Points) -> None:
+    """Draw panels into the first cells of a grid [rows, columns] of axes, and hide the others."""
+    columns = grid.shape[1]
+    cells = list(grid.ravel())
     count = len(block)
     for cell, panel in zip(cells, block, strict=False):
-        draw_panel(cell, panel, axis.ticks(POINTS))
+        draw_panel(cell, panel, x)
     for cell in cells[count - columns : count]:  # the lowest of their columns; none of a single short row
         cell.tick_params(labelbottom=True)
     for cell in cells[count:]:
@@ -153,25 +157,27 @@ def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = N
     """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
     y = line.y
     cell.plot(x, y, color=line.color, linewidth=1.6)
-    is_above = True
     position = POINTS // 4
+    is_above = True
     if neighbour is not None:
-        lowest, highest = WEIGHT_RANGE
-        has_room = (y > lowest + MARGIN) & (y < highest - MARGIN) & (np.abs(x) < 0.75 * x[-1])
-        distance = np.where(has_room, np.abs(np.clip(y - neighbour, -1.5, 1.5)), -1.0)
-        position = int(distance.argmax())
+        position = widest_gap(x, y, neighbour)
         is_above = bool(y[position] > neighbour[position])
-    slope = y[position + 5] - y[position - 5]
-    offset = 3
-    vertical = "bottom"
-    if not is_above:
-        slope = -slope
-        offset = -3
-        vertical = "top"
-    horizontal = "center"
-    if abs(slope) > 0.1:
-        horizontal = "right" if slope > 0 else "left"
+    side = 1 if is_above else -1
+    slope = side * (y[position + 5] - y[position - 5])
+    alignment = "center"
+    if slope > 0.1:
+        alignment = "right"
+    elif slope < -0.1:
+        alignment = "left"
     cell.annotate(
-        line.name, (x[position], y[position]), (0, offset), textcoords="offset points",
-        ha=horizontal, va=vertical, color=line.color, fontsize=9,
+        line.name, (x[position], y[position]), (0, 3 * side), textcoords="offset points",
+        ha=alignment, va="bottom" if is_above else "top", color=line.color, fontsize=9,
     )  # fmt: skip
+
+
+def widest_gap(x: Points, y: Points, neighbour: Points) -> int:
+    """The index of the point at which a line is farthest from its neighbour, where a name has room."""
+    lowest, highest = WEIGHT_RANGE
+    has_room = (y > lowest + MARGIN) & (y < highest - MARGIN) & (np.abs(x) < 0.75 * x[-1])
+    gap = np.abs(np.clip(y - neighbour, -1.5, 1.5))
+    return int(np.where(has_room, gap, -1.0).argmax())

@@ -1,7 +1,7 @@
 """The weight of an answer in a loss, by how far the policy has moved on it: Δ = log π − log μ of the whole answer."""
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,36 +11,49 @@ from topr_exp.training.contract import checked_output
 from topr_exp.types import Batch, PairBatch
 
 
-def weights(loss: Any, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
+@dataclass(frozen=True)
+class Answer:
+    """An answer of `length` tokens at Δ."""
+
+    is_right: bool
+    length: int
+    delta: float
+
+
+def weights(loss: Any, *, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
     """The weight of an answer of `length` tokens at each Δ.
 
     1 is full weight, the larger of the pulls on a right and a wrong answer at Δ = 0; 0 is none, and below 0 the loss
     pulls in the wrong direction.
     """
-    pulls_at_start = [pull(loss, verdict, length, delta=0.0) for verdict in (True, False)]
-    full_pull = max(map(abs, pulls_at_start))
-    sign = 1 if is_right else -1
-    # + 0.0 makes a negative zero a zero, which prints without a sign.
-    return [sign * pull(loss, is_right, length, delta) / full_pull + 0.0 for delta in deltas]
+    pull_on_right = pull(loss, Answer(True, length, delta=0.0))
+    pull_on_wrong = pull(loss, Answer(False, length, delta=0.0))
+    full_pull = max(abs(pull_on_right), abs(pull_on_wrong))
+    direction = 1 if is_right else -1
+    answer_weights = []
+    for delta in deltas:
+        weight = direction * pull(loss, Answer(is_right, length, delta)) / full_pull
+        answer_weights.append(weight + 0.0)  # makes a negative zero a zero, which prints without a sign
+    return answer_weights
 
 
-def pull(loss: Any, is_right: bool, length: int, delta: float) -> float:
-    """−∂loss/∂log π of an answer at Δ, summed over its tokens."""
-    logp, batch = answer_batch(loss, is_right, length, delta)
+def pull(loss: Any, answer: Answer) -> float:
+    """−∂loss/∂log π of an answer, summed over its tokens."""
+    logp, batch = answer_batch(loss, answer)
     losses = checked_output(loss, batch).loss
     (gradient,) = torch.autograd.grad(losses.sum(), logp)
     return -float(gradient[0].sum())
 
 
-def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[Tensor, Batch | PairBatch]:
-    """log π [2, length], for gradients, and its batch: an answer at Δ, then one of the other verdict at Δ = 0.
+def answer_batch(loss: Any, answer: Answer) -> tuple[Tensor, Batch | PairBatch]:
+    """log π [2, length], for gradients, and its batch: an answer, then one of the other verdict at Δ = 0.
 
     π_old and the reference are μ.
     """
-    mu = torch.full((2, length), -1.0, dtype=torch.float64)
-    shift = torch.tensor([[delta / length], [0.0]], dtype=torch.float64)
+    mu = torch.full((2, answer.length), -1.0, dtype=torch.float64)
+    shift = torch.tensor([[answer.delta / answer.length], [0.0]], dtype=torch.float64)
     logp = (mu + shift).requires_grad_()
-    positive = torch.tensor([is_right, not is_right])
+    positive = torch.tensor([answer.is_right, not answer.is_right])
     wrong_reward = 0.0 if loss.rewards == "zero_one" else -1.0
     reward = torch.where(positive, 1.0, wrong_reward).double()
 
@@ -53,7 +66,7 @@ def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[
 
     if "pairs" in loss.needs:
         return logp, PairBatch(chosen=batch_of(positive), rejected=batch_of(~positive))
-    batch = dataclasses.replace(
+    batch = replace(
         batch_of(slice(None)),
         group=torch.zeros(2, dtype=torch.int64),
         sample=torch.arange(2),
@@ -67,5 +80,5 @@ def answer_batch(loss: Any, is_right: bool, length: int, delta: float) -> tuple[
     )
     if loss.signal_names:
         with torch.no_grad():
-            batch = dataclasses.replace(batch, signals=loss.signals(batch))
+            batch = replace(batch, signals=loss.signals(batch))
     return logp, batch

@@ -4,14 +4,14 @@ Texts of models and runs are escaped. The page's policy forbids every request, a
 """
 
 import base64
-import contextlib
 import hashlib
 import json
 import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
@@ -21,12 +21,13 @@ from typing import Any
 import pandas as pd
 
 from topr_exp.report.drawing import INTERVALS, Drawing, series_style
-from topr_exp.report.grouping import Comparison
+from topr_exp.report.grouping import RunGroups
 from topr_exp.report.plots import MOST_LINES, Plot
 from topr_exp.report.ranking import rank_groups
-from topr_exp.report.reader import DAMAGE, Run
+from topr_exp.report.reader import Run
 from topr_exp.report.tables import group_rows, run_rows
 from topr_exp.runs.records import Record
+from topr_exp.runtime.json_files import as_number
 from topr_exp.runtime.terminal import plural
 
 MOST_COMPLETIONS = 3000  # of all runs together
@@ -44,66 +45,65 @@ SECTIONS = {
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
-def render_page(title: str, comparison: Comparison, drawings: Sequence[Drawing]) -> str:
+def render_page(title: str, run_groups: RunGroups, drawings: Sequence[Drawing]) -> str:
     folder = Path(__file__).parent
     template = (folder / "page.html").read_text(encoding="utf-8")
     script = (folder / "page.js").read_text(encoding="utf-8")
     script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    contents = render_sections(comparison)
+    contents = render_sections(run_groups)
     for plot, svg in drawings:
         contents[plot.section] = contents.get(plot.section, "") + render_plot(plot, svg)
     links = []
     sections = []
     for name, head in SECTIONS.items():
         if name in contents:
-            links.append(f'<a href="#{name}">{head.partition(":")[0]}</a>')
+            link_text, _, _ = head.partition(":")
+            links.append(f'<a href="#{name}">{link_text}</a>')
             sections.append(f'<section id="{name}"><h2>{head}</h2>\n{contents[name]}</section>\n')
     return Template(template).substitute(
         policy=POLICY.format(script_hash),
         script=script,
         title=escape(title),
-        subtitle=escape(subtitle(comparison)),
+        subtitle=escape(subtitle(run_groups)),
         made=time.strftime("%Y-%m-%d %H:%M"),
         links=" ".join(links),
         sections="".join(sections),
     )
 
 
-def render_sections(comparison: Comparison) -> dict[str, str]:
+def render_sections(run_groups: RunGroups) -> dict[str, str]:
     """The sections without plots, by name."""
-    sentence, ranking_rows = rank_groups(comparison.ranking)
+    sentence, ranking_rows = rank_groups(run_groups.ranking)
     result = f"<p><strong>{escape(sentence)}</strong></p>\n"
     if ranking_rows:
         result += render_table("ranking", ranking_rows)
-    runs_table = render_table("runs", run_rows(comparison))
+    runs_table = render_table("runs", run_rows(run_groups))
     return {
         "result": result,
-        "overview": render_overview(comparison),
+        "overview": render_overview(run_groups),
         "runs": search_box("runs", "words, as in topr seed=1") + runs_table,
-        "settings": render_settings(comparison),
-        "completions": render_completions(comparison.runs),
+        "settings": render_settings(run_groups),
+        "completions": render_completions(run_groups.runs),
     }
 
 
-def subtitle(comparison: Comparison) -> str:
+def subtitle(run_groups: RunGroups) -> str:
     """How many runs there are, in which states, and the settings in which they differ."""
-    status_counts = Counter(run.status for run in comparison.runs)
+    status_counts = Counter(run.status for run in run_groups.runs)
     statuses = ", ".join(f"{count} {status}" for status, count in status_counts.items())
-    text = f"{plural(len(comparison.runs), 'run')} ({statuses}) in {plural(len(comparison.groups), 'group')}"
-    if comparison.keys:
-        text += f"; they differ in {', '.join(comparison.keys)}"
+    text = f"{plural(len(run_groups.runs), 'run')} ({statuses}) in {plural(len(run_groups.groups), 'group')}"
+    if run_groups.keys:
+        text += f"; they differ in {', '.join(run_groups.keys)}"
     return f"{text}."
 
 
 # ---- elements
 
 
-def render_table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    text_rows = []
-    for row in rows:
-        text_rows.append({key: str(value) for key, value in row.items()})
+def render_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    frame = pd.DataFrame(rows).map(str)
     with pd.option_context("display.max_colwidth", None):
-        html = pd.DataFrame(text_rows).to_html(index=False, border=0, table_id=f"{name}-table", justify="unset")
+        html = frame.to_html(index=False, border=0, table_id=f"{name}-table", justify="unset")
     html = re.sub(r"(?<=<th>).*(?=</th>)", breakable_head, html)
     return f'<div class="scroll">{html}</div>\n'
 
@@ -125,40 +125,42 @@ def foldable(title: str, content: str, *, is_open: bool = False) -> str:
 
 def render_plot(plot: Plot, svg: str) -> str:
     """A figure with boxes that show and hide its lines."""
-    boxes = []
+    labels = []
     for i, line in enumerate(plot.lines):
         box = f'<input type="checkbox" data-line="{plot.name}.{i}." checked>'
         color = series_style(line.style)["color"]
-        boxes.append(f'<label style="color: {color}">{box}{escape(line.name)}</label>')
-    caption = f"<figcaption>{''.join(boxes)}</figcaption>"
+        labels.append(f'<label style="color: {color}">{box}{escape(line.name)}</label>')
+    caption = f"<figcaption>{''.join(labels)}</figcaption>"
     return foldable(plot.caption, f"<figure>{svg}{caption}</figure>", is_open=True)
 
 
 # ---- sections
 
 
-def render_overview(comparison: Comparison) -> str:
+def render_overview(run_groups: RunGroups) -> str:
     """Notes on damage, facts of the runs, and the figures of each group."""
-    notes = [f"{run.name}: {note}" for run in comparison.runs for note in run.notes]
-    if len(comparison.groups) > MOST_LINES:
-        notes.append(f"figures show the {MOST_LINES} of {len(comparison.groups)} groups with the highest final pass@1")
+    notes = []
+    for run in run_groups.runs:
+        notes += [f"{run.name}: {note}" for note in run.notes]
+    if len(run_groups.groups) > MOST_LINES:
+        notes.append(f"figures show the {MOST_LINES} of {len(run_groups.groups)} groups with the highest final pass@1")
     html = ""
     if notes:
-        items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+        items = [f"<li>{escape(note)}</li>" for note in notes]
         title = f"{plural(len(notes), 'note')} about these folders"
-        html += foldable(title, f"<ul>{items}</ul>", is_open=len(notes) <= MOST_OPEN_NOTES)
-    for title, text in list_facts(comparison).items():
+        html += foldable(title, f"<ul>{''.join(items)}</ul>", is_open=len(notes) <= MOST_OPEN_NOTES)
+    for title, text in list_facts(run_groups).items():
         html += f"<p><strong>{title}: </strong>{escape(text)}</p>\n"
-    html += render_table("groups", group_rows(comparison, comparison.ranking))
+    html += render_table("groups", group_rows(run_groups, run_groups.ranking))
     return f"{html}<p>{INTERVALS}</p>\n"
 
 
-def list_facts(comparison: Comparison) -> dict[str, str]:
+def list_facts(run_groups: RunGroups) -> dict[str, str]:
     """Reasons for where runs may end, and their origin."""
     tests = set()
     commits = set()
     commands = set()
-    for run in comparison.runs:
+    for run in run_groups.runs:
         if run.evaluations:
             evaluation = run.evaluations[-1]
             tests.add(f"{evaluation.get('problems')} problems, {evaluation.get('samples')} completions each")
@@ -170,9 +172,10 @@ def list_facts(comparison: Comparison) -> dict[str, str]:
         if isinstance(words, list):
             command = ["python", "-m", "topr_exp", *map(str, words[1:])]
             commands.add(shlex.join(command))
+    repeats = [f"{repeat} and {counted}" for repeat, counted in run_groups.repeats.items()]
     facts = {
-        "also differs": comparison.confounded,
-        "counted once": "; ".join(f"{repeat} and {counted}" for repeat, counted in comparison.repeats.items()),
+        "also differs": run_groups.confounded,
+        "counted once": "; ".join(repeats),
         "tested on": "; ".join(sorted(tests)),
         "commit": ", ".join(sorted(commits)),
         "command": "; ".join(sorted(commands)[:MOST_COMMANDS]),
@@ -180,12 +183,12 @@ def list_facts(comparison: Comparison) -> dict[str, str]:
     return {title: text for title, text in facts.items() if text}
 
 
-def render_settings(comparison: Comparison) -> str:
+def render_settings(run_groups: RunGroups) -> str:
     rows = []
-    for key in (*comparison.differing, *comparison.fixed):
-        counts = Counter(comparison.value_texts(key))
-        values = ", ".join(f"{value} ({count})" for value, count in sorted(counts.items()))
-        rows.append({"setting": key, "values (runs)": values})
+    for key in (*run_groups.differing, *run_groups.fixed):
+        counts = Counter(run_groups.value_texts(key))
+        values = [f"{value} ({count})" for value, count in sorted(counts.items())]
+        rows.append({"setting": key, "values (runs)": ", ".join(values)})
     if not rows:
         return ""
     return foldable("all settings, first those that differ", render_table("settings", rows))
@@ -194,64 +197,73 @@ def render_settings(comparison: Comparison) -> str:
 # ---- completions
 
 
-def render_completions(runs: Sequence[Run]) -> str:
-    """Completions of all runs, as many of each as the page has room for, their kinds (set, verdict) in turn.
+@dataclass(frozen=True)
+class ShownCompletion:
+    """An entry of completions.jsonl with the runs that have it: a sweep's runs have the base's in common."""
 
-    Completions that several runs have in common, as a sweep's have the base's, stand there once.
-    """
-    most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
-    owners: dict[str, list[Run]] = {}  # by the completion's text as JSON
-    entries_of_run: dict[str, dict[str, Record]] = {}  # of each run those that no run before it has
+    entry: Record
+    owners: list[Run]
+
+
+def render_completions(runs: Sequence[Run]) -> str:
+    """Different completions, each with the first run that has it; of each run as many as the page has room for."""
+    completions: dict[str, ShownCompletion] = {}  # by the entry as JSON
     for run in runs:
-        entries = entries_of_run.setdefault(run.name, {})
         for entry in run.completions:
             content = json.dumps(entry, sort_keys=True)
-            if content not in owners:
-                owners[content] = []
-                entries[content] = entry
-            owners[content].append(run)
-    cards = []
-    for entries in entries_of_run.values():
-        for content in kinds_in_turn(entries)[:most_of_run]:
-            cards.append(render_card(owners[content], entries[content]))
-    count_text = f"{len(cards)} of {len(owners)} different completions; all are in the run folders (completions.jsonl)"
+            completion = completions.setdefault(content, ShownCompletion(entry, []))
+            completion.owners.append(run)
+    by_first_owner: dict[str, list[ShownCompletion]] = {}
+    for completion in completions.values():
+        first_owner = completion.owners[0].name
+        by_first_owner.setdefault(first_owner, []).append(completion)
+
+    most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
+    cards: list[str] = []
+    for completions_of_run in by_first_owner.values():
+        cards += map(render_card, kinds_in_turn(completions_of_run)[:most_of_run])
+    count_text = f"{len(cards)} of {len(completions)} different completions; all are in the run folders"
     search = search_box("completions", "words, as in verdict=correct set=test")
-    return f"<p>{count_text}</p>\n{search}<div>{''.join(cards)}</div>"
+    return f"<p>{count_text} (completions.jsonl)</p>\n{search}<div>{''.join(cards)}</div>"
 
 
-def kinds_in_turn(entries: Mapping[str, Record]) -> list[str]:
-    """The keys of completions, the first of each kind, then the second of each, and so on."""
-    if not entries:
-        return []
-    frame = pd.DataFrame(list(entries.values()), index=list(entries))
+def kinds_in_turn(completions: Sequence[ShownCompletion]) -> list[ShownCompletion]:
+    """Order completions: the first of each kind (set, iteration, verdict), then the second of each, and so on."""
+    frame = pd.DataFrame([completion.entry for completion in completions])
     rank_in_kind = frame.groupby(["set", "iteration", "verdict"]).cumcount()
-    return list(rank_in_kind.sort_values(kind="stable").index)
+    order = rank_in_kind.sort_values(kind="stable").index
+    return [completions[i] for i in order]
 
 
-def render_card(owners: Sequence[Run], entry: Record) -> str:
-    """A completion of one run or more: its facts and its question in a line, the texts folded."""
+def render_card(completion: ShownCompletion) -> str:
+    """A completion: its facts and its question in a line, the texts folded."""
+    entry = completion.entry
     facts = {
-        "verdict": entry["verdict"], "run": owner_text(owners, entry), "set": entry["set"],
+        "verdict": entry["verdict"], "run": owner_text(completion), "set": entry["set"],
         "iteration": entry["iteration"], "difficulty": entry.get("level"), "subject": entry.get("subject"),
         "gold": entry.get("gold"), "answer": entry.get("answer"), "truncated": entry.get("truncated") or None,
         "trained on": entry.get("trained_on"),
     }  # fmt: skip
-    with contextlib.suppress(*DAMAGE):
-        facts["log π"] = f"{entry['logp']:.2f}"
+    logp = as_number(entry.get("logp"))
+    if logp is not None:
+        facts["log π"] = f"{logp:.2f}"
     words = [f"{name}={shorten_text(str(value))}" for name, value in facts.items() if value is not None]
     words.append(shorten(entry["question"], LONGEST_QUESTION, placeholder=" …"))
-    texts = [f"<pre>{escape(shorten_text(entry[name]))}</pre>" for name in ("question", "completion")]
-    if len(owners) > 1:
-        names = ", ".join(run.name for run in owners)
+    texts = []
+    for name in ("question", "completion"):
+        texts.append(f"<pre>{escape(shorten_text(entry[name]))}</pre>")
+    if len(completion.owners) > 1:
+        names = ", ".join(run.name for run in completion.owners)
         texts.append(f"<p>runs: {escape(names)}</p>")
     return foldable(" · ".join(words), "".join(texts))
 
 
-def owner_text(owners: Sequence[Run], entry: Record) -> str:
+def owner_text(completion: ShownCompletion) -> str:
     """The run that has a completion; where several have it, their number."""
+    owners = completion.owners
     if len(owners) == 1:
         return owners[0].name
-    if entry["iteration"] == 0:
+    if completion.entry["iteration"] == 0:
         return f"base of {len(owners)} runs"
     return f"{len(owners)} runs"
 

@@ -6,15 +6,15 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from topr_exp.evaluation.intervals import Interval, t_half_width
+from topr_exp.evaluation.intervals import Point, t_half_width
 from topr_exp.report.estimates import Groups, estimate, finished_only, headlines
-from topr_exp.report.grouping import Comparison, setting_text
+from topr_exp.report.grouping import RunGroups, settings_text
 from topr_exp.report.reader import DAMAGE, Run, was_truncated
 from topr_exp.runtime.json_files import as_number
 
@@ -22,7 +22,6 @@ MOST_LINES = 10  # of a plot
 MOST_POINTS = 160  # of a curve; more updates are averaged in bins
 LONGEST_TICK = 30  # characters
 BASE_STYLE = -1  # of a base's line
-POINT_COLUMNS = ("mean", "low", "high")
 CURVE_AXES = {"tokens": "tokens trained on", "virtual_time": "virtual time (updates)"}  # of asynchronous runs
 TRAINING_METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
 SUMMARY_AXES = ("effective_positive", "baseline", "positive_share", "n_train")  # of sweep plots
@@ -75,27 +74,28 @@ PROBLEM_PLOTS = {  # of a statistic of each problem's completions, by the key of
 }
 
 
-def plot_runs(comparison: Comparison) -> list[Plot]:
+def plot_runs(run_groups: RunGroups) -> list[Plot]:
     """Every plot that these runs have numbers for, of the best MOST_LINES groups."""
-    shown_groups = dict(list(comparison.ranking.items())[:MOST_LINES])
-    plots = list(filter(has_curve, curve_plots(comparison, shown_groups)))
-    if is_asynchronous(shown_groups):
-        plots.append(age_plot(shown_groups))
-    finished_groups = finished_only(shown_groups)
+    best_groups = dict(islice(run_groups.ranking.items(), MOST_LINES))
+    plots = list(filter(has_curve, curve_plots(run_groups, best_groups)))
+    if is_asynchronous(best_groups):
+        plots.append(age_plot(best_groups))
+    finished_groups = finished_only(best_groups)
     if finished_groups:
         plots.append(final_plot(finished_groups))
-        plots += [problem_plot(finished_groups, kind) for kind in PROBLEM_PLOTS]
-        plots += sweep_plots(comparison)
+        for kind in PROBLEM_PLOTS:
+            plots.append(problem_plot(finished_groups, kind))
+        plots += sweep_plots(run_groups)
     return [plot for plot in plots if plot.lines]
 
 
 # ---- curves
 
 
-def curve_plots(comparison: Comparison, groups: Groups) -> Iterator[Plot]:
+def curve_plots(run_groups: RunGroups, groups: Groups) -> Iterator[Plot]:
     """Figures of the tests while training, then metrics of the updates."""
-    test_names = [*headlines(comparison.runs), "invalid"]
-    if any(map(was_truncated, comparison.runs)):
+    test_names = [*headlines(run_groups.runs), "invalid"]
+    if any(map(was_truncated, run_groups.runs)):
         test_names.append("truncated_share")
     for name in test_names:
         yield curve_plot(groups, "test", name)
@@ -134,17 +134,17 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
                 curve = on_axis(run, run.curves[kind][name], axis)
                 curves[label].append(thin(curve))
     if kind == "test":
-        file = f"curve_{file_part(name)}"
+        file_name = f"curve_{file_part(name)}"
         caption = f"{name} on test problems while training"
     else:
-        file = f"{kind}_{file_part(name)}"
+        file_name = f"{kind}_{file_part(name)}"
         caption = f"{name} (bins of updates)"
     if axis:
-        file = f"{file}_{axis}"
+        file_name = f"{file_name}_{axis}"
         caption = f"{caption}, by {CURVE_AXES[axis]}"
     share = is_share(name)
     return Plot(
-        file,
+        file_name,
         "curves",
         caption,
         x_title=CURVE_AXES.get(axis, "updates"),
@@ -158,14 +158,13 @@ def mean_lines(curves: Curves, *, share: bool, interpolate: bool = False) -> lis
     """A line for each group that has curves."""
     lines = []
     for style, (label, group_curves) in enumerate(curves.items()):
-        points = band(group_curves, share=share, interpolate=interpolate)
-        if not len(points):
-            continue
         if len(group_curves) == 2:
             label = f"{label} (2 runs, their range)"
         elif len(group_curves) > 2:
             label = f"{label} ({len(group_curves)} runs)"
-        lines.append(Line(label, style, points, group_curves))
+        points = band(group_curves, share=share, interpolate=interpolate)
+        if len(points):
+            lines.append(Line(label, style, points, group_curves))
     return lines
 
 
@@ -207,8 +206,9 @@ def thin(curve: Curve, points: int = MOST_POINTS) -> Curve:
     while width * points < len(curve):
         width *= 2
     bins = np.arange(len(curve)) // width
+    means = curve.groupby(bins).mean()
     bin_ends = curve.index.to_series().groupby(bins).last()
-    return curve.groupby(bins).mean().set_axis(bin_ends)
+    return means.set_axis(bin_ends)
 
 
 def band(curves: Sequence[Curve], *, share: bool = False, interpolate: bool = False) -> pd.DataFrame:
@@ -251,7 +251,9 @@ def interpolated(curve: Curve, positions: pd.Index) -> Curve:
 def final_plot(groups: Groups) -> Plot:
     """Final pass@1, maj@K and invalid share of every group, and pass@1 of its base."""
     names = [*filter(is_share, headlines(runs_of(groups))), "invalid"]
-    lines = [estimate_line(groups, name, style=style) for style, name in enumerate(names)]
+    lines = []
+    for style, name in enumerate(names):
+        lines.append(estimate_line(groups, name, style=style))
     lines.append(estimate_line(groups, "pass@1", "base", style=BASE_STYLE))
     ticks = []
     for label in groups:
@@ -262,7 +264,7 @@ def final_plot(groups: Groups) -> Plot:
         "pass@1, maj@K and invalid before and after training",
         x_title="",
         y_title="%",
-        lines=[line for line in lines if len(line.points)],
+        lines=without_empty(lines),
         whiskers=True,
         ticks=tuple(ticks),
     )
@@ -271,80 +273,75 @@ def final_plot(groups: Groups) -> Plot:
 def estimate_line(groups: Groups, name: str, stage: str = "final", *, style: int) -> Line:
     """The estimates of a figure, one a group."""
     title = f"base {name}" if stage == "base" else name
-    intervals = {}
+    points = {}
     for index, runs in enumerate(groups.values()):
         interval = estimate(runs, name, stage)
         if interval is not None:
-            intervals[float(index)] = interval
-    return Line(title, style, interval_points(intervals))
+            points[index] = interval.as_dict()
+    return Line(title, style, line_points(points))
 
 
-def interval_points(intervals: Mapping[float, Interval]) -> pd.DataFrame:
-    """Estimates by position as the points of a line."""
-    rows = [[interval.value, interval.low, interval.high] for interval in intervals.values()]
-    return pd.DataFrame(rows, index=list(intervals), columns=POINT_COLUMNS)
+def line_points(points: Mapping[Any, Point]) -> pd.DataFrame:
+    """Tabulate points by position; one may lack the ends of its interval, and what has no value is left out."""
+    table = pd.DataFrame(list(points.values()), index=list(points), columns=["value", "low", "high"], dtype=float)
+    return table.rename(columns={"value": "mean"}).sort_index().dropna(subset="mean")
 
 
 def problem_plot(groups: Groups, kind: str) -> Plot:
     """A plot of PROBLEM_PLOTS, of every base and of every group after training; kind: its key."""
-    bases: dict[Any, Line] = {}  # by their values: as a rule all groups began with one
-    lines = []
+    base_lines: dict[Any, Line] = {}  # by their values: as a rule all groups began with one
+    final_lines = []
     for style, (label, runs) in enumerate(groups.items()):
         base = problem_statistic(runs[0].summary.get("base"), kind)
-        bases.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE_STYLE, base))
-        tables = [problem_statistic(run.summary.get("final"), kind) for run in runs]
-        points = tables[0]
-        if not all(map(points.equals, tables)):  # of several runs that share no completions
-            points = band([table["mean"] for table in tables], share=True)
-        lines.append(Line(label, style, points))
-    base_lines = list(bases.values())
+        base_lines.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE_STYLE, base))
+        finals = [problem_statistic(run.summary.get("final"), kind) for run in runs]
+        points = finals[0]
+        if not all(map(points.equals, finals)):  # of several runs that share no completions
+            means = [final["mean"] for final in finals]
+            points = band(means, share=True)
+        final_lines.append(Line(label, style, points))
+    lines = [*base_lines.values(), *final_lines]
     if len(base_lines) == 1:
-        base_lines = [replace(base_lines[0], name="base")]
-    shown_lines = [line for line in base_lines + lines if len(line.points)]
-    return replace(PROBLEM_PLOTS[kind], lines=shown_lines)
+        lines[0] = replace(lines[0], name="base")
+    return replace(PROBLEM_PLOTS[kind], lines=without_empty(lines))
+
+
+def without_empty(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if len(line.points)]
 
 
 def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
     """Points of a key of PROBLEM_PLOTS in an evaluation: mean, and low and high where known; may be empty."""
-    rows: dict[int, list[float | None]] = {}
+    points: dict[int, Point] = {}
     with contextlib.suppress(*DAMAGE):
+        statistic = evaluation[kind]
         if kind == "correct_histogram":
-            rows = histogram_rows(evaluation[kind])
+            total = sum(statistic)
+            points = {correct: {"value": float(count) / total} for correct, count in enumerate(statistic)}
         elif kind == "levels":
-            rows = interval_rows(evaluation[kind], "pass@1")
+            points = {int(level): {"value": as_number(figures.get("pass@1"))} for level, figures in statistic.items()}
         else:
-            rows = interval_rows(evaluation[kind], "value")
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=POINT_COLUMNS, dtype=float)
-    return table.sort_index().dropna(subset="mean")
+            points = {int(k): read_point(point) for k, point in statistic.items()}
+    return line_points(points)
 
 
-def histogram_rows(counts: Sequence[float]) -> dict[int, list[float | None]]:
-    """The share of problems with 0, 1, ... correct completions; counts: the number of these problems."""
-    total = sum(counts)
-    return {correct: [float(count) / total, None, None] for correct, count in enumerate(counts)}
-
-
-def interval_rows(points: Mapping[str, Any], value_key: str) -> dict[int, list[float | None]]:
-    """The value of each point and the ends of its interval."""
-    rows = {}
-    for position, point in points.items():
-        rows[int(position)] = [as_number(point.get(key)) for key in (value_key, "low", "high")]
-    return rows
+def read_point(point: Mapping[str, Any]) -> Point:
+    return {name: as_number(point.get(name)) for name in ("value", "low", "high")}
 
 
 # ---- sweeps
 
 
-def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
+def sweep_plots(run_groups: RunGroups) -> Iterator[Plot]:
     """Final pass@1 of every group against each setting or result with more than two values, averaged over seeds.
 
     Groups that differ in it alone are one line.
     """
-    for axis in dict.fromkeys([*SUMMARY_AXES, *comparison.differing]):  # p̃ and p first: what the paper sweeps
-        rows = sweep_rows(comparison, axis)
+    for axis in dict.fromkeys([*SUMMARY_AXES, *run_groups.differing]):  # p̃ and p first: what the paper sweeps
+        rows = sweep_rows(run_groups, axis)
         lines = []
-        for style, (label, intervals) in enumerate(rows.items()):
-            lines.append(Line(label, style, interval_points(intervals).sort_index()))
+        for style, (label, points) in enumerate(rows.items()):
+            lines.append(Line(label, style, line_points(points)))
         if len(set(all_positions(lines))) < 3:
             continue
         longest_lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]
@@ -360,17 +357,18 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
         )
 
 
-def sweep_rows(comparison: Comparison, axis: str) -> dict[str, dict[float, Interval]]:
+def sweep_rows(run_groups: RunGroups, axis: str) -> dict[str, dict[float, Point]]:
     """Estimates of final pass@1 by position on an axis, a row for each choice of the other settings."""
     axis_keys = TIED_AXES if axis in TIED_AXES else (axis,)
-    label_keys = [key for key in comparison.keys if key not in axis_keys]
-    rows: dict[str, dict[float, Interval]] = {}
-    for runs in comparison.groups.values():
+    label_keys = [key for key in run_groups.keys if key not in axis_keys]
+    rows: dict[str, dict[float, Point]] = {}
+    for runs in run_groups.groups.values():
         position = mean_position(runs, axis)
         interval = estimate(runs, "pass@1")
         if position is not None and interval is not None:
-            label = ", ".join(setting_text(key, runs[0]) for key in label_keys) or "all runs"
-            rows.setdefault(label, {})[position] = interval
+            label = settings_text(label_keys, runs[0]) or "all runs"
+            points = rows.setdefault(label, {})
+            points[position] = interval.as_dict()
     return rows
 
 

@@ -8,9 +8,17 @@ import numpy as np
 import pandas as pd
 
 from topr_exp.evaluation.intervals import FEWEST_SEEDS, below_another
-from topr_exp.report.estimates import Groups, comparison_rows, differences, estimate_text, finished_only, mean_values
+from topr_exp.report.estimates import (
+    Groups,
+    comparison_rows,
+    differences,
+    estimate_text,
+    finished_only,
+    mean_values,
+    why_incomparable,
+)
 from topr_exp.report.reader import Run
-from topr_exp.report.repetitions import Repetitions, gain, gold_answers, read_repetitions, shared_seeds
+from topr_exp.report.repetitions import Repetitions, gain, read_repetitions, shared_seeds
 from topr_exp.runtime.terminal import plural
 from topr_exp.types import TOPRError
 
@@ -49,17 +57,18 @@ def gain_text(runs: Sequence[Run]) -> str:
 def standing(groups: Groups, name: str) -> str:
     """Say which of several groups of finished runs has the highest mean, and `against_best` of it."""
     best, *tied = leaders(mean_values(groups, name))
+    best_runs = groups[best]
     comparable: dict[str, Repetitions] = {}  # groups with the test problems of the best
+    collapsed: dict[str, list[bool]] = {}
     for label, runs in groups.items():
+        collapsed[label] = list(map(has_collapsed, runs))
         with contextlib.suppress(TOPRError):  # the verdicts are gone
-            tests = {gold_answers(run) for run in (*groups[best], *runs)}
-            has_figures = all(run.figure("final", name) is not None for run in runs)
-            if len(tests) == 1 and has_figures:
+            if not why_incomparable([*best_runs, *runs], name):
                 comparable[label] = read_repetitions(runs, "final")
-    collapsed = {label: list(map(has_collapsed, runs)) for label, runs in groups.items()}
-    score = f"{estimate_text(groups[best], name)} % {name} ({plural(len(groups[best]), 'run')})"
+    leader = highest_mean([best, *tied], len(groups))
+    score = f"{estimate_text(best_runs, name)} % {name} ({plural(len(best_runs), 'run')})"
     verdict = against_best(comparable, best, collapsed, name, tied=tied)
-    return f"{highest_mean([best, *tied], len(groups))}, {score}. {verdict}".rstrip()
+    return f"{leader}, {score}. {verdict}".rstrip()
 
 
 def leaders(means: Mapping[str, float]) -> list[str]:
@@ -96,24 +105,29 @@ def against_best(
     groups: repetitions on the same test problems; collapsed: the seeds of each group, also of those not in `groups`;
     tied: the others with the same mean as the best.
     """
-    collapsed_counts = {label: sum(seeds) for label, seeds in collapsed.items() if any(seeds)}
-    compared = {}
-    for label, group in groups.items():
-        has_seeds = len(set(group.seeds)) == len(group) >= FEWEST_SEEDS
-        if has_seeds and label not in collapsed_counts:
+    compared: dict[str, Repetitions] = {}
+    not_compared = []
+    collapse_texts = []
+    for label, is_seed_collapsed in collapsed.items():
+        group = groups.get(label, Repetitions([]))
+        has_distinct_seeds = len(set(group.seeds)) == len(group)
+        if any(is_seed_collapsed):
+            collapse_texts.append(f"{label} ({sum(is_seed_collapsed)} of {len(is_seed_collapsed)} seeds)")
+        elif has_distinct_seeds and len(group) >= FEWEST_SEEDS:
             compared[label] = group
+        else:
+            not_compared.append(label)
     seeds = shared_seeds(compared.values())
-    if best in collapsed_counts:
+    if any(collapsed[best]):
         sentences = ["No winner: some of its seeds collapsed."]
     elif best not in compared or len(compared) < 2 or len(seeds) < FEWEST_SEEDS:
         sentences = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
     else:
         values = {label: group.with_seeds(seeds).values(name) for label, group in compared.items()}
         sentences = compare_with_best(values, best, tied)
-        left_out = [label for label in collapsed if label not in compared and label not in collapsed_counts]
-        sentences += list_groups("Not compared", left_out)
-    counts = [f"{label} ({count} of {len(collapsed[label])} seeds)" for label, count in collapsed_counts.items()]
-    return " ".join([*sentences, *list_groups("Collapsed", counts)])
+        sentences += list_groups("Not compared", not_compared)
+    sentences += list_groups("Collapsed", collapse_texts)
+    return " ".join(sentences)
 
 
 def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequence[str]) -> list[str]:
@@ -124,17 +138,18 @@ def compare_with_best(values: Mapping[str, np.ndarray], best: str, tied: Sequenc
     labels = list(values)
     table = below_another(np.stack(list(values.values())))
     is_below = pd.DataFrame(table, index=labels, columns=labels)  # a group in the row, another in the column
-    below = list(is_below.index[is_below.any(axis=1)])
-    winners = [label for label in (best, *tied) if label in labels and label not in below]
+    losers = list(is_below.index[is_below.any(axis=1)])
+    winners = [label for label in (best, *tied) if label in labels and label not in losers]
     rivals = [label for label in labels if label not in winners]
     if winners and rivals and is_below.loc[rivals, winners].all(axis=None):
         subject = "They are" if tied else "It is"
         return [f"{subject} above all others, {CONFIDENCE}."]
-    sentences = list_groups(f"Below another, {CONFIDENCE}", below)
-    if best not in below:  # else its mean is the highest by seeds that the others lack
+
+    sentences = list_groups(f"Below another, {CONFIDENCE}", losers)
+    if best not in losers:  # else its mean is the highest by seeds that the others lack
         pronoun = "them" if tied else "it"
-        not_apart = [label for label in rivals if label not in below]
-        sentences += list_groups(f"Not told apart from {pronoun}", not_apart)
+        undecided = [label for label in rivals if label not in losers]
+        sentences += list_groups(f"Not told apart from {pronoun}", undecided)
     return sentences
 
 
@@ -142,7 +157,7 @@ def list_groups(head: str, labels: Sequence[str]) -> list[str]:
     """A sentence that lists groups, or none where there are none."""
     if not labels:
         return []
-    named = list(labels[:MOST_NAMED])
+    names = list(labels[:MOST_NAMED])
     if len(labels) > MOST_NAMED:
-        named.append(f"{len(labels) - MOST_NAMED} more")
-    return [f"{head}: {'; '.join(named)}."]
+        names.append(f"{len(labels) - MOST_NAMED} more")
+    return [f"{head}: {'; '.join(names)}."]

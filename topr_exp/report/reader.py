@@ -1,8 +1,8 @@
 """Run folders, read in any state: missing and damaged files become notes, never errors."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -119,18 +119,26 @@ class Run:
     def _read_logs(self) -> None:
         metrics = self._read_records("metrics.jsonl", is_update)
         tests = self._read_records("eval.jsonl", is_evaluation)
-        self.updates, tests = on_one_axis(metrics, tests)
-        self.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
-        curve = [record for record in tests if record.get("subset")] or self.evaluations
-        last_of_each_step = {record["optimizer_step"]: record for record in curve}
-        self.curve = list(last_of_each_step.values())
         self.completions = self._read_records("completions.jsonl", is_completion, is_optional=True)
-        if self.is_done and self.evaluations:
-            final = self.summary.get("final") or {}
-            is_other_final = bool(final) and final.get("verdicts") != self.evaluations[-1].get("verdicts")
-            if len(self.evaluations) < 2 or is_other_final:
-                self.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
-                self.evaluations = []
+        self.updates, tests = on_one_axis(metrics, tests)
+        subset_evaluations = []
+        for record in tests:
+            if record.get("subset"):
+                subset_evaluations.append(record)
+            elif "step" not in record:
+                self.evaluations.append(record)
+        last_of_each_step = {record["optimizer_step"]: record for record in subset_evaluations or self.evaluations}
+        self.curve = list(last_of_each_step.values())
+        if self.is_done and self.evaluations and not self._has_final_evaluation():
+            self.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
+            self.evaluations = []
+
+    def _has_final_evaluation(self) -> bool:
+        """Return True where the evaluations end with the one of the summary."""
+        if len(self.evaluations) < 2:
+            return False
+        final = self.summary.get("final")
+        return not final or final.get("verdicts") == self.evaluations[-1].get("verdicts")
 
     def _read_json(self, name: str, *, is_expected: bool = True) -> Record:
         """Read a JSON file; {} and a note where it can't be read."""
@@ -150,9 +158,9 @@ class Run:
         is_complete = self.is_done and (path.exists() or not is_optional)
         records, damaged_count = read_lines(path, growing=not is_complete)
         valid_records = list(filter(is_valid, records))
-        invalid_count = damaged_count + len(records) - len(valid_records)
-        if invalid_count:
-            self.notes.append(f"{name}: {plural(invalid_count, 'line')} left out, damaged or another version's")
+        dropped_count = damaged_count + len(records) - len(valid_records)
+        if dropped_count:
+            self.notes.append(f"{name}: {plural(dropped_count, 'line')} left out, damaged or another version's")
         elif is_complete and not records:
             self.notes.append(f"{name} is missing or holds nothing")
         return valid_records
@@ -187,11 +195,11 @@ def to_frame(records: list[Record]) -> pd.DataFrame:
     """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
     numbers_by_step: dict[int, dict[str, float | None]] = {}  # the last record of a step counts
     for record in records:
-        numbers_by_step[record["optimizer_step"]] = {
-            name: as_number(value)
-            for name, value in record.items()
-            if name not in POSITION_KEYS and not name.endswith("_se")
-        }
+        numbers = {}
+        for name, value in record.items():
+            if name not in POSITION_KEYS and not name.endswith("_se"):
+                numbers[name] = as_number(value)
+        numbers_by_step[record["optimizer_step"]] = numbers
     steps = pd.Index(list(numbers_by_step), name="step")
     frame = pd.DataFrame(list(numbers_by_step.values()), index=steps, dtype=float)
     return frame.sort_index(axis="columns").dropna(axis="columns", how="all")
@@ -205,18 +213,19 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
     TOPRError for a folder that is missing and where there are no runs.
     """
-    searched_folders = list(folders)
+    folders = list(folders)
     paths: dict[Path, Path] = {}  # by what they resolve to
-    for folder in searched_folders:
+    for folder in folders:
         if not folder.is_dir():
             raise TOPRError(f"{folder}: no such folder")
         for path in run_folders(folder, SEARCH_DEPTH):
             paths.setdefault(path.resolve(), path)
     if not paths:
-        names = ", ".join(map(str, searched_folders))
+        names = ", ".join(map(str, folders))
         raise TOPRError(f"no runs below {names} (folders with {' or '.join(RUN_FILES)})")
-    runs = map(read_run, sorted(paths.values(), key=str))
-    return with_distinct_names(list(runs))
+    runs = list(map(read_run, sorted(paths.values(), key=str)))
+    make_names_distinct(runs)
+    return runs
 
 
 def run_folders(folder: Path, depth: int) -> Iterator[Path]:
@@ -235,15 +244,11 @@ def run_folders(folder: Path, depth: int) -> Iterator[Path]:
             yield from run_folders(entry, depth - 1)
 
 
-def with_distinct_names(runs: list[Run]) -> list[Run]:
+def make_names_distinct(runs: Sequence[Run]) -> None:
     """Lengthen equal names by folders of the path, up to seven parts, until no two are equal."""
     for part_count in range(2, 8):
         counts = Counter(run.name for run in runs)
-        renamed_runs = []
         for run in runs:
             if counts[run.name] > 1:
-                path_end = "/".join(run.path.resolve().parts[-part_count:])
-                run = replace(run, name=printable(path_end, keep=""))
-            renamed_runs.append(run)
-        runs = renamed_runs
-    return runs
+                path_parts = run.path.resolve().parts[-part_count:]
+                run.name = printable("/".join(path_parts), keep="")

@@ -52,14 +52,15 @@ def problem_shares(results: Record, name: str) -> Values:
     A verifier reads the first solutions to all problems, then the second ones, and so on.
     """
     n = results["n"]
-    texts = results["of_problems"]
+    counts = {key: counts_of(text) for key, text in results["of_problems"].items()}
     if name.startswith("maj"):
-        shares = counts_of(texts["maj"]) / MAJ_UNITS
+        shares = counts["maj"] / MAJ_UNITS
+    elif name == "pass@1":
+        shares = counts["correct"] / n
     elif name == "incorrect":
-        shares = (n - counts_of(texts["correct"]) - counts_of(texts["invalid"])) / n
+        shares = (n - counts["correct"] - counts["invalid"]) / n
     else:
-        key = "correct" if name == "pass@1" else name
-        shares = counts_of(texts[key]) / n
+        shares = counts[name] / n
     shares_by_solution = shares.reshape(results.get("solutions", 1), -1)
     return np.asarray(shares_by_solution.mean(axis=0))
 
@@ -133,29 +134,32 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     one text each (maj in thousandths); `solutions`, where a verifier read several to a problem. TOPRError where the
     verdicts are not equally many for each problem.
     """
-    test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
-    solutions = int(test_solutions) if test_solutions is not None else 1
     path = Path(evaluation["verdicts"])
     table = open_verdicts(path)
     columns = table.read(["verdict", "class"])
     problems = len(table.key["golds"])
+    test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
+    solutions = int(test_solutions) if test_solutions is not None else 1
     has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
     is_uneven = not len(columns) or len(columns) % problems or solutions < 1 or problems % solutions
     if has_dropped_solutions or is_uneven:
         raise TOPRError(f"{run.name}: {path} does not hold the same number of verdicts on each of its problems")
+
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()])
     verdicts = codes.reshape(problems, -1)  # [problems, completions]
     classes = columns["class"].to_numpy().reshape(problems, -1)
     n = verdicts.shape[1]
     k = headline_k(n)
     majority_scores = measure(verdicts, classes).voted[k]
-    counts = {
-        "correct": np.sum(verdicts == CORRECT, axis=1),
-        "invalid": np.sum(verdicts == INVALID, axis=1),
-        "maj": np.rint(MAJ_UNITS * majority_scores),
+    results: Record = {
+        "n": n,
+        "k": k,
+        "of_problems": {
+            "correct": counts_as_text(np.sum(verdicts == CORRECT, axis=1)),
+            "invalid": counts_as_text(np.sum(verdicts == INVALID, axis=1)),
+            "maj": counts_as_text(np.rint(MAJ_UNITS * majority_scores)),
+        },
     }
-    results: Record = {"n": n, "k": k}
-    results["of_problems"] = {name: counts_as_text(numbers) for name, numbers in counts.items()}
     if test_solutions is not None:
         results["solutions"] = solutions
     return results

@@ -7,7 +7,7 @@ import pandas as pd
 
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, estimate_text, headlines
-from topr_exp.report.grouping import Comparison, value_text
+from topr_exp.report.grouping import RunGroups, value_text
 from topr_exp.report.reader import TRUNCATED_SHARES, Run, was_truncated
 from topr_exp.runtime.json_files import as_number
 from topr_exp.types import VERDICTS
@@ -36,8 +36,8 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
             "group": run.group,
         }
         for key, value in run.settings.items():
-            is_taken = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
-            column = f"{key} (setting)" if is_taken else key
+            is_name_in_use = key in SUMMARY_COLUMNS or key in RUN_COLUMNS
+            column = f"{key} (setting)" if is_name_in_use else key
             row[column] = value
         for name in SUMMARY_COLUMNS:
             row[name] = run.figure(name)
@@ -57,13 +57,13 @@ def total_seconds(run: Run) -> float | None:
     return sum(as_number(seconds) or 0.0 for seconds in seconds_by_stage.values())
 
 
-def groups_frame(comparison: Comparison) -> pd.DataFrame:
+def groups_frame(run_groups: RunGroups) -> pd.DataFrame:
     """Tabulate groups, one a row: means over its runs with 95 % intervals, and what the intervals are over."""
-    names = [*headlines(comparison.runs), *VERDICTS]
+    names = [*headlines(run_groups.runs), *VERDICTS]
     rows = []
-    for label, runs in comparison.groups.items():
+    for label, runs in run_groups.groups.items():
         row: Row = {"group": label}
-        for key in comparison.keys:
+        for key in run_groups.keys:
             row[key] = value_text(runs[0].settings.get(key))
         row["runs"] = len(runs)
         rows.append(row | estimate_columns(runs, names))
@@ -80,11 +80,11 @@ def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> Row:
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
     """Columns NAME, NAME_low, NAME_high and NAME_interval_over; None where there is no number."""
-    columns: Row = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_interval_over"))
-    if interval is not None:
-        numbers = interval.as_dict().values()
-        columns = dict(zip(columns, [*numbers, interval.over], strict=True))
-    return columns
+    titles = (name, f"{name}_low", f"{name}_high", f"{name}_interval_over")
+    if interval is None:
+        return dict.fromkeys(titles)
+    numbers = interval.as_dict().values()
+    return dict(zip(titles, [*numbers, interval.over], strict=True))
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -98,9 +98,9 @@ def as_csv(frame: pd.DataFrame) -> str:
     return str(frame.reset_index().map(as_text).to_csv(index=False, lineterminator="\n"))
 
 
-def groups_tex(comparison: Comparison) -> str:
+def groups_tex(run_groups: RunGroups) -> str:
     r"""The groups as a LaTeX tabular (needs \usepackage{booktabs}), in percent with 95 % intervals."""
-    rows = group_rows(comparison, comparison.groups)
+    rows = group_rows(run_groups, run_groups.groups)
     latex = pd.DataFrame(rows).to_latex(index=False, escape=True)
     for character, command in LATEX.items():
         latex = latex.replace(character, command)
@@ -110,31 +110,32 @@ def groups_tex(comparison: Comparison) -> str:
 # ---- rows for people: shares in percent
 
 
-def group_rows(comparison: Comparison, groups: Groups) -> list[Row]:
+def group_rows(run_groups: RunGroups, groups: Groups) -> list[Row]:
     rows = []
     for label, runs in groups.items():
-        rows.append({"group": label, "runs": len(runs), **score_columns(comparison, runs)})
+        rows.append({"group": label, "runs": len(runs), **score_columns(run_groups, runs)})
     return rows
 
 
-def run_rows(comparison: Comparison) -> list[Row]:
+def run_rows(run_groups: RunGroups) -> list[Row]:
     rows = []
-    for run in comparison.runs:
+    for run in run_groups.runs:
         row: Row = {"run": run.name, "status": run.status, "updates": len(run.updates)}
-        for key in (*comparison.keys, "seed"):
+        for key in (*run_groups.keys, "seed"):
             row[key] = value_text(run.settings.get(key))
-        rows.append(row | score_columns(comparison, [run]))
+        row |= score_columns(run_groups, [run])
+        rows.append(row)
     return rows
 
 
-def score_columns(comparison: Comparison, runs: Sequence[Run]) -> Row:
+def score_columns(run_groups: RunGroups, runs: Sequence[Run]) -> Row:
     """Estimates of runs after and before training by their titles."""
-    names = [*headlines(comparison.runs), "invalid"]
+    names = [*headlines(run_groups.runs), "invalid"]
     columns: Row = {}
     for stage in ("final", "base"):
         for name in names:
             columns[f"{stage} {name}"] = estimate_text(runs, name, stage)
-    if any(map(was_truncated, comparison.runs)):
+    if any(map(was_truncated, run_groups.runs)):
         for title, path in TRUNCATED_SHARES.items():
             columns[title] = mean_share_text(runs, *path)
     return columns
