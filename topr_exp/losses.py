@@ -63,7 +63,7 @@ def arxiv(loss: Loss) -> str:
 
 
 def traits(loss: Loss) -> list[str]:
-    """What a loss needs and how it differs from REINFORCE with rewards of 1 and -1, as a list of words."""
+    """List what a loss needs and how it differs from REINFORCE with rewards of 1 and -1."""
     words = {
         "drops tokens": loss.drops_tokens,
         "rewards 1 and 0": loss.rewards == "zero_one",

@@ -1,4 +1,4 @@
-"""What surrounds a run: its folder and lock, inputs, stop signals, tracker, process group and sampler."""
+"""Surroundings of a run: folder and lock, inputs, stop signals, tracker, process group and sampler."""
 
 import contextlib
 from collections.abc import Iterator

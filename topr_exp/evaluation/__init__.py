@@ -1,1 +1,1 @@
-"""Stage 7: what a model can do. Statistics of graded completions, apart from sampling and from plotting."""
+"""Stage 7: statistics of graded completions, apart from sampling and plotting."""

@@ -29,7 +29,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 CHUNK = 1 << 22  # indices in memory at once
 
-ROUNDING = 1e-9  # relative, of mean squares that are equal but for it
+ROUNDING = 1e-9  # relative difference of mean squares that count as equal
 FEWEST_SEEDS = 3  # for a decision: an interval of two seeds covers 88 %
 
 
@@ -40,18 +40,18 @@ class Interval:
     value: float
     low: float = math.nan
     high: float = math.nan
-    seeds: int = 1  # whose spread it holds; 1: it is over problems alone
-    problems: bool = True  # holds the spread of problems
+    seeds: int = 1  # whose spread is included; 1: that of problems alone
+    problems: bool = True  # their spread is included
     error: float = field(default=math.nan, compare=False)  # of t intervals: the standard error
     freedom: float = field(default=math.nan, compare=False)  # degrees of freedom of a test of one among many claims
 
     def as_dict(self) -> Point:
-        """value, low and high for JSON, None where there is none."""
+        """Return value, low and high for JSON; None for NaN."""
         return {"value": as_number(self.value), "low": as_number(self.low), "high": as_number(self.high)}
 
     @property
     def over(self) -> str:
-        """Its sources of variation, in words."""
+        """The sources of variation, in words."""
         if math.isnan(self.low):
             return "nothing"
         sources = []
@@ -94,7 +94,7 @@ def standard_error(values: Values, clusters: Clusters | None = None) -> float | 
 
 
 def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
-    """[resamples, S] the means of P problems drawn with replacement; values: [P, S], drawn together."""
+    """Average P problems drawn with replacement, [resamples, S]; values: [P, S], drawn together."""
     problems = len(values)
     rows_per_chunk = max(1, CHUNK // problems)
     chunks = []
@@ -107,7 +107,7 @@ def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
 
 
 def count_in_rows(numbers: NDArray[np.integer], width: int) -> Counts:
-    """[rows, width] how often each of 0..width-1 stands in each row; numbers: [rows, n]."""
+    """Count each of 0..width-1 in each row, [rows, width]; numbers: [rows, n]."""
     rows = len(numbers)
     cells = numbers + width * np.arange(rows)[:, None]
     return np.bincount(cells.ravel(), minlength=rows * width).reshape(rows, width)
@@ -146,7 +146,7 @@ def bootstrap_intervals(
 
 
 def resampled_means(values: Values, rng: Generator, resamples: int, clusters: Clusters | None) -> Values:
-    """[resamples, S] the means of resampled problems, or clusters of them."""
+    """Average resampled problems, or clusters of them, [resamples, S]."""
     if clusters is None:
         return bootstrap_means(values, resamples, rng)
     cluster_sums = [np.bincount(clusters, weights=column) for column in values.T]

@@ -1,4 +1,4 @@
-"""All that is reported of an evaluation, from two matrices: verdicts and answer classes [problems, completions].
+"""Figures of an evaluation from two matrices: verdicts and answer classes, [problems, completions].
 
 pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, exact for K = n, and for K = 1 the exact
 value. Every mean carries its standard error and interval over problems.
@@ -40,9 +40,9 @@ class Scores(NamedTuple):
 
 
 def measure(verdicts: Codes, classes: Codes) -> Scores:
-    """pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
+    """Compute pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
 
-    verdicts: [P, n] codes of `verdicts`.
+    verdicts: [P, n] indices into VERDICTS.
     classes: [P, n] the answers' equivalence classes in their problem, negative without an answer.
     """
     assert verdicts.size, "nothing to evaluate"
@@ -67,7 +67,7 @@ def headline_k(n: int) -> int:
 def summarise(
     verdicts: Codes, classes: Codes, problems: Sequence[Problem] = (), *, votes_are_known: bool = True
 ) -> Figures:
-    """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
+    """Summarise an evaluation, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
     pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems, samples and, where they
     are fewer, sources; pass@k and maj@k: K -> value, low, high;
@@ -111,9 +111,9 @@ def points_by_k(ks: Iterable[int], intervals: Iterable[Interval]) -> dict[str, P
 
 
 def mean_lengths(verdicts: Codes, tokens: Counts) -> Figures:
-    """Mean sampled tokens of all completions and of those of each verdict (null where there is none).
+    """Average the sampled tokens of all completions, and by verdict (null for a verdict that none has).
 
-    verdicts: codes; tokens: of the same shape.
+    verdicts: indices into VERDICTS; tokens: of the same shape.
     """
     means: Figures = {"length": float(tokens.mean())}
     for code, name in enumerate(VERDICTS):
@@ -123,7 +123,7 @@ def mean_lengths(verdicts: Codes, tokens: Counts) -> Figures:
 
 
 def mean_reward(rewards: Values, sources: Sequence[str | None] = ()) -> Figures:
-    """The mean reward [P, n] and its standard error over problems; sources: [P] what each was made from."""
+    """Average rewards [P, n], with the standard error over problems; sources: [P] what each was made from."""
     problem_means = rewards.mean(axis=1)
     return {
         "mean_reward": float(problem_means.mean()),
@@ -132,7 +132,7 @@ def mean_reward(rewards: Values, sources: Sequence[str | None] = ()) -> Figures:
 
 
 def number_sources(sources: Sequence[str | None]) -> Clusters | None:
-    """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
+    """Number sources [P] from 0 in order of appearance; None where every problem stands for itself."""
     if all(source is None for source in sources):
         return None
     number_by_source: dict[str, int] = {}
@@ -144,7 +144,7 @@ def number_sources(sources: Sequence[str | None]) -> Clusters | None:
 
 
 def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
-    """The headline figures of the included problems; is_included: [P]."""
+    """Compute the headline figures of the included problems; is_included: [P]."""
     passed = scores.passed[1][is_included]
     figures: Figures = {"pass@1": float(passed.mean())}
     if scores.voted:
@@ -158,7 +158,7 @@ def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
 
 
 def breakdown(verdicts: Codes, scores: Scores, names: Sequence[Any]) -> dict[str, Figures]:
-    """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
+    """Compute the headline figures by level or subject, in order, without problems that have none; names: [P]."""
     name_of_problem = np.array(names, dtype=object)
     figures = {}
     for name in sorted(set(names) - {None}):
@@ -177,9 +177,9 @@ class Ballots(NamedTuple):
 
 
 def ballots(verdicts: Codes, classes: Codes) -> Ballots:
-    """The votes of completions with these verdicts and answers.
+    """Collect the votes of completions.
 
-    verdicts: [P, n] codes of `verdicts`.
+    verdicts: [P, n] indices into VERDICTS.
     classes: [P, n] the answers' equivalence classes, small numbers, negative without an answer.
     """
     assert verdicts.shape == classes.shape, (verdicts.shape, classes.shape)
@@ -193,7 +193,7 @@ def ballots(verdicts: Codes, classes: Codes) -> Ballots:
 
 
 def count_votes(candidates: Codes, class_count: int) -> Counts:
-    """[P, C] votes for each class; candidates: [P, k] classes, -1 where a completion has no vote."""
+    """Count the votes for each class, [P, C]; candidates: [P, k] classes, -1 where a completion has no vote."""
     votes = count_in_rows(candidates + 1, class_count + 1)
     return votes[:, 1:]
 
@@ -216,7 +216,7 @@ def powers_of_two(n: int) -> list[int]:
 
 
 def pass_at_k(correct: Counts, n: int, k: int) -> Values:
-    """The unbiased estimate of pass@K of each problem, in closed form.
+    """Estimate pass@K of each problem without bias, in closed form.
 
     1 - C(n - c, K) / C(n, K) = 1 - prod_{i = n-c+1}^{n} (1 - K/i)   (Chen et al. 2021, arXiv 2107.03374, Eq. 1):
     the mean over all K-subsets of the n completions. As a product of factors below 1 it cannot overflow.
@@ -231,7 +231,7 @@ def pass_at_k(correct: Counts, n: int, k: int) -> Values:
 
 
 def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator) -> ByK:
-    """maj@K of each problem: its mean over draws of K of the n completions without replacement.
+    """Estimate maj@K of each problem: the mean over draws of K of the n completions without replacement.
 
     A trial shuffles each problem's completions once and takes the first K for every K: uniform draws, a smooth curve.
     """

@@ -178,7 +178,7 @@ class Rank(NamedTuple):
 
 
 def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Rank], bool]:
-    """The place of a run: by its values of the keys, then finished ones first."""
+    """Order runs by their values of the keys, then finished ones first."""
     ranks = []
     for key in keys:
         value = run.settings.get(key)

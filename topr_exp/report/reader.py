@@ -43,7 +43,7 @@ class Run:
     completions: list[Record] = field(default_factory=list)
     status: str = "unfinished"
     notes: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)  # results that differ from what they were when it finished
+    changed: list[str] = field(default_factory=list)  # faults of results that changed since the run finished
     environment: dict[str, Any] = field(default_factory=dict)  # commit, command, versions, machine
     settings: dict[str, Any] = field(default_factory=dict)  # the config by dotted key
     group: str = ""

@@ -33,12 +33,12 @@ class Repetitions(list[Record]):
         return [int(record["settings"]["seed"]) for record in self]
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
-        """The records of these seeds, the first of each."""
+        """Select the records of these seeds, the first of each."""
         seeds_of_records = self.seeds
         return type(self)([self[seeds_of_records.index(seed)] for seed in seeds])
 
     def values(self, name: str = "pass@1", stage: str = "final") -> Scores:
-        """[seeds, problems] a share of each problem's completions: pass@1, incorrect, invalid or maj (of most)."""
+        """Return a share of each problem's completions, [seeds, problems]: pass@1, incorrect, invalid or maj."""
         return np.stack([problem_shares(record[stage], name) for record in self])
 
     def interval(self, name: str = "pass@1", stage: str = "final") -> Interval:
@@ -47,7 +47,7 @@ class Repetitions(list[Record]):
 
 
 def problem_shares(results: Record, name: str) -> Values:
-    """[problems] a share of each problem's completions; of a verifier, the mean over the problem's solutions.
+    """Return a share of each problem's completions, [problems]; of a verifier, the mean over the problem's solutions.
 
     A verifier reads the first solutions to all problems, then the second ones, and so on.
     """
