@@ -106,7 +106,9 @@ def draw(plot: Plot) -> Figure:
     if plot.log_x:
         mark_log_axis(ax, all_positions(plot.lines))
     if plot.ticks:
-        label_style = {"rotation": 30, "ha": "right"} if len(plot.ticks) > 3 else {}
+        label_style: Any = {}
+        if len(plot.ticks) > 3:
+            label_style = {"rotation": 30, "ha": "right"}
         ax.set_xticks(range(len(plot.ticks)), plot.ticks, **label_style)
         ax.grid(axis="x", visible=False)
     ax.set(xlabel=plot.x_title, ylabel=plot.y_title)

@@ -182,9 +182,8 @@ def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Rank], bool]:
     ranks = []
     for key in keys:
         value = run.settings.get(key)
-        is_number = isinstance(value, (int, float))
-        number = float(value) if is_number else 0.0
-        ranks.append(Rank(value is not None, not is_number, number, value_text(value)))
+        number = float(value) if isinstance(value, (int, float)) else None
+        ranks.append(Rank(value is not None, number is None, number or 0.0, value_text(value)))
     return ranks, not run.is_done
 
 
