@@ -1,8 +1,8 @@
 """Run folders, read in any state: missing and damaged files become notes, never errors."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -223,9 +223,8 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     if not paths:
         names = ", ".join(map(str, folders))
         raise TOPRError(f"no runs below {names} (folders with {' or '.join(RUN_FILES)})")
-    runs = list(map(read_run, sorted(paths.values(), key=str)))
-    make_names_distinct(runs)
-    return runs
+    runs = map(read_run, sorted(paths.values(), key=str))
+    return with_distinct_names(list(runs))
 
 
 def run_folders(folder: Path, depth: int) -> Iterator[Path]:
@@ -244,11 +243,12 @@ def run_folders(folder: Path, depth: int) -> Iterator[Path]:
             yield from run_folders(entry, depth - 1)
 
 
-def make_names_distinct(runs: Sequence[Run]) -> None:
+def with_distinct_names(runs: list[Run]) -> list[Run]:
     """Lengthen equal names by folders of the path, up to seven parts, until no two are equal."""
     for part_count in range(2, 8):
         counts = Counter(run.name for run in runs)
-        for run in runs:
+        for index, run in enumerate(runs):
             if counts[run.name] > 1:
                 path_parts = run.path.resolve().parts[-part_count:]
-                run.name = printable("/".join(path_parts), keep="")
+                runs[index] = replace(run, name=printable("/".join(path_parts), keep=""))
+    return runs
