@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from topr_exp.data.problems import as_text, refuse_no_number
+from topr_exp.data.user_lines import json_fault
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.runtime.exit_status import CommandParser, exit_status
@@ -97,7 +98,7 @@ def parse_line(line: bytes, number: int) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {"line": number, "error": "not UTF-8"}
     except (ValueError, RecursionError) as error:
-        return {"line": number, "error": f"not JSON: {error}"}
+        return {"line": number, "error": f"not JSON: {json_fault(error)}"}
     if not isinstance(row, dict):
         return {"line": number, "error": f"not an object but {type(row).__name__}"}
     for name, allowed_types in ALLOWED_TYPES.items():
@@ -106,6 +107,8 @@ def parse_line(line: bytes, number: int) -> dict[str, Any]:
         if not isinstance(row[name], allowed_types) or isinstance(row[name], bool):
             expected = "a string" if allowed_types == (str,) else "a string or a number"
             return {"line": number, "error": f"{name} is not {expected} but {type(row[name]).__name__}"}
+    if not as_text(row["gold"]).strip():
+        return {"line": number, "error": "gold is empty"}
     try:
         refuse_no_number("", as_text(row["gold"]))
     except TOPRError as error:

@@ -189,16 +189,20 @@ def test_clipped_shares_ignore_rounding(delta, clipped):
 
 # ---- what a batch must have
 
+CONSTANT_FIELDS = ("mu_logp", "old_logp", "ref_logp")
+REQUIRED_FIELDS = ("logp", "mu_logp", "mask", "reward", "positive")
 WRONG_DTYPES = {"logp": torch.half, "mask": torch.long, "positive": torch.double}
 CHECKED_SHAPES = [*TOKEN_FIELDS, "reward", "positive", "group", "group_mean", "group_rewards"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_wrong_shapes_and_types_are_refused(name):
+def test_wrong_shapes_and_types_gradients_of_mu_and_missing_fields_are_refused(name):
     loss, case = load(name), random_case(5)
     batch = with_signals(loss, case.batch())
     mistakes = [(field, getattr(batch, field)[:-1]) for field in CHECKED_SHAPES]
     mistakes += [(field, getattr(batch, field).to(dtype)) for field, dtype in WRONG_DTYPES.items()]
+    mistakes += [(field, getattr(batch, field).clone().requires_grad_()) for field in CONSTANT_FIELDS]
+    mistakes += [(field, None) for field in REQUIRED_FIELDS]
 
     for field, values in mistakes:
         wrong = dataclasses.replace(batch, **{field: values})

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 from unittest.mock import patch
 
@@ -11,6 +12,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.conftest import refused
+from topr_exp.algorithms.group_relative import AsymRE
+from topr_exp.config.model_choice import preset_of, read_config
+from topr_exp.config.yamls import loss_of_file
+from topr_exp.imported.sources import source_files
 from topr_exp.models.model_folder import (
     config_number,
     has_chat_template,
@@ -27,6 +32,7 @@ from topr_exp.store.completions import verdicts_on
 from topr_exp.training.checkpoint import checkpoints
 from topr_exp.types import TOPRError
 
+versions = itertools.count()  # of a YAML, which is read once for each
 READS = {
     "an object": lambda folder: read_object(folder / "config.json"),
     "lines": lambda folder: read_lines(folder / "metrics.jsonl"),
@@ -40,6 +46,10 @@ READS = {
     "weights": weights_fingerprint,
     "checkpoints": checkpoints,
     "overrides": user_overrides,
+    "the shape that chooses a model's settings": read_config,
+    "a model's settings": lambda folder: preset_of("mine", folder / "mine.yaml"),
+    "values of a loss": lambda folder: loss_of_file(folder / "soft.yaml", next(versions), AsymRE),
+    "files of a log": lambda folder: source_files(str(folder)),
     "rows of a table": lambda folder: rollouts_of(folder).row_count(),
     "the source of a table": lambda folder: verdicts_of(folder).read(),
     "verdicts to export": lambda folder: verdicts_on(rollouts_of(folder)),
@@ -61,6 +71,8 @@ def folder(tmp_path):
     write_json(tmp_path / "tokenizer_config.json", {"a": 1})
     write_json(tmp_path / "launch.json", {"overrides": ["a=1"]})
     (tmp_path / "chat_template.jinja").write_text("x")
+    (tmp_path / "mine.yaml").write_text("model: {path: some/model}\n")
+    (tmp_path / "soft.yaml").write_text("_target_: topr_exp.algorithms.group_relative.AsymRE\nname: asymre\n")
     (tmp_path / "step-00000001").mkdir()
     for name in ("metrics.jsonl", "eval.jsonl"):
         (tmp_path / name).write_text('{"iteration": 1, "step": 1}\n')

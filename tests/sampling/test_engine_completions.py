@@ -23,8 +23,9 @@ def output_of(tokens, logprobs, **fields):
     return SimpleNamespace(token_ids=tokens, logprobs=logprobs, **values)
 
 
-def sample_of(output, *, keeps_drawable=False):
-    ((sample,),) = completions_of({"completions": [[completion(output, keeps_drawable)]]}, VOCABULARY)
+def sample_of(output, *, top_count=0, keeps_drawable=False):
+    answer = completion(output, top_count=top_count, keeps_drawable=keeps_drawable)
+    ((sample,),) = completions_of({"completions": [[answer]]}, VOCABULARY)
     return sample
 
 
@@ -57,7 +58,7 @@ def test_likeliest_tokens_come_as_those_of_transformers_sampler(drawable, count)
     for first in range(0, PLACES, 2):  # steps of two places
         packed.append(ids[first : first + 2], logprobs[first : first + 2])
 
-    sample = sample_of(output_of(tokens.tolist(), packed))
+    sample = sample_of(output_of(tokens.tolist(), packed), top_count=count)
 
     assert sample.tokens == tokens.tolist()
     assert sample.logprobs == distribution.gather(1, tokens[:, None])[:, 0].tolist()
@@ -98,8 +99,20 @@ def test_tokens_that_could_be_drawn_keep_their_places():
     ],
 )
 def test_answers_that_contradict_themselves_are_refused(tokens, fields, error, message):
+    output = output_of(tokens, drawn_alone(7, 4), sampling_mask=SimpleNamespace(**fields))
+
     with pytest.raises(error, match=message):
-        completion(output_of(tokens, drawn_alone(7, 4), sampling_mask=SimpleNamespace(**fields)), True)
+        completion(output, top_count=0, keeps_drawable=True)
+
+
+@pytest.mark.parametrize("top_count", [0, 1, 3])
+def test_another_number_of_likeliest_tokens_than_was_asked_for_is_refused(top_count):
+    """As vLLM gives to a request that shares its steps with one that asks for more."""
+    packed = PackedLogprobs()
+    packed.append(np.array([[9, 3, 4], [3, 3, 4]]), np.array([[-2.0, -0.25, -0.5], [-0.25, -0.25, -0.5]]))
+
+    with pytest.raises(RefusedError, match=f"^vLLM gave 4 likeliest tokens for 2 places, not {top_count} at each$"):
+        sample_of(output_of([9, 3], packed), top_count=top_count)
 
 
 def test_a_worker_reports_tokens_every_few_seconds(monkeypatch):

@@ -224,7 +224,7 @@ for step, (token, end) in enumerate([(7, None), (2, FinishReason.STOP)]):
                               new_logprobs=LogprobsLists(ids, logp, np.array([2])),
                               new_sampling_mask=masks.slice_request(step, 1))
     results = processor.process_outputs([output]).request_outputs
-answer = worker.completion(results[0].outputs[0], True)
+answer = worker.completion(results[0].outputs[0], top_count=2, keeps_drawable=True)
 print(json.dumps([counts, {key: getattr(value, "tolist", lambda: value)() for key, value in answer.items()}]))
 """
 

@@ -16,6 +16,7 @@ from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.progress import Progress
 from topr_exp.store import Ragged
+from topr_exp.store.shards import find_fault, read_row_count, read_shard, write_shard
 
 FROM_STORE = (40, 0, "from the store")
 
@@ -53,6 +54,50 @@ def test_fill_makes_all_shards_and_reads_back(tmp_path):
     assert table.read(["text"]).column_names == ["text"]
     assert table.row_count() == 40 * SHARDS
     assert open_table(tmp_path).fill(shard) == 0
+
+
+def read_batches(path):
+    file = pa.ipc.open_file(path)
+    return [file.get_batch(index) for index in range(file.num_record_batches)]
+
+
+@pytest.mark.parametrize(
+    ("most_values", "batch_sizes"), [(3, [1, 2, 1, 2]), (5, [3, 3]), (8, [4, 2]), (9, [5, 1]), (10, [6])]
+)
+def test_lists_beyond_the_range_of_their_offsets_are_in_several_batches_of_one_shard(
+    tmp_path, monkeypatch, most_values, batch_sizes
+):
+    """No column of a batch has more values; equal tables give the same bytes."""
+    monkeypatch.setattr("topr_exp.store.shards.MOST_VALUES", most_values)
+    rows = pa.table(
+        {
+            "tokens": [[1, 2], [3], [], [4, 5, 6], [7], [8]],
+            "prompt_tokens": pa.array([[1], [1, 1, 1], None, [1], [2], []], pa.list_(pa.int64())),
+            "text": list("abcdef"),
+        }
+    )
+    path, path_of_chunks = tmp_path / "shard-00000.arrow", tmp_path / "shard-00001.arrow"
+
+    write_shard(path, rows)
+    write_shard(path_of_chunks, pa.concat_tables([rows.slice(0, 4), rows.slice(4)]))
+
+    assert [len(batch) for batch in read_batches(path)] == batch_sizes
+    assert (find_fault(path), read_row_count(path)) == (None, 6)
+    assert read_shard(path).equals(rows)
+    assert path.read_bytes() == path_of_chunks.read_bytes()
+
+
+def test_a_shard_of_more_values_than_32_bits_count_is_written(tmp_path):
+    """Nulls, of which so many take no memory."""
+    length = 2**30 + 5
+    half = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), pa.nulls(length))
+    rows = pa.table({"tokens": pa.chunked_array([half, half])})
+    path = tmp_path / "shard-00000.arrow"
+
+    write_shard(path, rows)
+
+    assert find_fault(path) is None
+    assert Ragged(read_shard(path)["tokens"]).lengths().tolist() == [length, length]
 
 
 def test_fill_makes_what_is_missing_and_the_same_bytes_whatever_the_chunks(table):

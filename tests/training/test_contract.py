@@ -61,6 +61,7 @@ METRIC = r"metric w per completion, shape \[16\]; got"
         (lambda loss: LossOutput(loss, {"w": loss.detach().mean()}), rf"{METRIC} \[\]"),
         (lambda loss: LossOutput(loss, {"w": loss}), "w detached; got a tensor with a gradient"),
         (lambda loss: LossOutput(loss, [loss]), "metrics by name.*; got a list"),
+        (lambda loss: LossOutput(loss, {1: loss.detach()}), "metrics by name.*; got the name 1"),
     ],
 )
 def test_a_wrong_output_is_one_line_before_any_step(tmp_path, change, line):

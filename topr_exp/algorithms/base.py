@@ -144,12 +144,19 @@ class ZeroOneLoss(GroupLoss):
 
 # ---- checks of a batch
 
+REQUIRED_FIELDS = ("logp", "mu_logp", "mask", "reward", "positive")
+CONSTANT_FIELDS = ("mu_logp", "old_logp", "ref_logp")  # of policies that are not trained: without gradient
 TOKEN_FIELDS = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # of a batch, [B, T]
 RESPONSE_FIELDS = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # [B]
 
 
 def check_batch(batch: Batch, *required: str) -> None:
-    """Raise TOPRError for a wrong shape or dtype in a batch, or if an optional field in `required` is missing."""
+    """Raise TOPRError for a wrong shape or dtype in a batch, a gradient of μ, or a field that is missing.
+
+    required: optional fields that must be there.
+    """
+    for name in (*REQUIRED_FIELDS, *required):
+        needed(batch, name)
     shape = list(batch.logp.shape)
     dtype = str(batch.logp.dtype)
     check_field("logp", "[B, T]", shape, len(shape) == 2)
@@ -165,8 +172,10 @@ def check_batch(batch: Batch, *required: str) -> None:
         rewards_shape = list(batch.group_rewards.shape)
         is_by_response = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
         check_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, is_by_response)
-    for name in required:
-        needed(batch, name)
+    for name in CONSTANT_FIELDS:
+        value = getattr(batch, name)
+        is_constant = value is None or not value.requires_grad
+        check_field(name, "detached", "a tensor with a gradient", is_constant)
 
 
 def check_shape(batch: Batch, name: str, expected: list[int]) -> None:
@@ -182,7 +191,7 @@ def check_field(name: str, allowed: str, value: object, holds: bool) -> None:
 
 
 def needed(batch: Batch, name: str) -> Tensor:
-    """An optional field of a batch; TOPRError where it is missing."""
+    """A field of a batch; TOPRError where it is missing."""
     value: Tensor | None = getattr(batch, name)
     if value is None:
         raise TOPRError(f"Batch.{name} is missing: this loss reads it")

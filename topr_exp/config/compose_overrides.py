@@ -16,7 +16,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -30,7 +30,7 @@ from topr_exp.config.hydra_internals import BasicSweeper, get_args_parser
 from topr_exp.config.load import NAMED_BY_CHOICE, SETTINGS, VARIABLES, is_text, unknown_key
 from topr_exp.config.model_choice import ModelChoice, choose_settings, is_other_model, refuse_toy_settings
 from topr_exp.config.yamls import CONF, OwnFolder, plugin_modules, use_own_folder
-from topr_exp.schema import first_line, literal, show
+from topr_exp.schema import first_line, flatten, literal, show
 from topr_exp.types import ConfigError
 
 USED_HYDRA_KEY = re.compile(r"hydra\.(mode|help|searchpath)\b")  # Hydra's own settings that a command line may give
@@ -171,15 +171,27 @@ class Composer:
         raise ConfigError(f"{group}={show(choice)}: no such choice; {hint}")
 
     def refuse_repeated_keys(self) -> None:
-        """Raise ConfigError for a key that is given twice: one of its values would be ignored."""
+        """Raise ConfigError for a key that is given twice, alone or in a group: one of its values would be ignored."""
         override_by_key: dict[str, Override] = {}
         for override in self.overrides:
-            key = str(override.key_or_group)
-            if key in override_by_key:
+            for key in given_keys(override):
+                earlier_key = self.find_repeated_key(key, override_by_key)
+                if earlier_key is None:
+                    continue
                 hint = ", its values separated by commas" if override.is_sweep_override() else ""
-                pair = f"{override_by_key[key].input_line} and {override.input_line}"
-                raise ConfigError(f"{pair}: {key} is given twice; give it once{hint}")
-            override_by_key[key] = override
+                pair = f"{override_by_key[earlier_key].input_line} and {override.input_line}"
+                raise ConfigError(f"{pair}: {max(key, earlier_key, key=len)} is given twice; give it once{hint}")
+            override_by_key |= dict.fromkeys(given_keys(override), override)
+
+    def find_repeated_key(self, key: str, earlier_keys: Iterable[str]) -> str | None:
+        """Find the earlier key that a key repeats: itself, one that it is a part of, or a part of it."""
+        for earlier_key in earlier_keys:
+            shorter_key, longer_key = sorted((key, earlier_key), key=len)
+            is_choice = shorter_key in self.groups  # whose parts are changed
+            is_part = longer_key.startswith(f"{shorter_key}.") and not is_choice
+            if shorter_key == longer_key or is_part:
+                return earlier_key
+        return None
 
     @cached_property
     def hydra(self) -> DictConfig:
@@ -323,6 +335,17 @@ class Composer:
 def words_of(overrides: Iterable[Override]) -> list[str]:
     """The overrides as they are given."""
     return [str(override.input_line) for override in overrides]
+
+
+def given_keys(override: Override) -> list[str]:
+    """The keys that an override gives a value: of a group as in {rank: 8, alpha: 16}, each of its parts."""
+    value = override.value()
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    keys = dict[str, None]()
+    for value in values:
+        parts = {str(override.key_or_group): value}
+        keys |= dict.fromkeys(key for key, _ in flatten(parts))
+    return list(keys)
 
 
 def keys_of(overrides: Iterable[Override]) -> set[str]:

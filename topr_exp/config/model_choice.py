@@ -182,13 +182,15 @@ def read_presets(choices: Sequence[str]) -> list[Preset]:
 
 
 def preset_of(choice: str, file: Path) -> list[Preset]:
-    """The preset that a YAML is; none where it names no model, or can't be read (Hydra says so if it is chosen)."""
+    """The preset that a YAML is; none where it names no model, or holds none (Hydra says so if it is chosen)."""
     try:
         settings = OmegaConf.load(file)
         path = OmegaConf.select(settings, "model.path")
         shape: Any = OmegaConf.select(settings, "preset.shape")
-    except (OmegaConfBaseException, YAMLError, OSError, AttributeError):
+    except (OmegaConfBaseException, YAMLError, AttributeError):
         return []
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     if not isinstance(path, str):
         return []
     if is_shipped(path):
@@ -236,14 +238,19 @@ def preset_of_run(weights: Path) -> str | None:
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    """The object of a folder's small JSON file; {} where there is none, which those say who load it."""
+    """The object of a folder's small JSON file; {} where there is none, which those say who load it.
+
+    ConfigError where the disk fails: other settings would be chosen.
+    """
     path = folder / name
     try:
         if not path.is_file() or path.stat().st_size > LARGEST_FILE:
             return {}
         stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, PermissionError, ValueError, RecursionError):
         return {}
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     if isinstance(stored, dict):
         return stored
     return {}

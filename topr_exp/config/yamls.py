@@ -86,5 +86,7 @@ def loss_of_file(path: Path, modified: int, kind: type) -> Any | None:
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(values, dict)
         return build(kind, drop_keys(values, "defaults", "_target_"), "algo.")
-    except (ConfigError, OmegaConfBaseException, YAMLError, OSError):
+    except (ConfigError, OmegaConfBaseException, YAMLError):
         return None
+    except OSError as error:  # the name of a run says what differs from these values
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None

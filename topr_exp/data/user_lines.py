@@ -28,6 +28,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise TOPRError(f"{path} can't be read: {error.strerror}") from None
 
 
+def json_fault(error: ValueError | RecursionError) -> str:
+    """Say why a text is no JSON, without Python's advice on its own settings behind a semicolon."""
+    return str(error).partition(";")[0]
+
+
 OBJECT_A_LINE = "the file must hold an object a line: jq -c '.[]' FILE makes that of an array, jq -c . FILE of objects"
 
 
@@ -40,7 +45,7 @@ def strict_object(where: str, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a number of over 4300 digits, nested too deep
         goes_on = line.strip() in (b"[", b"{", b"[{")  # in the next line
         hint = f"; {OBJECT_A_LINE}" if goes_on else ""
-        raise TOPRError(f"{where}: not valid JSON ({error}){hint}") from None
+        raise TOPRError(f"{where}: not valid JSON ({json_fault(error)}){hint}") from None
     if not isinstance(row, dict):
         hint = f"; {OBJECT_A_LINE}" if isinstance(row, list) else ""
         raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}{hint}")

@@ -24,7 +24,7 @@ _UNICODE = str.maketrans(
         "±": r"\pm ", "∓": r"\mp ", "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}",
         "¾": r"\frac{3}{4}", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ",
         "φ": r"\phi ", "μ": r"\mu ", "ω": r"\omega ", "σ": r"\sigma ", "∠": r"\angle ", "ℝ": r"\mathbb{R}",
-        **dict.fromkeys("€£¥₹₩₽₺₦₱₫₴₪฿", ""), "¢": r"\text{ cents}",
+        **dict.fromkeys("€£¥￥₹₩₽₺₦₱₫₴₪฿", ""), "¢": r"\text{ cents}", "％": r"\%",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2061": "", "’": "'", "′": "'", "，": ",",
     }
 )  # fmt: skip

@@ -33,7 +33,7 @@ _HIGHLIGHTED = re.compile(r"==([^=\n]+)==")
 _CURRENCY = re.compile(r"(?:(?:US|CA|AU|NZ|HK|[ACS])\$|USD|EUR|GBP|INR|Rs\.?)\s*(?=[\d.]*\d)")
 
 _SINGLE_QUOTED = re.compile(r"\A['‘’]([^'‘’\n]{1,200})['‘’]")
-_QUOTES = '"“”„«»「」『』`'
+_QUOTES = '"“”„«»‹›「」『』【】`'
 _BEFORE_ANSWER = " \t\r\n:*_~=#→•" + _QUOTES
 _AFTER_ANSWER = " \t\r\n*_~,;:" + _QUOTES
 
@@ -71,13 +71,17 @@ def without_punctuation(answer: str) -> str:
 _SCALE = rf"\s*(?:{'|'.join(SCALES)})s?\b"  # 5 million
 _NUMBER = re.compile(r"[-+]?\$?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)%?", re.ASCII)
 _LEADING_NUMBER = re.compile(
-    rf"[-+−]?\s*(?:\\?[$€£¥₹]\s*)?(?:\d+(?:,\d{{3}})*(?:\.\d+)?|\.\d+)(?:{_SCALE})*(?:\s*\\?[%$¢€£])?",
+    rf"[-+−]?\s*(?:\\?[$€£¥￥₹]\s*)?(?:\d+(?:,\d{{3}})*(?:\.\d+)?|\.\d+)(?:{_SCALE})*(?:\s*\\?[%％$¢€£])?",
     re.ASCII | re.IGNORECASE,
 )
 NUMBER_IN_TEXT = re.compile(
     rf"(?:(?<![\w.)])-)?\$?(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_SCALE})*", re.ASCII | re.IGNORECASE
 )
-_LETTER = r"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c]"  # \w has ², ½ and ₁ too
+# Greek and mathematical letters, which are variables and constants; not μ and Ω of units.
+_SYMBOLS = "\u0370-\u03a8\u03aa-\u03bb\u03bd-\u03ff\u2100-\u2125\u2127-\u214f\U0001d400-\U0001d7ff"
+# \w has ², ½, ₁ and ① too, and the numerals of Chinese, such as 万, ten thousand.
+_DIGITS = r"\d\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c\u2460-\u24ff零一二三四五六七八九十百千万萬亿億兆半"
+_LETTER = rf"[^\W_{_DIGITS}{_SYMBOLS}]"
 _WORDS = re.compile(
     rf"(?:{_LETTER}|[\s,;:()\[\]'’.!?°%&$€£–—-]|/(?=\s?{_LETTER})|(?<=[A-Za-z])(?:[²³]|\^[23]|\^\{{[23]\}}))*"
 )

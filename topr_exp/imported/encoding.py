@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow.compute import fill_null
+from pyarrow.compute import coalesce
 
 from topr_exp.config.data import DataConfig
 from topr_exp.data.prompts import Prompter, TokenizedProblems, apply_chat_template, tokenize_prompts
@@ -199,7 +199,7 @@ def with_tokens(columns: pa.Table, policy: Policy, limit: int | None) -> pa.Tabl
 
 def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
     """Put `texts` where the column `name` holds null."""
-    texts_column = fill_null(columns[name].combine_chunks(), pa.array(texts, pa.string()))
+    texts_column = coalesce(columns[name], pa.array(texts, pa.string()))
     return columns.set_column(columns.column_names.index(name), name, texts_column)
 
 

@@ -58,9 +58,19 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
     snapshot = table.snapshot()
     columns = snapshot.columns
     if data.reward == "given" and "reward" not in columns.column_names:
-        hint = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
-        raise TOPRError(f"data.reward=given: {source} has no column of rewards{hint} ({description})")
+        raise without_rewards(data, description)
     return ImportedLog(table.name, columns, description, snapshot.source)
+
+
+def without_rewards(data: DataConfig, description: str) -> TOPRError:
+    """The error for a log without the rewards that the settings ask for; description: of its columns."""
+    hint = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
+    return TOPRError(f"data.reward=given: {data.completions} has no column of rewards{hint} ({description})")
+
+
+def without_logprobs(data: DataConfig) -> TOPRError:
+    """The error for a log without the log-probabilities that mu=sampler asks for."""
+    return TOPRError(f"mu=sampler: {data.completions} has no log-probabilities of its tokens")
 
 
 def describe_columns(reader: RolloutReader) -> str:

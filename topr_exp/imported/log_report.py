@@ -17,7 +17,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.given_logprobs import check_given_logprobs
-from topr_exp.imported.log import ImportedLog, open_log
+from topr_exp.imported.log import ImportedLog, open_log, without_logprobs
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_imported
@@ -44,7 +44,7 @@ def load_log(
         group_size=config.data.n if needs_groups else None,
     )
     if config.mu == "sampler" and not completions.has("mu_logp"):
-        raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
+        raise without_logprobs(config.data)
     if "group_rewards" in config.algo.needs and config.compose.mix is None:
         refuse_single_completions(completions, config)
     return completions, describe_log(config, log, completions, policy)

@@ -9,7 +9,7 @@ from typing import Any
 
 from topr_exp.data.user_lines import numbered_lines
 from topr_exp.runtime.checksums import cached_digest
-from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.files import disk_errors, list_files
 from topr_exp.types import TOPRError
 
 HUB = "hub:"
@@ -24,14 +24,15 @@ RawRow = bytes | dict[str, Any]  # a line of JSON, or a row by column
 
 
 def source_files(source: str) -> list[Path]:
-    """List the files of a source on this machine, in their order; none for the hub's or a table of the store."""
+    """List the files of a source on this machine, in their order; none for the hub's or a table of the store. TOPRError."""
     path = Path(source)
-    if path.is_file():
-        return [path]
-    patterns = ("**/*",) if is_saved_dataset(path) else PATTERNS
-    files = []
-    for pattern in patterns:
-        files += [file for file in path.glob(pattern) if file.is_file()]
+    with disk_errors(f"read {path}"):
+        if path.is_file():
+            return [path]
+        if not path.is_dir():
+            return []
+        entries = path.rglob("*") if is_saved_dataset(path) else list_files(path, *PATTERNS)
+        files = [file for file in entries if file.is_file()]
     return sorted(files, key=lambda file: (len(file.name), file.name, file.parts))  # 2.jsonl before 10.jsonl
 
 

@@ -21,6 +21,7 @@ from topr_exp.config.model_choice import is_shipped
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.grading.grader import check_grader
+from topr_exp.imported.log import describe_columns, without_logprobs, without_rewards
 from topr_exp.imported.reader import RolloutReader
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
@@ -154,7 +155,7 @@ def check_problems(config: Config) -> None:
         if sets is not None:
             problem_ids = frozenset(problem.id for problem in sets.train)
         versions = tuple(map(file_state, source_files(source)))
-        check_completions(
+        reader = check_completions(
             source,
             versions,
             config.data.columns,
@@ -162,6 +163,10 @@ def check_problems(config: Config) -> None:
             skip_malformed=config.data.skip_malformed,
             is_graded=config.data.reward != "given",
         )
+        if config.data.reward == "given" and "reward" not in reader.roles:
+            raise without_rewards(config.data, describe_columns(reader))
+        if config.mu == "sampler" and "logprobs" not in reader.roles:
+            raise without_logprobs(config.data)
 
 
 @functools.lru_cache(maxsize=4)
@@ -173,8 +178,10 @@ def check_completions(
     *,
     skip_malformed: bool,
     is_graded: bool,
-) -> None:
+) -> RolloutReader:
     """Read every completion of a file, to refuse malformed ones; the cache does so once for each of its versions.
+
+    Returns the reader, which knows the columns.
 
     problem_ids: of the training problems; None if unknown. is_graded: by the grader, and not by the file's rewards.
     """
@@ -182,6 +189,7 @@ def check_completions(
     for number, row in enumerate(reader, start=1):
         where = f"data.completions={source}: completion {number}"
         kind_of_prompt(where, row, problem_ids=problem_ids, is_graded=is_graded)
+    return reader
 
 
 def check_warm_up(config: Config, problem_count: int | None) -> None:

@@ -140,7 +140,13 @@ class Worker:
             raise RefusedError("vLLM lost requests")
         groups = []
         for output in outputs:
-            groups.append([completion(candidate, request["keeps_drawable"]) for candidate in output.outputs])
+            group = []
+            for candidate in output.outputs:
+                answer = completion(
+                    candidate, top_count=request["top_logprobs"], keeps_drawable=request["keeps_drawable"]
+                )
+                group.append(answer)
+            groups.append(group)
         return {"completions": groups}
 
     def _empty_cache(self) -> None:
@@ -217,17 +223,22 @@ def receive_tensor(request: Message) -> Any:
     return tensor
 
 
-def completion(output: Any, keeps_drawable: bool) -> Message:
+def completion(output: Any, *, top_count: int, keeps_drawable: bool) -> Message:
     """Return one output of vLLM: tokens, log-probabilities, how it ended (as `Sample.finish`), and what was noted.
 
-    top_ids, top_logp: of the likeliest tokens, place after place. drawable_ids, drawable_counts: the tokens that could
-    be drawn, place after place, and how many at each.
+    top_count: of the likeliest tokens at each place, as requested. top_ids, top_logp: of these tokens, place after
+    place. drawable_ids, drawable_counts: the tokens that could be drawn, place after place, and how many at each.
     """
     if output.finish_reason not in ("stop", "length"):
         raise RefusedError(f"a completion ended by {output.finish_reason}")
     noted = output.logprobs
     if len(noted.logprobs) != len(output.token_ids):
         raise RefusedError(f"vLLM gave {len(noted.logprobs)} log-probabilities of {len(output.token_ids)} tokens")
+    places = len(output.token_ids)
+    if len(noted.top_ids) != top_count * places:  # vLLM computes as many for all requests of a step as one asks for
+        raise RefusedError(
+            f"vLLM gave {len(noted.top_ids)} likeliest tokens for {places} places, not {top_count} at each"
+        )
     finish = str(output.finish_reason)
     if isinstance(output.stop_reason, str):
         finish = "stop_string"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ TAIL_BYTES = FOOTER_LENGTH_BYTES + len(MAGIC)  # behind the footer
 ROWS_BYTES = 8
 DIGEST_BYTES = 16
 SEAL_BYTES = ROWS_BYTES + DIGEST_BYTES
+MOST_VALUES = 2**31 - 1  # of a list column in one batch of rows: its offsets have 32 bits
 SOURCE = b"source"  # in a derived shard's metadata: the digest of the source's shard
 
 
@@ -46,13 +47,53 @@ def write_shard(path: Path, table: pa.Table) -> None:
 
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
+        for rows in row_batches(table):
+            writer.write_table(rows)
     buffer = sink.getvalue()
     data = memoryview(buffer)
     footer_start = _find_footer(pa.BufferReader(buffer))
     footer = data[footer_start:]
     head = b"".join([data[:footer_start], table.num_rows.to_bytes(ROWS_BYTES, "little")])
     write_bytes(path, b"".join([head, _digest(head, footer), footer]))
+
+
+def row_batches(table: pa.Table) -> Iterator[pa.Table]:
+    """Divide a table into batches of one chunk, whose lists have at most MOST_VALUES values in each column."""
+    import numpy as np
+    from pyarrow.compute import list_value_length
+
+    largest_lengths = np.zeros(len(table), np.int64)  # of each row, over the columns
+    for column in list_columns(table):
+        lengths = list_value_length(column).fill_null(0).to_numpy()
+        largest_lengths = np.maximum(largest_lengths, lengths)
+    ends = np.cumsum(largest_lengths)
+    start = 0
+    values_before = 0
+    while start < len(table) and ends[-1] - values_before > MOST_VALUES:
+        end = int(np.searchsorted(ends, values_before + MOST_VALUES, side="right"))
+        assert end > start, "a list of more values than a batch can hold"
+        yield copied_rows(table.slice(start, end - start))
+        start = end
+        values_before = int(ends[end - 1])
+    if start == 0:
+        yield table.combine_chunks()
+    else:
+        yield copied_rows(table.slice(start))
+
+
+def copied_rows(rows: pa.Table) -> pa.Table:
+    """Copy a part of a table into one chunk: a view's bitmaps of nulls would be written with bits of later rows."""
+    import pyarrow as pa
+
+    no_rows = rows.slice(0, 0)
+    return pa.concat_tables([no_rows, rows]).combine_chunks()  # which copies where there are two chunks
+
+
+def list_columns(table: pa.Table) -> list[pa.ChunkedArray]:
+    """List the columns whose offsets have 32 bits."""
+    import pyarrow as pa
+
+    return [column for column in table.columns if pa.types.is_list(column.type)]
 
 
 def read_shard(path: Path) -> pa.Table:

@@ -37,6 +37,8 @@ def checked_output(loss: Any, batch: Batch | PairBatch) -> LossOutput:
     if not isinstance(output.metrics, Mapping):
         raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got {describe_value(output.metrics)}")
     for name, metric in output.metrics.items():
+        if not isinstance(name, str):
+            raise TOPRError(f"{must_return} metrics by name, as in {{'weight': ...}}; got the name {name!r:.80}")
         if not has_shape(metric, count):
             raise TOPRError(f"{must_return} metric {name} per {unit}, shape [{count}]; got {describe_value(metric)}")
         if metric.requires_grad:

@@ -18,7 +18,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.sampler import split_every
-from topr_exp.store import Store
+from topr_exp.store import Ragged, Store
 from topr_exp.training.hidden_states import Inputs, predicting_states
 from topr_exp.training.layers import recomputed_layers
 from topr_exp.training.output_layer import OutputLayer
@@ -159,7 +159,7 @@ def read_or_score(
         return pa.table({"logp": logp})
 
     def token_count(shard_table: pa.Table) -> int:
-        return len(shard_table["logp"].combine_chunks().values)
+        return int(Ragged(shard_table["logp"]).lengths().sum())
 
     with Progress(label, len(completions), "completions", "scoring", rate_unit="completion tokens") as progress:
         tokens_scored = table.fill(score_shard, progress, token_count)
