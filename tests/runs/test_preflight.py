@@ -72,6 +72,18 @@ def test_completions_that_answer_no_problem(tmp_path, error_line):
     assert line.startswith(f"error: data.completions={log}: completion 41 answers problem_id 'no', wh")
 
 
+def test_a_log_without_the_numbers_that_the_settings_ask_for(tmp_path):
+    log = write_lines(tmp_path / "made.jsonl", [{"prompt": "?", "completion": " x", "points": 1.0}])
+    words = [f"data.completions={log}", "data.reward=given"]
+
+    with refused(r"^data\.reward=given: .* has no column of rewards; .* \(prompt; .*not read: points\)$", ConfigError):
+        config_of(*words)
+    words.append("data.columns={reward: points}")
+    config_of(*words)
+    with refused(r"^mu=sampler: .*made\.jsonl has no log-probabilities of its tokens$", ConfigError):
+        config_of(*words, "mu=sampler")
+
+
 def test_a_prompt_that_does_not_fit_is_told_before_anything_is_sampled(tmp_path, capsys):
     log = write_lines(tmp_path / "made.jsonl", [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}])
     config = small_config(tmp_path, f"data.completions={log}")
