@@ -62,7 +62,7 @@ def read_batches(path):
 
 
 @pytest.mark.parametrize(
-    ("most_values", "batch_sizes"), [(3, [1, 2, 1, 2]), (5, [3, 3]), (8, [4, 2]), (9, [5, 1]), (10, [6])]
+    "most_values, batch_sizes", [(3, [1, 2, 1, 2]), (5, [3, 3]), (8, [4, 2]), (9, [5, 1]), (10, [6])]
 )
 def test_lists_beyond_the_range_of_their_offsets_are_in_several_batches_of_one_shard(
     tmp_path, monkeypatch, most_values, batch_sizes

@@ -24,7 +24,7 @@ RawRow = bytes | dict[str, Any]  # a line of JSON, or a row by column
 
 
 def source_files(source: str) -> list[Path]:
-    """List the files of a source on this machine, in their order; none for the hub's or a table of the store. TOPRError."""
+    """List a source's files on this machine, in their order; none for the hub's or a table of the store. TOPRError."""
     path = Path(source)
     with disk_errors(f"read {path}"):
         if path.is_file():
