@@ -163,9 +163,9 @@ def check_problems(config: Config) -> None:
             skip_malformed=config.data.skip_malformed,
             is_graded=config.data.reward != "given",
         )
-        if config.data.reward == "given" and "reward" not in reader.roles:
+        if config.data.reward == "given" and "reward" not in reader.names.by_role:
             raise without_rewards(config.data, describe_columns(reader))
-        if config.mu == "sampler" and "logprobs" not in reader.roles:
+        if config.mu == "sampler" and "logprobs" not in reader.names.by_role:
             raise without_logprobs(config.data)
 
 
