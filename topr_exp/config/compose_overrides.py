@@ -338,7 +338,7 @@ def words_of(overrides: Iterable[Override]) -> list[str]:
 
 
 def given_keys(override: Override) -> list[str]:
-    """The keys that an override gives a value: of a group as in {rank: 8, alpha: 16}, each of its parts."""
+    """List the keys that an override gives a value: of a group as in {rank: 8, alpha: 16}, each of its parts."""
     given_value = override.value()
     values = given_value.list if isinstance(given_value, ChoiceSweep) else [given_value]
     keys = dict[str, None]()

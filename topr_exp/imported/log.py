@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from topr_exp.config.data import DataConfig
-from topr_exp.imported.reader import RolloutReader
+from topr_exp.imported.reader import RolloutReader, describe_columns, without_rewards
 from topr_exp.imported.rows import Row
 from topr_exp.imported.sources import HUB, NO_LOG, TABLE_KIND, content_digest, is_stored_log, source_files
 from topr_exp.store import Store, Table
@@ -60,29 +60,6 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
     if data.reward == "given" and "reward" not in columns.column_names:
         raise without_rewards(data, description)
     return ImportedLog(table.name, columns, description, snapshot.source)
-
-
-def without_rewards(data: DataConfig, description: str) -> TOPRError:
-    """The error for a log without the rewards that the settings ask for; description: of its columns."""
-    hint = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
-    return TOPRError(f"data.reward=given: {data.completions} has no column of rewards{hint} ({description})")
-
-
-def without_logprobs(data: DataConfig) -> TOPRError:
-    """The error for a log without the log-probabilities that mu=sampler asks for."""
-    return TOPRError(f"mu=sampler: {data.completions} has no log-probabilities of its tokens")
-
-
-def describe_columns(reader: RolloutReader) -> str:
-    """Say which columns were read in which role, and what was not read."""
-    parts = []
-    for role, name in reader.names.by_role.items():
-        parts.append(role if role == name else f"{role} from {name}")
-    if reader.unread:
-        parts.append(f"not read: {', '.join(sorted(reader.unread))}")
-    if reader.skipped:
-        parts.append(f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}")
-    return "; ".join(parts)
 
 
 def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:

@@ -17,7 +17,8 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.given_logprobs import check_given_logprobs
-from topr_exp.imported.log import ImportedLog, open_log, without_logprobs
+from topr_exp.imported.log import ImportedLog, open_log
+from topr_exp.imported.reader import without_logprobs
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.cut_off import warn_of_imported

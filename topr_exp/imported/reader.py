@@ -7,7 +7,7 @@ problem_id; completion, tokens, logprobs, reward, gold and finish where they are
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from topr_exp.config.data import Columns
+from topr_exp.config.data import Columns, DataConfig
 from topr_exp.data.user_lines import strict_object
 from topr_exp.imported.roles import ColumnNames, assign_roles, sum_rewards
 from topr_exp.imported.rows import Row, as_completion, completions_of, prompt_text
@@ -110,3 +110,29 @@ class Agreement:
             noted_prompt = new_prompt_by_id.setdefault(problem_id, prompt)
         if noted_prompt != prompt:
             raise ValueError(f"{self._names.label('problem_id')} {problem_id} has another prompt before")
+
+
+# ---- in words
+
+
+def without_rewards(data: DataConfig, description: str) -> TOPRError:
+    """Make the error for a log without the rewards that the settings ask for; description: of its columns."""
+    hint = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
+    return TOPRError(f"data.reward=given: {data.completions} has no column of rewards{hint} ({description})")
+
+
+def without_logprobs(data: DataConfig) -> TOPRError:
+    """Make the error for a log without the log-probabilities that mu=sampler asks for."""
+    return TOPRError(f"mu=sampler: {data.completions} has no log-probabilities of its tokens")
+
+
+def describe_columns(reader: RolloutReader) -> str:
+    """Say which columns were read in which role, and what was not read."""
+    parts = []
+    for role, name in reader.names.by_role.items():
+        parts.append(role if role == name else f"{role} from {name}")
+    if reader.unread:
+        parts.append(f"not read: {', '.join(sorted(reader.unread))}")
+    if reader.skipped:
+        parts.append(f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}")
+    return "; ".join(parts)

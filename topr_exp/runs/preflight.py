@@ -21,8 +21,7 @@ from topr_exp.config.model_choice import is_shipped
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.grading.grader import check_grader
-from topr_exp.imported.log import describe_columns, without_logprobs, without_rewards
-from topr_exp.imported.reader import RolloutReader
+from topr_exp.imported.reader import RolloutReader, describe_columns, without_logprobs, without_rewards
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
 from topr_exp.models import model_folder
