@@ -231,7 +231,7 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(runs, tmp_path, caps
     own_files = {"figures/photo.png", "mine/thesis.tex"}
     for name in (*own_files, "figures/curve_old.pdf", "../mine.txt"):
         (out / name).write_text("mine")
-    write_manifest(out, *files, "figures/curve_old.pdf", "mine/thesis.tex", "../mine.txt")
+    write_manifest(out, *files, "figures/curve_old.pdf", "figures/photo.png", "mine/thesis.tex", "../mine.txt")
 
     write_report([runs], out)
 

@@ -4,6 +4,7 @@ Groups runs by the settings that differ, except seeds, from their folders alone.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,6 +17,10 @@ from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
 SUBFOLDERS = ("figures", "tables")
+FILES = re.compile(  # the names that a report's files can have
+    r"report\.html|tables/(?:runs\.csv|groups\.csv|groups\.tex)|figures/captions\.txt"
+    r"|figures/(?:(?:curve|training|sweep)_\w+|final|ess_by_age|pass_at_k|maj_at_k|correct_histogram|levels)\.(?:pdf|png)"
+)
 AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 
 
@@ -86,7 +91,8 @@ def read_manifest(target: Path) -> set[str]:
 
 def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of an earlier report's; the manifest names a file before it is there."""
-    present_files = set()  # no others are removed: whoever packed the folder wrote the manifest
+    assert all(map(FILES.fullmatch, files)), files.keys()
+    present_files = set()  # no others are removed
     for name in SUBFOLDERS:
         present_files |= {f"{name}/{path.name}" for path in target.glob(f"{name}/*")}
     foreign_files = present_files & (files.keys() - earlier_files)
@@ -99,7 +105,8 @@ def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, content)
         for name in present_files & (earlier_files - files.keys()):
-            (target / name).unlink()
+            if FILES.fullmatch(name):  # whoever packed the folder wrote the manifest
+                (target / name).unlink()
         write_manifest(target, files)
 
 
