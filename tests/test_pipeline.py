@@ -9,12 +9,12 @@ from collections import Counter
 
 import pytest
 
-from tests.conftest import column, config_of, lines_of, names_in, overrides, read_json, small_config
+from tests.conftest import column, config_of, each_row, lines_of, names_in, overrides, read_json, small_config
 from tests.observed import reading_models
 from tests.processes import start_command
 from tests.sweep_tools import SLOW_LOSS, result, slow, steps, wait_for
 from topr_exp.models.model_folder import fetch_model_folder, weights_fingerprint
-from topr_exp.pipeline import run
+from topr_exp.pipeline import open_report, run
 from topr_exp.runs.stage_timer import STAGES
 
 
@@ -44,6 +44,23 @@ def test_a_run_leaves_everything_behind(outputs, capsys):
     assert model.get_input_embeddings().weight.shape[0] >= len(AutoTokenizer.from_pretrained(folder / "model"))
     next_run = small_config(outputs, f"model.path={folder / 'model'}", "data=math", "name=next")
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
+
+
+# The kind of rewards, and the schedule | the setting that decides the weight of positives
+WEIGHT_KEYS = """
+pm1 offline | effective_positive
+pm1 on_policy | baseline
+zero_one offline | baseline
+zero_one on_policy | baseline
+"""
+
+
+@each_row("case key", WEIGHT_KEYS)
+def test_advice_on_the_weight_of_positives_names_a_setting_that_such_a_run_has(case, key):
+    reward, schedule = case.split()
+    config = config_of("experiment=smoke", f"data.reward={reward}", f"schedule={schedule}")
+
+    assert open_report(config, needs_sampling=True).weight_key == key
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(smoke, tmp_path):

@@ -140,7 +140,9 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert "lora" not in " ".join(name for name, _ in merged.named_parameters())
 
     peft_model = PeftModel.from_pretrained(base, str(tmp_path / ADAPTER))
-    assert peft_model.peft_config["default"].base_model_name_or_path == "somewhere/base"
+    config = peft_model.peft_config["default"]
+    assert (config.base_model_name_or_path, config.task_type) == ("somewhere/base", "CAUSAL_LM")
+    assert (config.r, config.lora_alpha, config.inference_mode) == (4, 8.0, True)
     assert torch.equal(logits(peft_model), expected)
 
     resumed = Policy(make_model(11), None, "base", torch.float32)

@@ -136,3 +136,15 @@ def test_a_worker_reports_tokens_every_few_seconds(monkeypatch):
     reports.add(5)
     reports.send()
     connection.send.assert_called_with({"drawn_tokens": 5})
+
+
+def test_an_engine_that_sleeps_keeps_neither_weights_nor_the_states_of_old_ones():
+    worker = vllm_worker.Worker(Mock())
+    worker.llm = Mock()
+
+    worker.sleep({})
+    worker.reload({})
+
+    names = [name for name, _, _ in worker.llm.mock_calls]
+    assert names == ["sleep", "collective_rpc", "reset_prefix_cache"]
+    worker.llm.sleep.assert_called_once_with(level=2)  # of level 1 the weights stay in main memory

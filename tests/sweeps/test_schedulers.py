@@ -67,6 +67,33 @@ def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs,
     assert programs.options("dependency") == ["", "afterany:100", "afterany:101"]
 
 
+SETTINGS = """
+partition=a100 timeout_min=20 nodes=2 gpus_per_node=4 threads=3 setup=[echo] additional_parameters={account:us}
+"""
+OPTIONS = {
+    "account": "us",
+    "cpus-per-task": "3",
+    "gpus-per-node": "4",
+    "nodes": "2",
+    "ntasks-per-node": "4",
+    "open-mode": "append",
+    "partition": "a100",
+    "signal": "USR2@300",  # a quarter of the time limit before it
+    "time": "20",
+}
+
+
+def test_each_setting_of_a_cluster_reaches_sbatch(programs, tmp_path):
+    SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster(*(f"cluster.{setting}" for setting in SETTINGS.split())))
+
+    (script,) = (path.read_text() for path in (programs.folder / "submitted").iterdir())
+    assert {name: programs.options(name) for name in OPTIONS} == {name: [value] for name, value in OPTIONS.items()}
+    assert "\n#SBATCH --requeue\n" in script
+    assert "\n#SBATCH --error" not in script, "both streams are in one log"
+    assert "\necho\nexport OMP_NUM_THREADS=3\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" in script
+    assert " --kill-on-bad-exit=1 " in script
+
+
 def test_a_refusal_says_what_is_submitted(programs, tmp_path):
     programs.allow(1)
     runs = bare_runs(tmp_path, 5)

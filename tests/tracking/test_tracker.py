@@ -109,7 +109,15 @@ def test_each_setting_of_wandb_reaches_it_with_what_the_run_is(client, tmp_path)
 
     arguments = client.init_arguments
     sent_config = arguments.pop("config")
-    del arguments["settings"], arguments["id"]
+    del arguments["id"]
+    assert arguments.pop("settings") == {
+        "silent": True,
+        "console": "off",  # the run's log has it
+        "disable_git": True,
+        "disable_code": True,
+        "finish_timeout": 25.0,
+        "finish_timeout_raises": True,
+    }
     assert arguments == {
         "project": "ours",
         "group": "all",

@@ -19,6 +19,7 @@ from topr_exp.training.clocked import ClockedRounds
 from topr_exp.training.dropped_shares import DroppedShares
 from topr_exp.training.lagged import LaggedRounds
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
+from topr_exp.training.rounds import Rounds
 from topr_exp.types import CORRECT, INCORRECT
 
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
@@ -361,6 +362,22 @@ def test_an_empty_queue_is_restored(tmp_path):
     restored.restore(tmp_path)
 
     assert (restored.queue, restored.summary) == ([], rounds.summary)
+
+
+def test_between_rounds_the_buffer_is_restored_with_the_names_of_figures(tmp_path):
+    """A round that replays all it trains on has no completions to measure, and the names of the round before."""
+    rounds, restored = (
+        without_sampling(Rounds, ScheduleConfig(prompts=2, updates=1, rounds=5, replay=0.5)) for _ in range(2)
+    )
+    rounds.trainer = restored.trainer = SimpleNamespace(step=3)
+    rounds.buffer = [pa.table({"problem": [problem] * rounds.n}) for problem in (4, 0, 7)]
+    rounds.summary = {"sampled_correct": 0.5}
+    (file,) = rounds.checkpoint_files().values()
+    (tmp_path / "buffer.arrow").write_bytes(file)
+
+    restored.restore(tmp_path)
+
+    assert (restored.buffer, restored.summary) == (rounds.buffer, rounds.summary)
 
 
 P_LONG = 0.02

@@ -55,6 +55,20 @@ def test_the_8b_models_take_the_output_layer_in_float32(model):
     assert not config_of(f"model={model}", "data=gsm8k", "model.dtype=float32").model.float32_head  # all of it is
 
 
+def test_cast_weights_are_held_for_many_passes_alone():
+    """The gradient of a held weight would be summed in bfloat16 over the chunks of an output layer."""
+    policy = new_policy()
+    policy.compute_dtype = torch.bfloat16
+
+    for is_kept in (False, True):
+        with policy.autocast(keep=is_kept):
+            assert torch.is_autocast_enabled("cpu")
+            assert torch.is_autocast_cache_enabled() == is_kept
+    policy.compute_dtype = torch.float32
+    with policy.autocast(keep=True):
+        assert not torch.is_autocast_enabled("cpu")
+
+
 def logp_by_hand(policy, sequences, dtype):
     """Log-probabilities by an output layer in `dtype`, from hidden states that autocast computes."""
     with torch.no_grad(), policy.autocast():
