@@ -23,7 +23,7 @@ from topr_exp.report.grouping import group_runs, setting_text
 from topr_exp.report.ranking import standing
 from topr_exp.report.reader import Run, find_runs
 from topr_exp.report.tables import interval_columns
-from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
 from topr_exp.runtime.terminal import align_columns, plural, warn
 from topr_exp.types import ConfigError, TOPRError
 
@@ -33,7 +33,9 @@ FIGURES = ("pass@1", "maj", "invalid")
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.compare", __doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
+    parser.add_argument(
+        "folders", nargs="+", type=user_path, metavar="FOLDER", help="a run, a sweep, or a folder of them"
+    )
     parser.add_argument(
         "--against",
         type=lambda text: text.replace("p~", "p̃"),  # which is easier to type

@@ -9,12 +9,11 @@ import argparse
 import sys
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 from topr_exp.algorithms.base import Loss
 from topr_exp.config.load import loss_of_yaml
 from topr_exp.config.yamls import loss_files, use_own_folder
-from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
 from topr_exp.types import ConfigError
 
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
@@ -27,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
     parser.add_argument("--config-dir", metavar="FOLDER", help="your own YAMLs, as for python -m topr_exp")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
+    parser.add_argument("--plot", type=user_path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
     return exit_status(partial(show, parser.parse_args(arguments)))
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runs.finished import MARK, changed_results
-from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
 
@@ -17,7 +17,7 @@ from topr_exp.types import ConfigError
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.track", __doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run")
+    parser.add_argument("folder", type=user_path, metavar="FOLDER", help="a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
     parser.add_argument("settings", nargs="*", help=argparse.SUPPRESS)  # of earlier releases
     return exit_status(partial(track, parser.parse_args(arguments)))

@@ -3,6 +3,7 @@
 import codecs
 import dataclasses
 import json
+import os
 import re
 import shlex
 import sys
@@ -11,9 +12,11 @@ import pytest
 
 from tests.conftest import ROOT, SHARED_DATA, config_of, each_row, overrides, refused, values_of, write_lines
 from tests.extending import SOURCE, project
+from topr_exp.data import user_lines
 from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
+from topr_exp.data.user_lines import read_json_lines
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
 from topr_exp.runs.tasks import count_trained_on
@@ -50,6 +53,18 @@ def gsm8k(tmp_path):
     write_lines(tmp_path / "train.jsonl", sums(40, 2000, "#### {:,}"))
     write_lines(tmp_path / "test.jsonl", sums(20, 0, "#### {:,}"))
     return tmp_path
+
+
+def test_a_file_of_problems_that_would_never_end_is_one_line(tmp_path, monkeypatch):
+    """The settings of a run that somebody else packed name it."""
+    os.mkfifo(tmp_path / "FIFO")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "line").write_bytes(bytes(101))
+    monkeypatch.setattr(user_lines, "MAX_LINE_BYTES", 100)
+
+    for name, fault in (("FIFO", "no regular file"), ("device", "no regular file"), ("line", "1: a line of over 100 ")):
+        with refused(fault):
+            list(read_json_lines(tmp_path / name))
 
 
 # ---- the benchmarks

@@ -127,6 +127,15 @@ def test_it_may_print_wherever_standard_error_is(redirection, tmp_path):
     assert (words.count("said"), words.count("wrote"), words.count("nobody")) == (8, 8, 0)
 
 
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&1 >&3 3>&- | true"], ids=["disk full", "reader gone"])
+def test_what_it_prints_where_nothing_can_be_written_changes_no_verdict(redirection):
+    script = f'exec 3>&1; "$0" -c "$1" {redirection}'
+
+    process = subprocess.run(["bash", "-c", script, sys.executable, PRINTING], capture_output=True, text=True)
+
+    assert process.stdout.split()[:-1] == ["correct"] * 8
+
+
 def session_of(path):
     """The session of a process; "" where it is gone, or a zombie."""
     try:

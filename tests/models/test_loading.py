@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -152,6 +153,35 @@ def nest_header(folder):
     (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
 
 
+def with_tensors(tensors, **settings):
+    """Add tensors without content to a model's weights, and change its settings."""
+
+    def change(folder):
+        content = (folder / "model.safetensors").read_bytes()
+        header_end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:header_end])
+        for name, shape in tensors.items():
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + content[header_end:])
+        change_settings("config.json", **settings)(folder)
+
+    return change
+
+
+def make_fifo(name):
+    def make(folder):
+        (folder / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(folder / name)
+
+    return make
+
+
+def enlarge(folder):
+    with (folder / "tokenizer.json").open("r+b") as file:
+        file.truncate(model_folder.LARGEST_TEXT + 1)  # takes no room on the disk
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -185,6 +215,14 @@ def test_a_folder_that_can_not_be_used_is_one_line(own_model, change, message):
             change_settings("config.json", hidden_size=10**7),
             "config.json has hidden_size=10000000, and the weights have no dimension above 413",
         ),
+        (
+            with_tensors({"empty": [10**7, 0]}, hidden_size=10**7),
+            "config.json has hidden_size=10000000, and the weights have no dimension above 413",
+        ),
+        (with_tensors({"x": [10**7]}, hidden_size=10**7), "model.safetensors is no safetensors file"),
+        (make_fifo("vocab.txt"), "vocab.txt is no regular file"),
+        (make_fifo("additional_chat_templates/tool.jinja"), "tool.jinja is no regular file"),
+        (enlarge, "tokenizer.json has 1,073,741,825 bytes"),
         (
             change_settings("generation_config.json", eos_token_id=[1, "a"]),
             r"generation_config.json has eos_token_id=\[1, 'a'\], which must be a token id, or a list",

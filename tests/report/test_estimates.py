@@ -48,6 +48,16 @@ def test_nothing_invalid_has_the_interval_of_so_many_sources(sources, cases):
     assert ends([run], "invalid") == pytest.approx((0.0, 0.0, 1 - 0.025 ** (1 / cases)))
 
 
+@pytest.mark.parametrize("value", [None, "text", [], {}, 0.5, -3], ids=str)
+def test_a_damaged_figure_costs_no_other_anything(value):
+    run = made_run("x", BASE, evaluation(60, 70, 0) | {"problems": value})
+    assert estimate([run], "invalid").value == 0.0
+
+    run.summary["final"]["pass@1"] = str(value)
+    assert estimate([run], "pass@1") is None
+    assert estimate([run], "correct").value == 0.6
+
+
 def test_votes_of_other_numbers_of_completions_are_not_compared(runs):
     votes_of_eight, votes_of_four = runs
     final = votes_of_four.summary["final"]

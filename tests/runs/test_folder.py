@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from tests.conftest import config_of, make_graded, read_json, refused
+from tests.run_folders import make_run
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
+from topr_exp.runs.console import describes_run
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import compare_inputs
 from topr_exp.runs.training_data import save_rounds, save_training_set
@@ -141,6 +143,44 @@ def test_seconds_and_counts_continue_those_of_earlier_attempts(tmp_path):
     with open_folder(tmp_path) as folder:
         folder.finish({})
     assert state_of(folder)["status"] == "done"
+
+
+def values_changed_alone(stored, value):
+    """Copies of nested objects, in each of which another place has this value, and in the last ones none."""
+    for key, item in stored.items():
+        yield {**stored, key: value}
+        if isinstance(item, dict):
+            for changed_item in values_changed_alone(item, value):
+                yield {**stored, key: changed_item}
+    for key in stored:
+        yield {name: item for name, item in stored.items() if name != key}
+
+
+@pytest.mark.parametrize("value", [None, "text", [], {}], ids=str)
+def test_no_summary_of_a_finished_run_ends_in_a_traceback(value, tmp_path):
+    """One that has not all that is shown, each of its type, is made again."""
+    _, folder = make_run(tmp_path)
+    summary = read_json(folder / "summary.json")
+    assert describes_run(summary)
+
+    verdicts_on_copies = [describes_run(changed) for changed in values_changed_alone(summary, value)]
+
+    assert 0 < sum(verdicts_on_copies) < len(verdicts_on_copies)
+
+
+def test_a_finished_run_whose_summary_cant_be_shown_is_begun_again(tmp_path, capsys):
+    config, folder = make_run(tmp_path)
+    summary = read_json(folder / "summary.json")
+    with RunFolder(config) as run:
+        assert run.done
+    assert capsys.readouterr().err == ""
+
+    summary["final"]["pass@k"]["1"] = 0.5
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+    with RunFolder(config) as run:
+        assert not run.done
+    assert "summary.json is missing or damaged and is made again" in capsys.readouterr().err
 
 
 def test_a_run_does_not_go_on_without_a_file_that_it_began_with(tmp_path):

@@ -281,3 +281,14 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, capsys)
 
     warning = "warning: the run was begun with cluster.threads=3; with 1 its last digits may differ"
     assert warning in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [-1, 0, 10**9])
+def test_a_number_of_threads_that_no_machine_has_is_told_and_not_taken(count, tmp_path, capsys):
+    config = config_of("experiment=smoke", f"output_dir={tmp_path}")
+    threads = threads_of(config)
+    path = config.folder / "environment.json"
+    path.write_text(json.dumps({**read_json(path), "threads": count}))
+
+    assert threads_of(config) == threads
+    assert f"environment.json is damaged: a run of {count} threads" in capsys.readouterr().err

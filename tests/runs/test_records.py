@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conftest import column, lines_of, read_json, write_lines
-from topr_exp.runs.records import Evaluations, Metrics, UpdateKey, on_one_axis
+from topr_exp.runs.records import MAX_COUNT, Evaluations, Metrics, UpdateKey, on_one_axis
 from topr_exp.runs.training_data import save_rounds
 from topr_exp.runtime.json_files import read_lines
 
@@ -43,6 +43,41 @@ def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path):
 
     assert read_lines(path, growing=True) == ([{"step": 1}], 2)
     assert read_lines(path) == ([{"step": 1}], 3)
+
+
+@pytest.mark.parametrize("step", [10**15, 10**300])
+def test_lost_updates_are_counted_and_ten_are_named_however_many_there_are(step, tmp_path):
+    metrics = Metrics(tmp_path)
+    write_lines(metrics.path, [{"iteration": 1, "step": 2}, {"iteration": 1, "step": min(step, MAX_COUNT)}])
+
+    assert metrics.describe_missing() == f"updates 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and {min(step, MAX_COUNT) - 12} more"
+    write_lines(metrics.path, [{"iteration": 1, "step": 2}, {"iteration": 1, "step": MAX_COUNT + 1}])
+    assert metrics.describe_missing() == "update 1"
+
+
+def test_many_iterations_are_read_in_time_that_grows_with_their_number():
+    """A damaged file may name 50,000: a sum over all of them for each would take hours."""
+    updates = [{"iteration": iteration, "step": 1, "samples": 2, "virtual_time": 0.5} for iteration in range(50_000)]
+
+    records, points = on_one_axis(updates, updates)
+
+    assert (records[-1]["optimizer_step"], records[-1]["virtual_time"]) == (50_000, 25_000)
+    assert points[-1]["samples_seen"] == 2 * 50_000
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "3", -1, 10**300, 0.5])
+@pytest.mark.parametrize("name", ["iteration", "step", "samples_seen", "subset"])
+def test_an_evaluation_whose_place_has_another_type_is_damaged(name, value, tmp_path, capsys):
+    evaluations = Evaluations(tmp_path)
+    intact = {"iteration": 1, "step": 1, "samples_seen": 10, "subset": True}
+    write_lines(evaluations.path, [intact, {**intact, "step": 2, name: value}])
+
+    assert evaluations.count_missing([UpdateKey(1, 1), UpdateKey(1, 2)], 1, 1) == 3
+    assert len(on_one_axis(UPDATES, lines_of(evaluations.path))[1]) == 1
+    evaluations.drop_damaged()
+
+    assert lines_of(evaluations.path) == [intact]
+    assert "eval.jsonl: 1 damaged" in capsys.readouterr().err
 
 
 # ---- one axis

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.conftest import ROOT, config_of, each_row, overrides, read_json
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import answer, environment, slow, steps, wait_for
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status, user_path
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import printable
 from topr_exp.types import ConfigError, TOPRError
@@ -198,6 +199,15 @@ def test_ctrl_c_says_where_the_command_goes_on(capsys):
     assert capsys.readouterr().err == ""
     assert exit_status(raising(KeyboardInterrupt()), resumes=True) == 130
     assert "interrupted; the same command goes on where this one stopped" in capsys.readouterr().err
+
+
+def test_a_home_folder_is_found_in_every_option_that_is_a_path(variables):
+    """A shell leaves --out=~/x as it is, and a folder called ~ would be made."""
+    variables["HOME"] = "/home/of/mine"
+
+    assert user_path("~/report") == Path("/home/of/mine/report")
+    for path in (ROOT / "topr_exp").rglob("*.py"):
+        assert "type=Path" not in path.read_text(), path
 
 
 def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback():

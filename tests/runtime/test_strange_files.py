@@ -2,6 +2,7 @@
 
 import os
 import signal
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,17 +14,21 @@ from tests.sweep_tools import command
 from topr_exp.models.model_folder import model_damage, read_header
 from topr_exp.runs import run_lock
 from topr_exp.runs.finished import changed_results
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.overwrite import move_aside
 from topr_exp.runs.records import Metrics
 from topr_exp.runs.run_files import read_run_file
 from topr_exp.runs.training_data import read_row_numbers
 from topr_exp.runtime import locks
 from topr_exp.runtime.checksums import find_damage
-from topr_exp.runtime.json_files import read_lines
+from topr_exp.runtime.files import read_whole
+from topr_exp.runtime.json_files import MAX_SIZE, read_lines
 from topr_exp.sampling.engine import Engine
 from topr_exp.store import Store
 from topr_exp.store.shards import examine, read_row_count
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.sweeps.processes import redirect
+from topr_exp.tracking.tracker import send_finished
 from topr_exp.types import TOPRError
 
 TEXT = "the only copy of a thesis"
@@ -117,6 +122,92 @@ def test_a_run_whose_lock_or_log_is_a_link(name, status, thesis, tmp_path):
     assert "Traceback" not in outcome.stderr
 
 
+# ---- folders that are links
+
+LINKED_FOLDERS = """
+checkpoints checkpoints/1 iteration-1 iteration-1/model model sampler store wandb tensorboard
+""".split()  # noqa: SIM905 - names read better than a list of strings
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder with files whose names are replaced or removed in runs, stores and sweeps; it stays as it is."""
+    folder = tmp_path / "elsewhere"
+    for name in ("1/x", "model/x", "step-00000001/x", "key.json", "shard-00000.claim", "offline-run-1/x", "run-1/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(TEXT)
+    files = files_below(folder)
+    yield folder
+    assert files_below(folder) == files
+
+
+def files_below(folder):
+    return {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["unfinished", "finished"])
+@pytest.mark.parametrize("name", LINKED_FOLDERS)
+def test_no_run_goes_on_where_one_of_its_folders_leads_elsewhere(name, is_done, elsewhere, tmp_path):
+    config = small_config(tmp_path)
+    link = config.folder / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    if is_done:
+        (config.folder / "DONE").touch()
+        (config.folder / "summary.json").write_text('{"final": {}}')
+
+    with refused(f"^{link} is a symbolic link"), RunFolder(config):
+        pass
+
+
+@pytest.mark.parametrize("name", ["rollouts", "rollouts/HASH"])
+def test_no_table_is_made_where_its_folder_leads_elsewhere(name, elsewhere, tmp_path):
+    table = open_table(tmp_path / "store")
+    link = tmp_path / "store" / name.replace("HASH", table.folder.name)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+
+    with refused(f"^{link} is a symbolic link"):
+        table.fill(shard)
+
+
+def test_a_store_may_be_a_link_itself(tmp_path):
+    (tmp_path / "large").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "large")
+
+    assert open_table(tmp_path / "store").fill(shard) > 0
+
+
+def test_no_run_is_moved_or_sent_where_a_folder_leads_elsewhere(elsewhere, tmp_path):
+    run = tmp_path / "sweep" / "run-1"
+    run.mkdir(parents=True)
+    for name in ("replaced", "run-1/wandb"):
+        (tmp_path / "sweep" / name).symlink_to(elsewhere)
+
+    with refused("replaced is a symbolic link"):
+        move_aside(run)
+    with refused("wandb is a symbolic link"):
+        send_finished(small_config(tmp_path, "tracking=wandb").tracking, run)
+    assert run.is_dir()
+
+
+@pytest.mark.parametrize("name", [".submitit", "RUN"])
+def test_no_sweep_is_resumed_where_a_folder_leads_elsewhere(name, elsewhere, tmp_path, capsys):
+    sweep = make_sweep_of_two(tmp_path / "sweep")
+    link = sweep / name
+    if name == "RUN":
+        link = next(sweep.glob("tis*"))
+        link.rename(tmp_path / "moved")
+        link.symlink_to(tmp_path / "moved")
+    else:
+        link.symlink_to(elsewhere)
+
+    assert sweeps.main(["resume", str(sweep)]) == 1
+    assert capsys.readouterr().err.endswith(
+        f"error: {link} is a symbolic link, and what lies elsewhere could change: remove it\n"
+    )
+
+
 # ---- reading
 
 
@@ -139,6 +230,29 @@ READS = {
     "model.safetensors": read_header,
     "tokenizer.json": lambda path: model_damage(path.parent),
 }
+LOCKS = {"key.json": locks.share, "shard-00000.claim": locks.acquire}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_fifo_is_locked_or_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+
+    with pytest.raises(OSError, match="no regular file"):
+        LOCKS[name](tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["state.json", "DONE", "checksums.json"])
+def test_no_small_file_of_many_bytes_is_read(name, tmp_path):
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(MAX_SIZE + 1)  # takes no room on the disk
+
+    with refused("it has 268,435,457 bytes"):
+        READS[name](tmp_path / name)
+
+
+def test_a_file_that_memory_does_not_hold_is_an_error_of_the_disk():
+    with pytest.raises(OSError, match="larger than the memory"):
+        read_whole(Mock(read=Mock(side_effect=MemoryError)))
 
 
 @pytest.mark.parametrize("plant", ["FIFO", "device"])

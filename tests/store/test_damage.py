@@ -62,6 +62,19 @@ def test_a_damaged_shard_is_named_and_made_again(table, command, position, capfd
     assert f"--root {path.parents[2]} prune --key {table.name}" in line  # on a GPU it may be another one
 
 
+@pytest.mark.parametrize("shards", [0, SHARDS - 1])
+def test_a_key_that_leaves_shards_out_is_damaged(shards, table, command, tmp_path):
+    """One digit of key.json says how many shards there are, and the folder's name does not depend on it."""
+    key_file = table.folder / "key.json"
+    text = key_file.read_text()
+    key_file.write_text(text.replace(f'"shards": {SHARDS}', f'"shards": {shards}'))
+
+    assert f"shards={shards}, and there are more" in command("verify").out
+    assert command(f"export {table.name}", tmp_path / "x.jsonl").status == 1
+    open_table(table.folder.parents[1]).fill(shard)
+    assert key_file.read_text() == text
+
+
 def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path, command):
     """Written by another program: to read such offsets ends the process."""
     offsets = pa.py_buffer(np.array([0, 2**30, 2], np.int32))

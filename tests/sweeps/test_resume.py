@@ -215,6 +215,28 @@ def test_a_setting_that_names_code_needs_confirmation(key, sweep, capsys):
         assert "that is not installed" not in err
 
 
+@pytest.mark.parametrize("place", ["command line", "config.yaml"])
+@pytest.mark.parametrize("scheme", ["pkg", "structured"])
+def test_no_module_is_imported_for_the_yamls_of_a_stored_command(scheme, place, sweep, capsys):
+    """Hydra imports what `hydra.searchpath` names before it composes anything; a repository's folder is on the path."""
+    sys.path.insert(0, str(Path.cwd()))
+    words = read_runs(sweep.folder)[0].arguments
+    path = f"[{scheme}://nice_sweep.payload]"
+    if place == "command line":
+        words = [f"hydra.searchpath={path}", *words]
+    else:
+        settings = (ROOT / "conf/config.yaml").read_text()
+        own_settings = settings.replace("\nhydra:\n", f"\nhydra:\n  searchpath: {path}\n")
+        (sweep.folder / "own").mkdir()
+        (sweep.folder / "own/config.yaml").write_text(own_settings)
+        words = ["--config-dir", str(sweep.folder / "own"), *words]
+    sweep.change(arguments=words)
+
+    assert resume() == 2
+    assert "hydra.searchpath names nice_sweep.payload, which is not installed" in capsys.readouterr().err
+    assert not sweep.module_ran
+
+
 def test_the_list_of_settings_that_name_code_is_complete():
     """A new call that imports what a setting names is noticed here: its setting belongs in CODE_KEYS."""
     callers = set()

@@ -4,13 +4,15 @@ import json
 import os
 import socket
 
+import pytest
+
 from tests.conftest import become_ordinary, each_row, refused, write_lines
 from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runs import attempt, run_lock
 from topr_exp.runtime import locks
 from topr_exp.sweeps.jobs import JobState, JobStates
-from topr_exp.sweeps.run_status import read_pass_at_1, read_status
-from topr_exp.sweeps.status_table import count_states
+from topr_exp.sweeps.run_status import describe_time_left, read_pass_at_1, read_status
+from topr_exp.sweeps.status_table import count_states, status_table
 
 # The status in state.json | the first line of error.txt | phase and reason of its job | state and reason
 STATES = """
@@ -40,6 +42,21 @@ def test_a_run_is_what_its_files_and_its_job_say(stored_status, error, job, expe
     status = read_status(bare_run(tmp_path, job="array_0"), jobs)
 
     assert f"{status.state}: {status.error}".strip() == expected
+
+
+@pytest.mark.parametrize("seconds, text", [(90.4, "0:01:30"), (-1e300, "0:00:00"), (1e300, "11574 days, 1:46:40")])
+def test_a_time_left_beyond_any_calendar_is_a_line(seconds, text):
+    assert describe_time_left({"seconds_left": seconds}) == text
+
+
+def test_texts_of_any_length_keep_a_line_of_the_table_short(tmp_path):
+    state = {"status": "failed", "stage": 10**5 * "stage"}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    (tmp_path / "error.txt").write_text(10**5 * "error")
+
+    table = status_table([read_status(bare_run(tmp_path))])
+
+    assert max(map(len, table.splitlines())) < 400
 
 
 def test_where_the_scheduler_is_silent_nothing_is_said_of_a_job(tmp_path):

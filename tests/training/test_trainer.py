@@ -1,6 +1,7 @@
 """The loop: what a batch is split into, how often it is interrupted and how it is padded change nothing."""
 
 import dataclasses
+import json
 import re
 import resource
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from tests.training.trainers import (
     weights,
 )
 from topr_exp.algorithms.topr import Tapered
+from topr_exp.runtime.checksums import write_checksums
 from topr_exp.training.batches import GlobalBatch, micro_batches
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.types import LossOutput, TOPRError
@@ -92,6 +94,25 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, capsys, name, 
     assert f"step-00000003 is damaged ({line}" in capsys.readouterr().err
     restored.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
     assert names_in(tmp_path) == {"step-00000002"}
+
+
+@pytest.mark.parametrize("state", [[], {}, {"step": "2"}, {"step": 3, "samples": None}], ids=str)
+def test_a_checkpoint_whose_counters_have_another_type_is_skipped_with_a_warning(state, tmp_path, capsys):
+    """Its checksums are right: whoever packed a run's folder can write them, too."""
+    trainer, examples = make_trainer(tmp_path)
+    train(trainer, examples, 1)
+    trainer.save({})
+    trainer.step = 2
+    trainer.save({})
+    path = tmp_path / "step-00000002"
+    (path / "state.json").write_text(json.dumps(state))
+    (path / LIST).unlink()
+    write_checksums(path)
+
+    restored, _ = make_trainer(tmp_path)
+
+    assert restored.step == 1
+    assert "step-00000002 is damaged (state.json h" in capsys.readouterr().err
 
 
 def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path):
@@ -266,6 +287,15 @@ def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_
 
 
 # ---- tokens
+
+
+def test_samples_are_those_of_all_updates_and_the_last_one_may_be_smaller(tmp_path):
+    trainer, examples = make_trainer(tmp_path)
+
+    for size in (8, 3):
+        record = trainer.update(GlobalBatch(examples, BATCH[:size], mu_is_policy=False), 2)
+
+    assert (record["samples"], trainer.samples) == (11, 11)
 
 
 def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_of_prompts(tmp_path):

@@ -193,6 +193,22 @@ class Composer:
                 return earlier_key
         return None
 
+    def searched_modules(self) -> list[str]:
+        """The modules on `hydra.searchpath` of the command line, else of the user's config.yaml; Hydra imports them."""
+        entries: Any = ()
+        if OwnFolder.path is not None and (OwnFolder.path / "config.yaml").is_file():
+            settings = self.call(partial(OmegaConf.load, OwnFolder.path / "config.yaml"))
+            entries = self.call(partial(OmegaConf.select, settings, "hydra.searchpath")) or ()
+        for override in self.fixed():
+            if override.key_or_group == "hydra.searchpath":
+                entries = override.value()
+        modules = []
+        for entry in entries:
+            scheme, separator, module = str(entry).partition("://")
+            if separator and scheme != "file":
+                modules.append(module.replace("/", "."))
+        return modules
+
     @cached_property
     def hydra(self) -> DictConfig:
         """Hydra's own settings, which choices of groups may change."""

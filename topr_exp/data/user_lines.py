@@ -3,10 +3,14 @@
 import codecs
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topr_exp.runtime.files import open_regular
 from topr_exp.types import TOPRError, has_half_pair
+
+MAX_LINE_BYTES = 1 << 28  # whoever packed a run's folder names its file of problems, which may have no line break
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -16,10 +20,13 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number the lines of a user's file that are not empty, the first without a byte order mark."""
+    """Number the lines of a user's file that are not empty, the first without a byte order mark; TOPRError."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_regular(path) as file:
+            read_line = partial(file.readline, MAX_LINE_BYTES + 1)
+            for number, line in enumerate(iter(read_line, b""), start=1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise TOPRError(f"{path}:{number}: a line of over {MAX_LINE_BYTES:,} bytes")
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 if line.strip():

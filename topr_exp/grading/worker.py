@@ -12,7 +12,6 @@ import json
 import os
 import resource
 import signal
-import stat
 import sys
 import traceback
 from collections.abc import Callable
@@ -44,7 +43,7 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
     dataclass.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.stderr is not None and stat.S_ISREG(os.fstat(sys.stderr.fileno()).st_mode):
+    if sys.stderr is not None:
         relay_errors(descriptor)
     control = Connection(descriptor)
     module_name, _, name = target.rpartition(".")
@@ -74,8 +73,9 @@ def serve(descriptor: int, caller_pid: int, target: str, settings: str) -> None:
 
 
 def relay_errors(control_descriptor: int) -> None:
-    """Redirect standard error through a pipe to a process that appends it to the file: workers may not write to files.
+    """Redirect standard error through a pipe to a process that writes it where it goes.
 
+    Workers may not write to files, and what a grader prints must not fail where a reader is gone or a disk is full.
     That process ends when the last writer ends. control_descriptor: of the socket to the caller, not to be kept open.
     """
     errors = sys.stderr.fileno()
@@ -84,7 +84,7 @@ def relay_errors(control_descriptor: int) -> None:
         os.close(writer)
         os.close(control_descriptor)
         while text := os.read(reader, 1 << 16):
-            with contextlib.suppress(OSError):  # the disk is full
+            with contextlib.suppress(OSError):
                 os.write(errors, text)
         os._exit(0)
     os.dup2(writer, errors)

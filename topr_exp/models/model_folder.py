@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from topr_exp.types import ConfigError, TOPRError
 ADAPTER = "adapter"  # the subfolder of a trained model that has the adapter alone
 HEADER_SIZE = 8  # bytes at the beginning of a safetensors file that hold its header's length
 LONGEST_HEADER = 1 << 28  # bytes
+LARGEST_TEXT = 1 << 30  # bytes of a file without weights; tokenizers have some 10 million
+TEMPLATES = "additional_chat_templates"  # a subfolder that transformers reads
+MOST_NUMBERS_A_BYTE = 8
 # Sizes in config.json, by the names of most models and of GPT-2. A count of layers is at most the number of tensors, a
 # dimension at most the largest of any tensor.
 LAYER_COUNTS = ("num_hidden_layers", "n_layer")
@@ -165,10 +169,18 @@ def model_damage(folder: Path) -> str | None:
 
 
 def irregular_file(folder: Path) -> str | None:
-    """Name an entry that is no regular file: a FIFO would block, a device may not end."""
+    """Name an entry that is no regular file, since a FIFO would block and a device may not end; or too large a text."""
     with disk_errors(f"read {folder}"):
-        for path in list_files(folder, *READ_FILES):
-            if not path.is_file():
+        paths = list_files(folder, "*")
+        if (folder / TEMPLATES).is_dir():
+            paths += list_files(folder / TEMPLATES, "*")
+        for path in paths:
+            is_read_here = any(map(path.match, READ_FILES))
+            if path.is_file():
+                size = path.stat().st_size
+                if is_read_here and path.suffix != ".safetensors" and size > LARGEST_TEXT:
+                    return f"{path.name} has {size:,} bytes"
+            elif is_read_here or (path.exists() and not path.is_dir()):  # some tokenizers' classes read other files
                 return f"{path.name} is no regular file"
     return None
 
@@ -241,7 +253,17 @@ def size_beyond_weights(folder: Path) -> str | None:
 
 
 def shapes_of(tensors: TensorHeaders) -> list[list[int]]:
-    return [list(map(int, tensor["shape"])) for tensor in tensors.values()]
+    """The shapes of tensors that hold numbers; ValueError for one whose numbers its bytes could not hold."""
+    shapes = []
+    for tensor in tensors.values():
+        shape = list(map(int, tensor["shape"]))
+        start, end = tensor["data_offsets"]
+        number_count = math.prod(shape)
+        if number_count > MOST_NUMBERS_A_BYTE * (end - start):
+            raise ValueError("a tensor of more numbers than its bytes hold")
+        if number_count > 0:
+            shapes.append(shape)
+    return shapes
 
 
 def bad_end_token(folder: Path) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import command_parser, exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_bytes
 from topr_exp.runtime.json_files import read_object, write_json
 from topr_exp.types import TOPRError
@@ -27,10 +27,12 @@ AUTHOR = "python -m topr_exp.report"  # in a report's manifest
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("topr_exp.report", __doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
+    parser.add_argument(
+        "folders", nargs="+", type=user_path, metavar="FOLDER", help="a run, a sweep, or a folder of them"
+    )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=user_path,
         metavar="FOLDER",
         help="output folder (default: report/ in the first); refused if it holds anything but a report",
     )

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from topr_exp.evaluation.intervals import Interval, clopper_pearson, t_interval
-from topr_exp.report.reader import DAMAGE, Run
+from topr_exp.report.reader import Run
 from topr_exp.report.repetitions import difference, gold_answers, read_repetitions
-from topr_exp.runs.records import Record
-from topr_exp.runtime.json_files import as_number
+from topr_exp.runs.records import Record, is_count
+from topr_exp.runtime.json_files import DAMAGE, as_number
 from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation whose rewards are graded; no share
@@ -64,13 +64,13 @@ def share_completions(runs: Sequence[Run], stage: str) -> bool:
 
 def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
     """A figure of one evaluation with its interval over problems, else ± 1.96 standard errors."""
-    if name == "correct":
-        name = "pass@1"
     value = float(evaluation[name])
+    if name == "correct":  # whose interval is that of pass@1
+        name = "pass@1"
     if value in (0, 1) and name != REWARD:  # where a standard error is 0
-        cases = as_number(evaluation.get("sources", evaluation.get("problems")))  # independent ones
-        if cases:
-            interval = clopper_pearson(int(value * cases), int(cases))
+        cases = evaluation.get("sources", evaluation.get("problems"))  # independent ones
+        if is_count(cases) and cases > 0:
+            interval = clopper_pearson(int(value) * cases, cases)
             return replace(interval, seeds=1, problems=True)
     curve, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
     with contextlib.suppress(*DAMAGE):

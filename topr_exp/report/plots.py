@@ -15,8 +15,8 @@ import pandas as pd
 from topr_exp.evaluation.intervals import Point, t_half_width
 from topr_exp.report.estimates import Groups, estimate, finished_only, headlines
 from topr_exp.report.grouping import RunGroups, settings_text
-from topr_exp.report.reader import DAMAGE, Run, was_truncated
-from topr_exp.runtime.json_files import as_number
+from topr_exp.report.reader import Run, was_truncated
+from topr_exp.runtime.json_files import DAMAGE, as_number
 
 MOST_LINES = 10  # of a plot
 MOST_POINTS = 160  # of a curve; more updates are averaged in bins

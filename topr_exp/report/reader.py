@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from topr_exp.runs.attempt import ERROR, last_error
 from topr_exp.runs.finished import MARK, changed_results
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runs.run_files import read_run_file
@@ -19,8 +20,6 @@ from topr_exp.types import TOPRError
 RUN_FILES = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 SKIPPED_FOLDERS = ("model", "store", "wandb", "tensorboard", "checkpoints", "report", "replaced")  # hold no runs
 SEARCH_DEPTH = 4  # levels below a given folder
-# What reading a damaged file, and computing with what it holds, can raise.
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)
 TRUNCATED_SHARES = {  # title in a table -> path in the summary
     "final cut off": ("final", "truncated_share"),
     "base cut off": ("base", "truncated_share"),
@@ -108,10 +107,8 @@ class Run:
 
     def _read_state(self) -> None:
         """Read the status of an unfinished run, and its error."""
-        error_file = self.path / "error.txt"
-        if error_file.is_file():
-            first_line = error_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-            self.notes.append(f"failed: {first_line[:300]}")
+        if (self.path / ERROR).is_file():
+            self.notes.append(f"failed: {last_error(self.path)[:300]}")
         status = self._read_json("state.json", is_expected=False).get("status")
         if isinstance(status, str):
             self.status = status

@@ -9,8 +9,9 @@ import numpy as np
 
 from topr_exp.evaluation.intervals import Interval, Values, crossed_interval
 from topr_exp.evaluation.statistics import headline_k, measure
-from topr_exp.report.reader import DAMAGE, Run
+from topr_exp.report.reader import Run
 from topr_exp.runs.records import Record
+from topr_exp.runtime.json_files import DAMAGE
 from topr_exp.runtime.terminal import one_line
 from topr_exp.store import Store, Table
 from topr_exp.types import CORRECT, INVALID, VERDICTS, TOPRError

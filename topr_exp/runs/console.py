@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from topr_exp.config.sampler_choice import why_not_vllm
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.runtime.distributed import visible_gpus
+from topr_exp.runtime.json_files import DAMAGE
 from topr_exp.runtime.machine import slow_precision
 from topr_exp.schema import identity, plain
 from topr_exp.types import VERDICTS
@@ -169,6 +171,14 @@ def format_results(summary: dict[str, Any], folder: Path) -> str:
         f"next: python -m topr_exp.report {run}\n"
         f"      python -m topr_exp.compare {sweep}{evaluate_line}"
     )
+
+
+def describes_run(summary: dict[str, Any]) -> bool:
+    """True if a summary has all that `format_results` shows, each of its type."""
+    with contextlib.suppress(*DAMAGE):
+        format_results(summary, Path())
+        return True
+    return False
 
 
 def results_table(summary: dict[str, Any]) -> str:

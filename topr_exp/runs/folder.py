@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt, provenance
+from topr_exp.runs.console import describes_run
 from topr_exp.runs.finished import MARK, changed_results, keeps_no_model, mark_finished, model_folders_of
 from topr_exp.runs.forecast import Forecast
 from topr_exp.runs.records import Evaluations, Metrics
@@ -20,7 +21,7 @@ from topr_exp.runs.run_lock import lock_run_folder
 from topr_exp.runs.stage_timer import StageTimer
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
-from topr_exp.runtime.files import disk_errors, guard_writes, write_text
+from topr_exp.runtime.files import disk_errors, guard_writes, refuse_linked_folders, write_text
 from topr_exp.runtime.json_files import write_json
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.runtime.terminal import plural, warn
@@ -29,6 +30,8 @@ from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.runtime.progress import Progress
+
+OWN_FOLDERS = ("*", "checkpoints/*", "iteration-*/*")  # in which a run writes and removes
 
 
 class RunFolder:
@@ -65,9 +68,10 @@ class RunFolder:
     @distributed.main_process_only
     def _open(self, cleanup: contextlib.ExitStack) -> None:
         """Lock the folder and begin an attempt, unless the run is finished."""
+        refuse_linked_folders(self.path, *OWN_FOLDERS)  # also of a finished run, whose leftovers are removed
         if self.done:
             summary, _ = read_run_file(self.path / "summary.json")
-            if "final" in summary:
+            if describes_run(summary):
                 return
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
             self._warn_of_changes()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from topr_exp.runs.folder import RunFolder
 
 INPUTS = "inputs.json"
+MOST_THREADS = 4096
 
 Hashes = Mapping[str, str]  # by setting
 
@@ -70,6 +71,9 @@ def keep_threads(run: RunFolder, config: Config) -> None:
     threads_at_start = run.read("environment.json").get("threads")
     threads = torch.get_num_threads()
     if threads_at_start is None or threads_at_start == threads:
+        return
+    if not 1 <= threads_at_start <= MOST_THREADS:
+        warn(f"{run.path / 'environment.json'} is damaged: a run of {threads_at_start} threads")
         return
     if config.cluster.threads is None:
         torch.set_num_threads(threads_at_start)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from topr_exp.runs.run_lock import CLAIM, lock_run_folder
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import disk_errors, sync
+from topr_exp.runtime.files import disk_errors, refuse_linked_folders, sync
 from topr_exp.runtime.terminal import say
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def move_aside(folder: Path) -> None:
     """Move a folder to `replaced/` under a new number; TOPRError if a run is at work in it."""
     if not folder.exists():
         return
+    refuse_linked_folders(folder.parent, REPLACED)
     target = unused_path(folder)
     with lock_run_folder(folder), disk_errors(f"move {folder} to {target}"):
         target.parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 
@@ -101,7 +102,10 @@ def refuse_plugins(hydra: DictConfig) -> None:
 
 
 def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
-    """Return the cluster of a sweep's last launch, changed by `settings`; ConfigError for other settings."""
+    """Return the cluster of a sweep's last launch, changed by `settings`.
+
+    ConfigError for other settings, and where to compose them would import code that is not installed.
+    """
     for override in settings:
         if not belongs_to_cluster(override):
             raise ConfigError(f"{override}: only cluster settings can change when a sweep is resumed")
@@ -123,9 +127,20 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
         overrides_by_key[key] = override
     args.overrides = [*overrides_by_key.values()]
     composer = Composer(args)
+    refuse_strange_modules(composer)
     composed = composer.compose(composer.fixed())
     cluster: ClusterConfig = build_section("cluster", OmegaConf.to_container(composed.cluster, resolve=True))
     return cluster
+
+
+def refuse_strange_modules(composer: Composer) -> None:
+    """Raise ConfigError for YAMLs of a module that is not installed: whoever packed a sweep may have written it."""
+    for module in composer.searched_modules():
+        if module.partition(".")[0] not in metadata.packages_distributions():
+            raise ConfigError(
+                f"hydra.searchpath names {module}, which is not installed: its code would run; if you trust it, launch "
+                "the sweep again"
+            )
 
 
 def belongs_to_cluster(override: str) -> bool:

@@ -5,9 +5,11 @@ Damaged lines raise no error: they are counted.
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from itertools import filterfalse, islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync, write_text
@@ -15,6 +17,7 @@ from topr_exp.runtime.json_files import as_number, read_lines
 from topr_exp.runtime.terminal import warn
 
 MAX_NAMED_UPDATES = 10  # in a line on lost ones
+MAX_COUNT = 1 << 53  # a larger number of updates or samples is damage
 
 Record = dict[str, Any]
 Listener = Callable[[Record], None]
@@ -30,7 +33,7 @@ class UpdateKey(NamedTuple):
 class EvaluationKey(NamedTuple):
     """Weights and problems of an evaluation."""
 
-    iteration: int | None  # None: of a damaged record
+    iteration: int
     step: int | None  # None: the end of the iteration
     is_subset: bool  # a part of the test problems
 
@@ -131,8 +134,7 @@ class Evaluations(RecordFile):
     @main_process_only
     def add(self, record: Record) -> None:
         """Write an evaluation, in the place of an earlier one of the same weights and problems if there is one."""
-        earlier_records, _ = read_lines(self.path)
-        records = {evaluation_key(earlier_record): earlier_record for earlier_record in earlier_records}
+        records = self.evaluations()
         records[evaluation_key(record)] = record  # a dict keeps the place: a resumed run must not change the order
         write_lines(self.path, records.values())
         self.notify(record)
@@ -143,9 +145,12 @@ class Evaluations(RecordFile):
         for iteration, step in updates:
             if every is not None and step % every == 0:
                 expected.add(EvaluationKey(iteration, step, is_subset=True))
+        return len(expected - self.evaluations().keys())
+
+    def evaluations(self) -> dict[EvaluationKey, Record]:
+        """Return the records by weights and problems."""
         records, _ = read_lines(self.path)
-        recorded = {evaluation_key(record) for record in records}
-        return len(expected - recorded)
+        return {evaluation_key(record): record for record in filter(is_evaluation, records)}
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
@@ -157,22 +162,25 @@ def describe_missing_updates(recorded: Collection[UpdateKey], ends: dict[int, in
 
     ends: the last update of some iterations; by default the last recorded one.
     """
-    last_steps: dict[int, int] = {}
+    recorded_steps: dict[int, set[int]] = defaultdict(set)  # by iteration
     for iteration, step in recorded:
-        last_steps[iteration] = max(step, last_steps.get(iteration, 0))
-    last_steps |= ends
-    names = []
+        recorded_steps[iteration].add(step)
+    last_steps = {iteration: max(steps) for iteration, steps in recorded_steps.items()} | ends
+    names: list[str] = []
+    missing_count = 0
     for iteration in sorted(last_steps):
         prefix = f"{iteration}/" if len(last_steps) > 1 else ""
-        for step in range(1, last_steps[iteration] + 1):
-            if UpdateKey(iteration, step) not in recorded:
-                names.append(f"{prefix}{step}")
+        steps = recorded_steps[iteration] - {0}
+        missing_count += last_steps[iteration] - len(steps)
+        missing_steps = filterfalse(steps.__contains__, range(1, last_steps[iteration] + 1))
+        for step in islice(missing_steps, MAX_NAMED_UPDATES - len(names)):  # a damaged record may be of update 10^15
+            names.append(f"{prefix}{step}")
     if not names:
         return ""
-    noun = "update" if len(names) == 1 else "updates"
-    line = f"{noun} {', '.join(names[:MAX_NAMED_UPDATES])}"
-    if len(names) > MAX_NAMED_UPDATES:
-        line += f" and {len(names) - MAX_NAMED_UPDATES} more"
+    noun = "update" if missing_count == 1 else "updates"
+    line = f"{noun} {', '.join(names)}"
+    if missing_count > len(names):
+        line += f" and {missing_count - len(names)} more"
     return line
 
 
@@ -181,25 +189,32 @@ def update_key(record: Record) -> UpdateKey:
 
 
 def evaluation_key(record: Record) -> EvaluationKey:
-    return EvaluationKey(record.get("iteration"), record.get("step"), record.get("subset", False))
+    return EvaluationKey(record["iteration"], record.get("step"), record.get("subset", False))
 
 
 def is_update(record: Record) -> bool:
     """True if a record of metrics.jsonl names its update."""
-    return type(record.get("iteration")) is int and type(record.get("step")) is int
+    return is_count(record.get("iteration")) and is_count(record.get("step"))
 
 
 def is_evaluation(record: Record) -> bool:
-    """True if a record of eval.jsonl names its model."""
-    return type(record.get("iteration")) is int
+    """True if a record of eval.jsonl names its weights and problems."""
+    has_place = all(is_count(record.get(name, 0)) for name in ("step", "samples_seen"))
+    subset = record.get("subset", False)
+    return is_count(record.get("iteration")) and has_place and (isinstance(subset, bool) or is_count(subset))
 
 
 def samples_of(record: Record) -> int:
     """Return the samples of an update's record; 0 for a damaged number."""
     samples = record.get("samples")
-    if type(samples) is int:
+    if is_count(samples):
         return samples
     return 0
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """True for a whole number that counts iterations, updates or samples."""
+    return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 # ---- one axis through all iterations
@@ -220,10 +235,11 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
         ends[key.iteration] = max(ends.get(key.iteration, Position(0, 0)), end)
     evaluations = [*filter(is_evaluation, evaluations)]
     iterations = {record["iteration"] for record in evaluations} | {*ends}
-    starts = {iteration: start_of_iteration(iteration, ends) for iteration in iterations}
+    starts = starts_of_iterations(iterations, ends)
 
     updates = []
-    virtual_times: dict[int, float] = {}  # of the last update in each iteration
+    iteration_of_time = None  # of the last update with a virtual time
+    earlier_time = last_time = 0.0  # of all iterations before it, and within it
     for key in sorted(records):
         record = records[key]
         start = starts[key.iteration]
@@ -234,8 +250,11 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
         }
         virtual_time = as_number(record.get("virtual_time"))
         if virtual_time is not None:
-            virtual_times[key.iteration] = virtual_time
-            update["virtual_time"] = sum(virtual_times.values())
+            if key.iteration != iteration_of_time:
+                earlier_time += last_time
+                iteration_of_time = key.iteration
+            last_time = virtual_time
+            update["virtual_time"] = earlier_time + last_time
         updates.append(update)
 
     placed_evaluations = []
@@ -251,11 +270,13 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     return updates, placed_evaluations
 
 
-def start_of_iteration(iteration: int, ends: dict[int, Position]) -> Position:
-    """Sum the updates and samples of all earlier iterations."""
+def starts_of_iterations(iterations: Iterable[int], ends: dict[int, Position]) -> dict[int, Position]:
+    """Sum the updates and samples before each iteration."""
+    starts = {}
     steps = samples = 0
-    for other_iteration, end in ends.items():
-        if other_iteration < iteration:
-            steps += end.steps
-            samples += end.samples
-    return Position(steps, samples)
+    for iteration in sorted(iterations):
+        starts[iteration] = Position(steps, samples)
+        end = ends.get(iteration, Position(0, 0))
+        steps += end.steps
+        samples += end.samples
+    return starts

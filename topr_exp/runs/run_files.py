@@ -73,10 +73,12 @@ class TrainingSetSummary(TypedDict, total=False):
     """training_set.json of an iteration."""
 
     n_train: int
-    baseline: float | None
+    baseline: float
     effective_positive: float | None
-    positive_share: float | None
+    positive_share: float
     mean_reward: float | None
+    truncated_share: float | None
+    grader_timeouts: int
     note: str | None
     tokens_sampled: int
     asynchrony: dict[str, Any]

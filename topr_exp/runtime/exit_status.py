@@ -5,6 +5,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from topr_exp.runtime.bus_error import one_line_for_bus_errors
@@ -27,6 +28,11 @@ def command_parser(module: str, doc: str | None) -> CommandParser:
     """Return a parser for `python -m MODULE` whose help is the module's docstring."""
     summary, _, details = (doc or "").partition("\n\n")
     return CommandParser(prog=f"python -m {module}", description=summary.split(": ", 1)[-1], epilog=details)
+
+
+def user_path(text: str) -> Path:
+    """Parse a path of the command line; `~` is expanded, which a shell leaves as it is in --out=~/x."""
+    return Path(os.path.expanduser(text))
 
 
 def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:

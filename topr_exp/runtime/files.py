@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import io
+import math
 import os
 import re
 import shutil
@@ -55,11 +56,26 @@ def disk_reason(error: Exception) -> str | None:
 def open_own_file(path: Path | str, flags: int) -> int:
     """Open a file that only this project's processes write; an `opener` for `open`.
 
-    OSError for a symbolic or hard link, which may lead out of a folder that a stranger packed, and for anything but a
-    regular file: a FIFO would block, a device may do anything.
+    OSError as `open_in_place`, and for a hard link, which may lead out of a folder that a stranger packed, too.
     """
-    untruncated_flags = flags & ~os.O_TRUNC  # truncated below, once it is known to be the project's
-    safe_flags = untruncated_flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = open_in_place(path, flags & ~os.O_TRUNC)  # truncated below, once it is known to be the project's
+    try:
+        if os.fstat(descriptor).st_nlink > 1:
+            raise OSError(errno.EMLINK, "another name is linked to it", str(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_in_place(path: Path | str, flags: int) -> int:
+    """Open a file where its name stands.
+
+    OSError for a symbolic link, and for anything but a regular file: a FIFO would block, a device may do anything.
+    """
+    safe_flags = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, safe_flags, 0o666)  # less the umask
     except OSError as error:
@@ -70,10 +86,6 @@ def open_own_file(path: Path | str, flags: int) -> int:
         raise
     try:
         refuse_irregular(path, descriptor)
-        if os.fstat(descriptor).st_nlink > 1:
-            raise OSError(errno.EMLINK, "another name is linked to it", str(path))
-        if flags & os.O_TRUNC:
-            os.ftruncate(descriptor, 0)
     except OSError:
         os.close(descriptor)
         raise
@@ -94,10 +106,29 @@ def refuse_irregular(path: Path | str, descriptor: int) -> None:
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
-def read_file(path: Path) -> bytes:
-    """Return the content of a regular file; OSError."""
+def read_file(path: Path, limit: float = math.inf) -> bytes:
+    """Return the content of a regular file; OSError, also for more bytes than `limit` or than there is memory for."""
     with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes", str(path))
+        return read_whole(file)
+
+
+def read_whole(file: io.BufferedReader) -> bytes:
+    """Return the content of an open file; OSError, also where there is no memory for it."""
+    try:
         return file.read()
+    except MemoryError:
+        raise OSError(errno.ENOMEM, "it is larger than the memory") from None
+
+
+def refuse_linked_folders(folder: Path, *patterns: str) -> None:
+    """Raise TOPRError for a folder that matches one of the patterns and is a symbolic link, which leads elsewhere."""
+    for pattern in patterns:
+        for path in sorted(folder.glob(pattern)):
+            if path.is_symlink() and path.is_dir():
+                raise TOPRError(f"{path} is a symbolic link, and what lies elsewhere could change: remove it")
 
 
 def list_files(folder: Path, *patterns: str) -> list[Path]:

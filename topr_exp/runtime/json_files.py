@@ -14,8 +14,11 @@ from topr_exp.runtime.files import disk_errors, read_file, write_text
 from topr_exp.types import TOPRError
 
 MAX_DEPTH = 24  # of nested lists and objects; a run's files have 6
+MAX_SIZE = 1 << 28  # bytes; a run's files, and those of a model that are read, have a few million at most
 MAX_SHOWN_LENGTH = 60  # characters of a wrong value in a message
 MISSING = "is missing"
+# What reading a damaged file, and computing with what it holds, can raise.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)
 TYPE_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "null"}
 
 
@@ -30,7 +33,7 @@ def read_object(path: Path, *, unreadable_is_damage: bool = False) -> tuple[dict
     unreadable_is_damage: for files that are only shown, return a failed read as a fault instead of raising TOPRError.
     """
     try:
-        content = read_file(path)
+        content = read_file(path, MAX_SIZE)
     except FileNotFoundError:
         return {}, MISSING
     except OSError as error:

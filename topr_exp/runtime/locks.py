@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from topr_exp.runtime.files import open_own_file
+from topr_exp.runtime.files import open_in_place, open_own_file
 from topr_exp.runtime.terminal import warn
 
 SUFFIX = ".claim"
@@ -164,15 +164,15 @@ def living_owner(path: Path) -> Owner | None:
 
 def share(path: Path) -> FileLock | None:
     """Lock a file for reading; None while another process holds it exclusively, or replaced it. OSError."""
-    return _lock_file(path, os.open(path, os.O_RDONLY | os.O_NOFOLLOW), fcntl.LOCK_SH)
+    return _lock_file(path, open_in_place(path, os.O_RDONLY), fcntl.LOCK_SH)
 
 
 def exclude(path: Path) -> FileLock | None:
     """Lock a file exclusively; None while a process reads it. OSError."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)  # NFS asks for the right to write
+        descriptor = open_in_place(path, os.O_RDWR)  # NFS asks for the right to write
     except PermissionError:  # of another user, whose folder this user may change
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = open_in_place(path, os.O_RDONLY)
     return _lock_file(path, descriptor, fcntl.LOCK_EX)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from topr_exp.runs.finished import MARK, NOT_SAVED, bytes_of_models, changed_results, keeps_no_model
 from topr_exp.runtime.checksums import CHECKSUMS, find_damage
-from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.files import folder_size
 from topr_exp.runtime.terminal import plural, readable_size, warn
 from topr_exp.store.catalog import find_table, find_tables, matching_tables
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> CommandParser:
     """Return the parser of the command line; each command sets `run`."""
     top = CommandParser(prog="python -m topr_exp.store", description=(__doc__ or "").split("\n\n")[0])
-    top.add_argument("--root", type=Path, default=Path("outputs/store"), help="the store (default: outputs/store)")
+    top.add_argument("--root", type=user_path, default=Path("outputs/store"), help="the store (default: outputs/store)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     key_help = "kind/hash, as `list` prints it, or a unique prefix"
 
@@ -56,7 +56,7 @@ def parser() -> CommandParser:
     command.add_argument("--yes", action="store_true", help="really remove")
     command = add("export", export, "write a table of completions as JSON lines, or as Parquet with a data card")
     command.add_argument("key", metavar="KEY", help=key_help)
-    command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=Path)
+    command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=user_path)
     command = add("import", import_, "store completions made elsewhere (docs/rollouts.md has the format)")
     command.add_argument("file", metavar="FILE")
     command = add("inspect", inspect, "describe a log of completions and the losses that can use it; stores nothing")

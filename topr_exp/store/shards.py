@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topr_exp.runtime.files import open_regular, write_bytes
+from topr_exp.runtime.files import open_regular, read_whole, write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +118,7 @@ def examine(path: Path) -> Contents | str:
     with open_regular(path) as file:
         seal_start = _find_footer(file) - SEAL_BYTES
         file.seek(0)
-        data = memoryview(file.read())
+        data = memoryview(read_whole(file))
     digest_start = seal_start + ROWS_BYTES
     digest_end = seal_start + SEAL_BYTES
     digest = data[digest_start:digest_end]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import disk_errors, open_own_file, read_file, sync, write_bytes
+from topr_exp.runtime.files import disk_errors, open_own_file, read_file, refuse_linked_folders, sync, write_bytes
 from topr_exp.runtime.progress import Progress, note_line
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
@@ -92,6 +92,8 @@ class Store:
                 raise ValueError("another key than the folder's name says")
             if type(shards) is not int or not 0 <= shards <= MAX_SHARDS:
                 raise ValueError(f"shards={shards!r:.40}, which is not a whole number from 0 to {MAX_SHARDS}")
+            if shard_path(folder, shards).exists():
+                raise ValueError(f"shards={shards}, and there are more")
         except OSError as error:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -331,7 +333,11 @@ class Table:
         return table.replace_schema_metadata(metadata)
 
     def _write_key(self) -> None:
-        """Write the key if it is missing or damaged; the folder's name tells the right one."""
+        """Write the key if it is missing or damaged; the folder's name tells the right one.
+
+        TOPRError where a link leads out of the store, whose own folder may be one.
+        """
+        refuse_linked_folders(self.folder.parents[1], self.kind, self.name)
         path = self.folder / KEY_FILE
         text = json.dumps({"shards": self.shards, "key": self.key}, indent=1, sort_keys=True) + "\n"
         with disk_errors(f"write in {self.folder}"):

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runs import attempt
-from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.files import disk_errors, read_file
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (function, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(function=function)
-        command.add_argument("folder", type=Path, help="the sweep's folder, output_dir/name")
+        command.add_argument("folder", type=user_path, help="the sweep's folder, output_dir/name")
         if name == "resume":
             command.add_argument("settings", nargs="*", help=RESUME_SETTINGS)
         if name == "cancel":

@@ -10,7 +10,7 @@ from topr_exp.runs.plan import recompose
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runs.run_files import LAUNCH
 from topr_exp.runs.run_lock import lock_run_folder
-from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.files import disk_errors, refuse_linked_folders
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.schema import plain
 from topr_exp.sweeps.launch import run_unfinished
@@ -27,6 +27,7 @@ def resume_sweep(folder: Path, settings: Sequence[str]) -> int:
     settings: changed cluster settings, and settings that confirm code that the sweep names.
     """
     runs = open_sweep(folder)
+    refuse_linked_folders(folder, "*")
     warn_of_other_users(folder, runs)
     newest = newest_run(runs)
     runs_to_start = find_runs_to_start(runs)

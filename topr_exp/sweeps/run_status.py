@@ -127,7 +127,8 @@ def describe_time_left(progress: Mapping[str, Any]) -> str:
     seconds = as_number(progress.get("seconds_left"))
     if seconds is None:
         return ""
-    return str(datetime.timedelta(seconds=int(min(seconds, MAX_SECONDS_LEFT))))
+    whole_seconds = int(max(0.0, min(seconds, MAX_SECONDS_LEFT)))
+    return str(datetime.timedelta(seconds=whole_seconds))
 
 
 def read_pass_at_1(folder: Path, *, is_done: bool) -> str:

@@ -8,7 +8,7 @@ from topr_exp.runtime.terminal import align_columns, plural, printable, readable
 from topr_exp.sweeps.run_status import RunState, RunStatus
 
 HEADER = ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder", ""]
-MAX_TEXT_LENGTH = 60  # characters of settings and of an error
+MAX_TEXT_LENGTH = 60  # characters of settings, of a stage and of an error
 
 
 def status_table(statuses: Sequence[RunStatus]) -> str:
@@ -21,8 +21,8 @@ def status_table(statuses: Sequence[RunStatus]) -> str:
         run = status.run
         own_overrides = " ".join(override for override in run.overrides if override not in shared_overrides)
         cells = [
-            str(run.number), shorten(own_overrides), status.state, status.stage, status.time_left, status.pass_at_1,
-            status.job_id, run.folder.name, shorten(status.error),
+            str(run.number), shorten(own_overrides), status.state, shorten(status.stage), status.time_left,
+            status.pass_at_1, status.job_id, run.folder.name, shorten(status.error),
         ]  # fmt: skip
         rows.append([printable(cell, keep="") for cell in cells])
     return "\n".join([*align_columns(rows), *describe_model_sizes(statuses), count_states(statuses)])

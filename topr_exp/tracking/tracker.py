@@ -16,6 +16,7 @@ from topr_exp.config.groups import TrackingConfig
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record
 from topr_exp.runtime import distributed
+from topr_exp.runtime.files import refuse_linked_folders
 from topr_exp.runtime.json_files import read_lines
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import one_line, say, warn
@@ -134,7 +135,8 @@ def send_finished(tracking: TrackingConfig, folder: Path) -> str:
 
 
 def make_writer(tracking: TrackingConfig, folder: Path, warn_user: Callable[[str], None]) -> Writer:
-    """Return the writer of `tracking.name`."""
+    """Return the writer of `tracking.name`; TOPRError where the folder of its files, of the same name, is a link."""
+    refuse_linked_folders(folder, tracking.name)
     writer_class = TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter
     return writer_class(tracking, folder, warn_user)
 

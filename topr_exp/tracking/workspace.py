@@ -6,10 +6,9 @@ Creates it in W&B and prints its address; with --save FILE writes its specificat
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import CommandParser, exit_status
+from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.terminal import one_line
 from topr_exp.tracking.wandb_writer import wandb_project
 from topr_exp.types import TOPRError
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--project", default=wandb_project(), help="(default: WANDB_PROJECT, else topr_exp)")
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
     parser.add_argument("--group", help="only the runs of this sweep (the `name` of its runs)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write the specification, create nothing")
+    parser.add_argument("--save", type=user_path, metavar="FILE", help="write the specification, create nothing")
     return exit_status(partial(run_command, parser.parse_args(arguments)))
 
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from safetensors import safe_open
@@ -26,11 +26,22 @@ from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.checksums import file_digest, find_damage, write_checksums
 from topr_exp.runtime.files import atomic_folder, disk_errors, list_files, sync
+from topr_exp.runtime.json_files import read_typed_object
 from topr_exp.runtime.terminal import warn
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 KEPT_CHECKPOINTS = 2  # the newest, and the one before it in case the newest turns out to be damaged
 WEIGHT = "weight"
+STATE = "state.json"
+
+
+class Counters(TypedDict, total=False):
+    """state.json of a checkpoint: attributes of the trainer."""
+
+    step: int  # updates done
+    samples: int  # examples of the updates so far
+    sampled: int  # completion tokens of the rounds so far
+    moved: int  # 1 where any update had a gradient
 
 
 class RowShare(NamedTuple):
@@ -61,7 +72,7 @@ def save(
         if target is not None:
             for name, content in extra.items():
                 (target / name).write_bytes(content)
-            (target / "state.json").write_text(json.dumps(state), encoding="utf-8")
+            (target / STATE).write_text(json.dumps(state), encoding="utf-8")
             write_checksums(target, checksums)
     if is_main:
         remove_superseded(folder, path)
@@ -85,13 +96,15 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
     files_of_process = slice(distributed.rank(), None, distributed.world_size())  # each process checks some
     for path in distributed.broadcast(checkpoints(folder)[::-1]):
         damages = distributed.all_gather(find_damage(path, part=files_of_process))
+        state, fault = read_typed_object(path / STATE, Counters)
+        if fault:
+            damages.append(f"{STATE} {fault}")
         damage = next(filter(None, damages), None)
         if damage is not None:
             warn(f"{path} is damaged ({damage}) and is skipped")
             continue
         with disk_errors(f"read {path}"):
             read_rows(path, model, optimizer)
-            state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return state, path
     return None
 

@@ -32,8 +32,6 @@ from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimize
 from topr_exp.training.parallel import ProcessLayout
 from topr_exp.types import Batch, PairBatch, TOPRError
 
-# Attributes of the trainer that a checkpoint keeps.
-COUNTERS = ("step", "samples", "sampled", "moved")
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
 
@@ -70,9 +68,9 @@ class Trainer:
         state, restored = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
         self.restored: Path | None = restored  # the checkpoint that this run goes on from
         self.step = state.get("step", 0)
-        self.samples = state.get("samples", 0)  # examples of the updates so far
-        self.sampled = state.get("sampled", 0)  # completion tokens of the rounds so far
-        self.moved = state.get("moved", 0)  # 1 where any update had a gradient
+        self.samples = state.get("samples", 0)
+        self.sampled = state.get("sampled", 0)
+        self.moved = state.get("moved", 0)
         self.recompute = config.gradient_checkpointing
         if self.recompute is None:
             # One GPU tries without. Several processes could not agree on which ran out of memory.
@@ -92,7 +90,7 @@ class Trainer:
 
     def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
-        state = {name: getattr(self, name) for name in COUNTERS}
+        state = {name: getattr(self, name) for name in checkpoint.Counters.__annotations__}
         checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra)
 
     def save_policy(self, folder: Path) -> None:
