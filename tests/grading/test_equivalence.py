@@ -18,9 +18,10 @@ from tests.grading.cases import ANSWERS, CASES
 from tests.grading.conftest import boxed, decisions, verdicts_on
 from topr_exp.grading import Grader, extract, last_boxed, symbolic
 from topr_exp.grading.equivalence import compare_quickly
-from topr_exp.grading.expression import rational_value
+from topr_exp.grading.expression import expression_tree, rational_value
 from topr_exp.grading.extraction import why_invalid
 from topr_exp.grading.latex import tokenize
+from topr_exp.grading.real_domain import equal_in_all_regions
 from topr_exp.grading.sample_points import certainly_different
 from topr_exp.grading.surroundings import without_words
 
@@ -234,6 +235,24 @@ def test_equal_expressions_are_recognised_and_never_told_apart():
         recognised += is_equal or symbolic.equal(gold, answer)
 
     assert recognised >= 95
+
+
+@pytest.mark.parametrize(
+    "gold, answer",
+    [
+        (r"\sqrt{x-2\sqrt{x-1}}", r"1-\sqrt{x-1}"),  # equal from 1 to 2
+        (r"\sqrt{x-2\sqrt{x-1}}", r"\sqrt{x-1}-1"),  # equal from 2 on
+        (r"\sqrt{x+2\sqrt{x-1}}", r"-1-\sqrt{x-1}"),
+        (r"\sqrt[3]{x+1+3\sqrt[3]{x^2}+3\sqrt[3]{x}}", r"-1-\sqrt[3]{x}"),
+        (r"\sqrt{(x-1)^2}", "x-1"),
+    ],
+)
+def test_no_proof_covers_a_part_of_the_domain(gold, answer):
+    """Without sample points, which would tell the two apart before."""
+    gold, answer = (symbolic.to_sympy(expression_tree(tokenize(text))) for text in (gold, answer))
+
+    assert not equal_in_all_regions(gold, answer, lambda gap: gap == 0)
+    assert not equal_in_all_regions(answer, gold, lambda gap: gap == 0)
 
 
 def test_unequal_expressions_are_not_accepted():

@@ -107,8 +107,9 @@ class VESPO(GroupLoss):
 
     loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
 
-    arXiv 2602.10693; the released recipe has `advantage=group_std`. c1 and c2 by the sign of A, positives' also at 0.
-    Divided by the batch's tokens as in TRL, which also clamps Δ to [−18.4, 20], not by T: the authors' runs collapsed.
+    arXiv 2602.10693; the released recipe has `advantage=group_std`. c1 and c2 by the sign of A; A = 0 takes those of
+    positives. Not divided by T, with which the authors' runs collapsed, but by the batch's tokens, as in TRL, which
+    also clamps Δ to [−18.4, 20].
 
     Metrics: advantage, weight φ.
     """

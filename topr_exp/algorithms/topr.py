@@ -148,7 +148,15 @@ class LimitedRatio:
 
     @property
     def taper(self) -> Tensor:
-        return taper(self.log_ratio, self.log_a, self.log_b)
+        """ρ(r, a, b): the ratio itself inside [a, b], beyond a limit its tangent in log space.
+
+        ρ(x, a, b) = a (1 + log(x/a)) for x < a, b (1 + log(x/b)) for x > b, else x; 0 · (1 + log ·) := 0.
+        TOPR, below Equation 11. Its gradient with respect to log r is clip(r, a, b).
+        """
+        log_weight = self.log_weight
+        weight = log_weight.exp()
+        log_excess = (self.log_ratio - log_weight).masked_fill(weight == 0, 0.0)
+        return weight * (1 + log_excess)
 
     def metrics(self, weight: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Mean weight and shares of clipped ratios of each response, [B]; weight: [B], [B, 1] or [B, T]."""
@@ -159,18 +167,6 @@ class LimitedRatio:
             "clipped_low": response_mean(is_low.to(weight.dtype), batch),
             "clipped_high": response_mean(is_high.to(weight.dtype), batch),
         }
-
-
-def taper(log_ratio: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
-    """The taper ρ(r, a, b): the ratio itself inside [a, b], beyond a limit its tangent in log space.
-
-    ρ(x, a, b) = a (1 + log(x/a)) for x < a, b (1 + log(x/b)) for x > b, else x; 0 · (1 + log ·) := 0.
-    TOPR, below Equation 11. Its gradient with respect to log r is clip(r, a, b).
-    """
-    log_weight = log_ratio.clamp(log_a, log_b)
-    weight = log_weight.exp()
-    log_excess = (log_ratio - log_weight).masked_fill(weight == 0, 0.0)
-    return weight * (1 + log_excess)
 
 
 def weighted_log_prob(weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:

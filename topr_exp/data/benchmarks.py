@@ -23,7 +23,7 @@ from topr_exp.types import Problem, TOPRError
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the problems of a split are: in files of a folder, or in a data set on the hub."""
+    """Location of a split's problems: in files of a folder, or in a data set on the hub."""
 
     files: tuple[str, ...]  # patterns, of which the first that matches counts
     path: str  # of the data set
@@ -61,7 +61,7 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Benchmarks(DataConfig):
-    """The problems of one of the two benchmarks, or ones of its form."""
+    """Problems of GSM8K or MATH, or generated ones in their form."""
 
     name: Literal["gsm8k", "math"]
     source: str  # embedded, hub or a folder

@@ -51,13 +51,13 @@ class Calc:
         return result
 
     def write(self, step: str) -> None:
-        """Add a step to the paper."""
+        """Add a step that is written in another way."""
         self.steps += f" {step}"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A generated question; `solve(calc)` works it out on the calc's paper and returns the answer."""
+    """A generated question; `solve(calc)` returns the answer and leaves its steps in `calc.steps`."""
 
     question: str
     level: int | None

@@ -68,7 +68,7 @@ class Step(NamedTuple):
 
 
 def solve(start: int, steps: Sequence[Step], calc: Calc) -> str:
-    """Work out a story's last value on the calc's paper."""
+    """Compute a story's last value, with its steps in `calc.steps`."""
     value = previous_value = start
     for op, operand in steps:
         if operand is None:

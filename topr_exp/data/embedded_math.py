@@ -4,7 +4,6 @@ A kind is one function that draws the task's numbers and returns a `Task`. Resul
 """
 
 import random
-from functools import reduce
 from math import gcd
 
 from topr_exp.data.embedded import Calc, Task
@@ -244,7 +243,9 @@ def probability(rng: random.Random) -> Task:
         counts = [rng.randint(1, 12) for _ in colours]
 
     def solve(calc: Calc) -> str:
-        total = reduce(lambda subtotal, count: calc.compute(subtotal, "+", count), counts)
+        total = counts[0]
+        for count in counts[1:]:
+            total = calc.compute(total, "+", count)
         calc.write(f"{'+'.join(map(str, counts))}={total}.")
         return fraction(counts[winner], total)
 

@@ -145,6 +145,6 @@ class JsonLines(DataConfig):
 
         assert self.test_share is not None
         by_hash = sorted(range(len(problems)), key=hash_of)
-        test_indices = set(by_hash[: round(self.test_share * len(problems))])
-        is_test = split == "test"
-        return [problem for index, problem in enumerate(problems) if (index in test_indices) == is_test]
+        test_count = round(self.test_share * len(problems))
+        indices = by_hash[:test_count] if split == "test" else by_hash[test_count:]
+        return [problems[index] for index in sorted(indices)]

@@ -31,6 +31,8 @@ class ReasoningGym(DataConfig):
     task: str
     options: NamedValues  # of the task, such as {max_terms: 3}; the others keep the task's defaults
 
+    generated = True
+
     def check(self) -> None:
         if self.task in EXCLUDED:
             raise ValueError(f"task must be one that can be graded; {self.task} can't: {EXCLUDED[self.task]}")
@@ -38,10 +40,6 @@ class ReasoningGym(DataConfig):
             raise ValueError(
                 f"task must be one of {len(TASKS)} tasks of reasoning-gym (docs/problems.md); got {self.task}"
             )
-
-    @property
-    def generated(self) -> bool:
-        return True
 
     @property
     def described(self) -> str:

@@ -7,6 +7,7 @@ compare by the same conventions, with a rule for single expressions (`LeafRule`)
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from topr_exp.grading.expression import rational_value
 from topr_exp.grading.latex import GREEK, Tokens, TooComplexError, number_like, words
@@ -101,13 +102,13 @@ def _is_relation(node: Node) -> bool:
     return isinstance(node, Leaf) and node.relation
 
 
-def _is_chain(node: Node) -> bool:
+def _is_chain(node: Node) -> TypeGuard[Group]:
     return isinstance(node, Group) and node.kind == "="
 
 
 def _chain_items(node: Node) -> tuple[Node, ...]:
     """The parts of a chain; anything else is a chain of one."""
-    if isinstance(node, Group) and node.kind == "=":
+    if _is_chain(node):
         return node.items
     return (node,)
 

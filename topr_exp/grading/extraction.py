@@ -7,6 +7,7 @@ import re
 from collections import deque
 from typing import NamedTuple
 
+from topr_exp.config.data import ANSWER_GRADERS
 from topr_exp.grading.surroundings import (
     END_OF_ANSWER,
     NUMBER_IN_TEXT,
@@ -17,7 +18,7 @@ from topr_exp.grading.surroundings import (
 )
 from topr_exp.types import ConfigError
 
-FORMATS = ("gsm8k", "lenient", "math", "final", "verdict")
+FORMATS = (*ANSWER_GRADERS, "verdict")
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 # What may stand between two boxes that are one answer: separators, spaces, math delimiters, "and" / "or".

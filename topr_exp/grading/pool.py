@@ -6,6 +6,7 @@ answers. Not pebble's ProcessPool: a worker that dies idle, or before its task i
 
 import contextlib
 import json
+import math
 import os
 import socket
 import struct
@@ -196,9 +197,9 @@ def answer_of(worker: _Worker) -> Answer | None:
 def limit_sending(channel: Connection, seconds: float) -> None:
     """Make a send time out: a stopped worker reads nothing."""
     with socket.socket(fileno=os.dup(channel.fileno())) as end:
-        full_seconds = int(seconds)
-        microseconds = int(1e6 * (seconds - full_seconds))
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", full_seconds, microseconds))
+        fraction, full_seconds = math.modf(seconds)
+        timeval = struct.pack("ll", int(full_seconds), int(1e6 * fraction))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 def _start_server(target: str, settings: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], Connection]:

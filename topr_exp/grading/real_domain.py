@@ -1,12 +1,14 @@
 """Proofs that two expressions are equal wherever both are defined and real: roots, powers, logarithms, absolute values.
 
-What they are taken of is split into factors. In a region, where no factor changes its sign, the root of a product is
-the product of roots, the logarithm a sum, and two equal expressions have equal normal forms. A proof covers all
+Radicands and arguments of logarithms are split into factors. In a region, where no factor changes its sign, the root of
+a product is the product of roots, the logarithm a sum, and two equal expressions have equal normal forms. Roots of sums
+are eliminated by conjugates: 1 + s - r, where r^2 = x + 2s and s^2 = x - 1, times 1 + s + r is 0. A proof covers all
 regions. Names and polynomials in one name have the signs that they have between the polynomials' roots, which are
 isolated exactly. Any other factor is taken both as positive and as negative: at worst a proof fails in a region that
 does not exist. An expression is defined where all its roots, powers and logarithms are real.
 """
 
+import cmath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise, product
@@ -23,6 +25,8 @@ MAX_FACTORS = 12  # in one name, whose roots are isolated
 MAX_DEGREE = 8  # of a factor whose roots are isolated
 MAX_REGIONS = 64  # all combinations of the signs of six names
 ROOT_WIDTHS = (None, sympy.Rational(1, 1000), sympy.Rational(1, 10**9))  # of the intervals around roots, tried in turn
+MAX_ROOT_DEGREE = 4  # of a nested root that is eliminated
+SMALLEST_CONJUGATE = 1e-3  # of a sum relative to its terms, far above rounding
 GOLDEN_SECTION = sympy.Rational(618034, 1000003)  # of an interval: where values are less special than in the middle
 
 ExactPoint = Mapping[str, sympy.Rational]
@@ -48,11 +52,20 @@ def with_signs(expression: sympy.Expr, point: Point) -> sympy.Expr:
     return expression.subs(signed)
 
 
-def equal_in_all_regions(gold: sympy.Expr, answer: sympy.Expr, is_zero: Callable[[sympy.Expr], bool]) -> bool:
-    """Prove equality in each region where both are defined; False without a proof, a region or MAX_REGIONS to spare."""
+def equal_in_all_regions(
+    gold: sympy.Expr,
+    answer: sympy.Expr,
+    is_zero: Callable[[sympy.Expr], bool],
+    *,
+    cancelled: Sequence[sympy.Expr] = (),
+) -> bool:
+    """Prove equality in each region where both are defined; False without a proof, a region or MAX_REGIONS to spare.
+
+    cancelled: roots and logarithms that no longer stand in the expressions, but limit where they are defined.
+    """
     if gold.has(sympy.I) or answer.has(sympy.I):
         return False
-    cells = _Cells.of((gold, answer))
+    cells = _Cells.of((gold, answer, *cancelled))
     if cells.point_count > MAX_REGIONS:
         return False
     regions = [_Region(point, cells.factors, {}) for point in cells.points()]
@@ -62,6 +75,8 @@ def equal_in_all_regions(gold: sympy.Expr, answer: sympy.Expr, is_zero: Callable
             return was_defined
         region = regions.pop()
         try:
+            for function in cancelled:
+                region.rewrite(function)
             gap = region.normal_form(gold, answer)
         except _UndefinedError:
             continue
@@ -146,8 +161,10 @@ def _values_between_roots(polynomials: Sequence[sympy.Poly]) -> list[sympy.Ratio
     squarefree = prod(polynomials[1:], start=polynomials[0]).sqf_part()
     for width in ROOT_WIDTHS:
         intervals = squarefree.intervals(eps=width, sqf=True)
-        inner_values = [left[1] + GOLDEN_SECTION * (right[0] - left[1]) for left, right in pairwise(intervals)]
-        values = [intervals[0][0] - 1 - GOLDEN_SECTION, *inner_values, intervals[-1][1] + 1 + GOLDEN_SECTION]
+        values = [intervals[0][0] - 1 - GOLDEN_SECTION]
+        for (_, low), (high, _) in pairwise(intervals):
+            values.append(low + GOLDEN_SECTION * (high - low))
+        values.append(intervals[-1][1] + 1 + GOLDEN_SECTION)
         if all(squarefree.eval(value) != 0 for value in values):
             return values
     return []
@@ -223,21 +240,51 @@ class _Region:
         return parts
 
     def normal_form(self, gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr:
-        """An expression that is 0 where gold - answer is, in this region; 0 itself for most that are 0 everywhere."""
-        numerator, _ = sympy.fraction(sympy.together(self._rewrite(gold) - self._rewrite(answer)))
+        """An expression that is 0 only if gold - answer is, in all of this region; 0 itself for most that are equal."""
+        numerator, _ = sympy.fraction(sympy.together(self.rewrite(gold) - self.rewrite(answer)))
         for size, value in reversed(self._value_of_size.items()):
             degree = _common_degree(numerator, size)
             root = sympy.Dummy(positive=True)
             in_roots = sympy.expand(numerator.subs(size, root**degree))
             numerator = _reduce_powers(in_roots, root, degree=degree, value=value)
+            if numerator.has(root) and self._only_factor_zero(numerator, root, degree=degree, value=value):
+                conjugate_product = sympy.resultant(root**degree - value, numerator, root)
+                numerator, _ = sympy.fraction(sympy.together(conjugate_product))
         return sympy.expand(numerator)
 
-    def _rewrite(self, expression: sympy.Expr) -> sympy.Expr:
+    def _only_factor_zero(self, polynomial: sympy.Expr, root: sympy.Symbol, *, degree: int, value: sympy.Expr) -> bool:
+        """Check that a polynomial in a root of `value` is 0 in all of this region if the product over all roots is.
+
+        A product of analytic functions on a connected region is 0 only if one of them is; the other factors are not at
+        the region's point.
+        """
+        is_connected = not self._is_negative  # without assumed signs a region is a product of intervals
+        if degree > MAX_ROOT_DEGREE or not is_connected or not _is_analytic(polynomial, root):
+            return False
+        if polynomial.count_ops() > MAX_OPERATIONS:
+            return False
+        coefficients = [self._value_at_point(part) for part in reversed(sympy.Poly(polynomial, root).all_coeffs())]
+        size = self._value_at_point(value) ** (1 / degree)
+        for turn in range(1, degree):
+            conjugate = size * cmath.exp(2j * cmath.pi * turn / degree)
+            terms = [coefficient * conjugate**power for power, coefficient in enumerate(coefficients)]
+            if abs(sum(terms)) <= SMALLEST_CONJUGATE * sum(map(abs, terms)):
+                return False
+        return True
+
+    def _value_at_point(self, expression: sympy.Expr) -> complex:
+        for size, value in reversed(self._value_of_size.items()):
+            expression = expression.subs(size, value)
+        values = {symbol: abs(self._point.get(symbol.name, 1 + GOLDEN_SECTION)) for symbol in expression.free_symbols}
+        return complex(expression.subs(values))
+
+    def rewrite(self, expression: sympy.Expr) -> sympy.Expr:
+        """The expression in this region's symbols; _UndefinedError where a part of it is not real."""
         if expression.is_Symbol and expression.name in self._point:
             return _signed(expression, is_negative=bool(self._point[expression.name] < 0))
         if expression.is_Symbol or expression.is_number:
             return expression
-        operands = [self._rewrite(operand) for operand in expression.args]
+        operands = [self.rewrite(operand) for operand in expression.args]
         if isinstance(expression, sympy.exp):
             return sympy.exp(sympy.expand(operands[0]))
         if isinstance(expression, sympy.Pow) and not expression.exp.is_Integer:
@@ -281,7 +328,7 @@ class _Region:
         return _Size(is_negative, sympy.expand(logarithm))
 
     def _size_of_factor(self, factor: sympy.Expr) -> _Size | None:
-        value = self._rewrite(factor)
+        value = self.rewrite(factor)
         if value.is_number:  # |x| - x of a positive x
             return None
         is_negative = self._is_factor_negative(factor, value)
@@ -319,6 +366,16 @@ def _common_degree(expression: sympy.Expr, size: sympy.Symbol) -> int:
         if power.base == size and power.exp.is_Rational:
             degree = lcm(degree, power.exp.q)
     return degree
+
+
+def _is_analytic(polynomial: sympy.Expr, root: sympy.Symbol) -> bool:
+    """Check for a polynomial in the root whose coefficients are made of powers, exponentials and logarithms."""
+    for node in sympy.preorder_traversal(polynomial):
+        is_power = isinstance(node, sympy.Pow) and (node.exp.is_Integer or node.base.is_positive)
+        is_logarithm = isinstance(node, sympy.log) and node.args[0].is_positive
+        if not (node.is_Add or node.is_Mul or node.is_Atom or is_power or is_logarithm or isinstance(node, sympy.exp)):
+            return False
+    return bool(polynomial.is_polynomial(root))
 
 
 def _reduce_powers(expression: sympy.Expr, root: sympy.Symbol, *, degree: int, value: sympy.Expr) -> sympy.Expr:

@@ -55,7 +55,7 @@ def _compare_leaves(gold: Leaf, answer: Leaf) -> Equality:
     if gold_chain or answer_chain:
         return _same_chains(gold_chain, answer_chain) or _same_chains(gold_chain, answer_chain[::-1])
     if isinstance(gold_value, sympy.Expr) and isinstance(answer_value, sympy.Expr):
-        return _same_expressions(gold_value, answer_value)
+        return _same_expressions(gold_value, answer_value, _real_functions(gold_tree, answer_tree))
     if isinstance(gold_value, sympy.MatrixBase) and isinstance(answer_value, sympy.MatrixBase):
         return gold_value.shape == answer_value.shape and all(map(_same_expressions, gold_value, answer_value))
     return bool(gold_value == answer_value)
@@ -66,48 +66,83 @@ def _compare_leaves(gold: Leaf, answer: Leaf) -> Equality:
 Differ = Callable[[Point], Equality]  # do the values differ at a point? None: one of them is undefined there
 
 
+def _real_functions(*trees: Tree | None) -> list[sympy.Expr]:
+    """The roots, powers and logarithms in trees that are not real for all values of the names."""
+    functions = []
+    for tree in trees:
+        if isinstance(tree, tuple):
+            if tree[0] in ("root", "^", "ln") and not to_sympy(tree).is_polynomial():
+                functions.append(to_sympy(tree))
+            functions += _real_functions(*tree[1:])
+    return functions
+
+
 def _same_trees(gold: Tree, answer: Tree) -> bool:
     names = sorted(names_of(gold) | names_of(answer))
     return _same_on_domain(
-        to_sympy(gold), to_sympy(answer), names, differ=lambda point: differ_at(point, gold, answer), count=TREE_POINTS
+        to_sympy(gold),
+        to_sympy(answer),
+        names,
+        differ=lambda point: differ_at(point, gold, answer),
+        count=TREE_POINTS,
+        functions=_real_functions(gold, answer),
     )
 
 
-def _same_expressions(gold: sympy.Expr, answer: sympy.Expr) -> bool:
+def _same_expressions(gold: sympy.Expr, answer: sympy.Expr, functions: Sequence[sympy.Expr] = ()) -> bool:
     """Compare as `_same_trees` does, for expressions without a tree."""
     names = _free_names(gold, answer)
     if gold.has(*_UNEVALUATED) or answer.has(*_UNEVALUATED):
         return _is_zero(gold - answer)
     return _same_on_domain(
-        gold, answer, names, differ=lambda point: _values_differ(point, gold, answer), count=EXPRESSION_POINTS
+        gold,
+        answer,
+        names,
+        differ=lambda point: _values_differ(point, gold, answer, functions),
+        count=EXPRESSION_POINTS,
+        functions=functions,
     )
 
 
-def _same_on_domain(gold: sympy.Expr, answer: sympy.Expr, names: Sequence[str], *, differ: Differ, count: int) -> bool:
+def _same_on_domain(
+    gold: sympy.Expr,
+    answer: sympy.Expr,
+    names: Sequence[str],
+    *,
+    differ: Differ,
+    count: int,
+    functions: Sequence[sympy.Expr],
+) -> bool:
     """Equal where no sample point tells them apart and a proof succeeds, the cheapest first.
 
     count: of sample points; more are taken between the roots of what stands under roots and logarithms. The points
-    spare the proof of most unequal pairs.
+    spare the proof of most unequal pairs. functions: what has to be real, although sympy may have cancelled it, as in
+    sqrt(x) sqrt(x).
     """
     gap = gold - answer
     if sympy.expand(gap) == 0:
         return True
     if not names:
         return _is_zero(gap)
-    for point in chain(signed_points(names, count), points_between_roots((gold, answer), names)):
+    cancelled = [function for function in functions if not (gold.has(function) or answer.has(function))]
+    for point in chain(signed_points(names, count), points_between_roots((gold, answer, *cancelled), names)):
         if differ(point):
             return False
-    if equal_in_all_regions(gold, answer, lambda regional_gap: regional_gap == 0):
+    if equal_in_all_regions(gold, answer, lambda regional_gap: regional_gap == 0, cancelled=cancelled):
         return True
-    return _is_zero(gap) or equal_in_all_regions(gold, answer, _is_zero)
+    return _is_zero(gap) or equal_in_all_regions(gold, answer, _is_zero, cancelled=cancelled)
 
 
 def _is_zero(gap: sympy.Expr) -> bool:
     """Check whether sympy can prove that an expression is 0."""
-    simple = sympy.simplify(gap)
+    simple = sympy.simplify(gap.replace(_is_nested_number, sympy.sqrtdenest))
     if simple == 0:
         return True
     return bool(simple.is_number and sympy.simplify(simple.expand(complex=True)) == 0)
+
+
+def _is_nested_number(expression: sympy.Expr) -> bool:
+    return isinstance(expression, sympy.Pow) and expression.is_number and not expression.base.is_Rational
 
 
 def _free_names(*expressions: sympy.Expr) -> list[str]:
@@ -117,7 +152,9 @@ def _free_names(*expressions: sympy.Expr) -> list[str]:
     return sorted(names)
 
 
-def _values_differ(point: Point, gold: sympy.Expr, answer: sympy.Expr) -> Equality:
+def _values_differ(point: Point, gold: sympy.Expr, answer: sympy.Expr, functions: Sequence[sympy.Expr]) -> Equality:
+    if any(_real_value(point, function) is None for function in functions):
+        return None
     gold_value = _real_value(point, gold)
     answer_value = _real_value(point, answer)
     if gold_value is None or answer_value is None:
@@ -310,6 +347,7 @@ WARM_UP = (
     (r"\log_2 8x", r"3+\log_2 x"),
     (r"\sqrt{\frac{x}{x-a}}", r"\frac{\sqrt{x}}{\sqrt{x-a}}"),
     (r"a^{\ln x}", r"x^{\ln a}"),
+    (r"\sqrt{x+2\sqrt{x-1}}", r"1+\sqrt{x-1}"),
     (r"y=2x+1", r"2x-y+1=0"),
     (r"x^2<4", r"4>x^2"),
     (r"\begin{pmatrix}\sqrt{4}x\\1\end{pmatrix}", r"\begin{pmatrix}2x\\1\end{pmatrix}"),

@@ -98,24 +98,29 @@ def grade(
     """
     golds = [problems[index].answer for index in problem_index.tolist()]
     outcomes = list(grader.grade(zip(texts, golds, strict=True)))
-    answers = [outcome.answer for outcome in outcomes]
-    classes = np.full(len(answers), -1, dtype=np.int32)
+    classes = np.full(len(outcomes), -1, dtype=np.int32)
     for index in np.unique(problem_index):
         rows = np.flatnonzero(problem_index == index)
-        classes[rows] = grader.classes([answers[row] for row in rows])
-        # A user's grader may give verdicts without answers: what it calls correct counts as one answer.
-        unnamed_rows = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
-        classes[unnamed_rows] = classes[rows].max(initial=-1) + 1
+        classes[rows] = number_classes(grader, [outcomes[row] for row in rows])
     return tabulate_outcomes(outcomes, classes, graded=grader.graded)
 
 
+def number_classes(grader: Grader, outcomes: Sequence[Outcome]) -> NDArray[np.integer]:
+    """Number the equivalence classes of the answers to one problem from 0; -1 without an answer.
+
+    A user's grader may give verdicts without answers: what it calls correct counts as one answer.
+    """
+    classes = np.array(grader.classes([outcome.answer for outcome in outcomes]))
+    is_correct = np.array([outcome.verdict == "correct" for outcome in outcomes])
+    classes[is_correct & (classes < 0)] = classes.max() + 1
+    return classes
+
+
 def tabulate_outcomes(outcomes: Sequence[Outcome], classes: NDArray[np.integer], *, graded: bool) -> pa.Table:
-    columns = {
-        "verdict": pa.array([outcome.verdict for outcome in outcomes], pa.string()),
-        "answer": pa.array([outcome.answer for outcome in outcomes], pa.string()),
-        "path": pa.array([outcome.path for outcome in outcomes], pa.string()),
-        "class": pa.array(classes, pa.int32()),
-    }
+    columns = {}
+    for name in ("verdict", "answer", "path"):
+        columns[name] = pa.array([getattr(outcome, name) for outcome in outcomes], pa.string())
+    columns["class"] = pa.array(classes, pa.int32())
     if graded:
         columns["reward"] = pa.array([outcome.reward for outcome in outcomes], pa.float64())
     return pa.table(columns)

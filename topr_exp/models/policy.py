@@ -187,12 +187,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     if config.lora is not None:
         weights_dtype = compute_dtype
         check_targets(config.lora, linear_layers(source))
-    model, tokenizer = load_model(
-        str(source),
-        weights_dtype,
-        device,
-        trust_remote_code=config.trust_remote_code,
-    )
+    model, tokenizer = load_model(str(source), weights_dtype, device, trust_remote_code=config.trust_remote_code)
     return Policy(model, tokenizer, fingerprint, compute_dtype, folder=source, float32_head=config.float32_head)
 
 

@@ -48,12 +48,7 @@ class Tally:
         return len(self.values["right"])
 
 
-def tally(
-    solution_verdicts: Codes,
-    classes: Codes,
-    verdicts: Codes,
-    is_verified: Mask,
-) -> Tally:
+def tally(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_verified: Mask) -> Tally:
     """Count each problem's verifications and let its solutions vote.
 
     solution_verdicts: [P, K] codes of the solutions. classes: [P, K] equivalence classes of their answers, -1 without
@@ -93,13 +88,12 @@ def summarise(counted: Tally) -> Figures:
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
     """
-    names = list(counted.values)
-    columns = np.stack([counted.values[name] for name in names], axis=1)
+    columns = np.column_stack(list(counted.values.values()))
     means = columns.mean(axis=0, keepdims=True)
     if len(counted) > 1:
         resampled_means = bootstrap_means(columns, RESAMPLES, default_rng([0, 2]))
         means = np.concatenate([means, resampled_means])
-    samples_by_name = dict(zip(names, means.T, strict=True))
+    samples_by_name = dict(zip(counted.values, means.T, strict=True))
     summary: Figures = {}
     for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
         samples = figure(name, samples_by_name)
@@ -182,7 +176,7 @@ def evaluation_table(figures: Figures) -> str:
 
 
 def rows(verifiers: dict[str, Figures]) -> list[str]:
-    """Some verifiers of the same solutions between none and one that is always right."""
+    """Rows of verifiers of the same solutions, between no verifier (maj@K) and a perfect one (pass@K)."""
     first = next(iter(verifiers.values()))
     k = first["solutions"]
     figures_by_row = {
