@@ -18,7 +18,6 @@ from tests.algorithms.tabular_policies import (
     rng,
 )
 from tests.conftest import refused
-from topr_exp.algorithms.masks import Mask
 from topr_exp.algorithms.policy_gradient import PolicyGradient
 from topr_exp.types import Batch, ConfigError
 
@@ -150,17 +149,3 @@ def test_a_loss_built_in_python_is_checked_as_settings_are(changes, line):
 
     with refused(line, ConfigError):
         PolicyGradient(**settings | changes)
-
-
-@pytest.mark.parametrize(
-    "changes, line",
-    [
-        ({"statistic": "ratio", "high": 0.0}, "high must be null or above 0"),
-        ({"statistic": "divergence", "high": -0.1}, "high must be 0 or more"),
-        ({"statistic": "difference", "low": 1.5}, "low must be at most 1"),
-        ({"statistic": "difference", "high": -1.5}, "high must be at least -1"),
-    ],
-)
-def test_a_band_that_drops_everything_is_refused(changes, line):
-    with refused(line, ConfigError):
-        Mask(**changes)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import column, make_completions
+from topr_exp.evaluation.statistics import mean_reward
 from topr_exp.evaluation.summary import summarise_evaluation, table_folders
 from topr_exp.store import Store
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
@@ -60,6 +61,14 @@ def test_the_figures_of_the_first_problems_are_those_of_no_others():
     assert figures["levels"].keys() == {"1", "2"}
     assert (figures["grader_timeouts"], figures["truncated_share"]) == (8, 1 / 8)
     assert summarise_evaluation(graded(), 1)["truncated_share"] == 0
+
+
+def test_graded_rewards_have_a_mean_over_problems_and_what_they_were_made_from():
+    rewards = np.random.default_rng(0).normal(size=16)
+
+    figures = summarise_evaluation(graded().with_columns({"reward": pa.array(rewards)}), 3)
+
+    assert figures.items() >= mean_reward(rewards.reshape(4, 4)[:3], ["x", "x", "y"]).items()
 
 
 def test_there_is_no_majority_where_incorrect_answers_cannot_be_told_apart():

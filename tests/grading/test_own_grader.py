@@ -188,6 +188,7 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder, capsys):
     base = summary["base"]
     verdicts = Store(config.store).open(Path(base["verdicts"])).read().to_pandas()
     assert ((verdicts["verdict"] == "correct") == (verdicts["reward"] >= 0.4)).all()
+    assert verdicts["reward"].nunique() > 3
     assert base["mean_reward"] == pytest.approx(verdicts["reward"].mean())
     assert f" {base['mean_reward']:.3g}\n" in (config.folder / "model/README.md").read_text()
 

@@ -24,11 +24,11 @@ from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem
 
 GSM8K = Grading("gsm8k")
 ROLLOUTS = "rollouts/a"
-# Of completions that say them: whether the answer to each problem is right.
+# Of completions that say them, and of one that says a bare 5: whether the answer to each problem is right.
 ANSWERS = ("5", "7", "9", "(1, 2)", "5.0")
 GOLDS = ("5", "7", "x = 9", "(1, 2)")
 PROBLEMS = [Problem(f"p{i}", f"{i}?", gold) for i, gold in enumerate(GOLDS)]
-RIGHT = [[1, 0, 0, 0, 1], [0, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]]
+RIGHT = [[1, 0, 0, 0, 1, 0], [0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
 
 
 def stored(texts, problem, *, bounds=None):
@@ -39,27 +39,18 @@ def verdict_names(completions):
     return [VERDICTS[code] for code in completions.verdicts]
 
 
-def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path):
-    texts = [f"The answer is {answer}." for answer in ANSWERS] * len(PROBLEMS)
-    problem = np.repeat(np.arange(len(PROBLEMS)), len(ANSWERS)).tolist()
-    completions = stored(texts, problem, bounds=[0, 10, 20])
+def test_each_completion_is_graded_against_its_own_problem_s_gold_and_nothing_invalid_has_a_class(tmp_path):
+    texts = [*(f"The answer is {answer}." for answer in ANSWERS), "5"]
+    problem = np.repeat(np.arange(len(PROBLEMS)), len(texts)).tolist()
+    completions = stored(texts * len(PROBLEMS), problem, bounds=[0, 12, 24])
 
     graded = grade_completions(completions, GSM8K, Store(tmp_path))
 
     assert graded.is_correct.reshape(len(PROBLEMS), -1).tolist() == RIGHT
     classes = graded.answer_classes.reshape(len(PROBLEMS), -1)
-    assert classes[2].tolist() == [0, 1, 2, 3, 0], "equal answers are one class, counted within each problem"
+    assert classes[2].tolist() == [0, 1, 2, 3, 0, -1], "equal answers are one class, counted within each problem"
     assert (classes[:, 0] == classes[:, 4]).all()
-
-
-def test_nothing_invalid_is_correct_or_has_a_class(tmp_path):
-    completions = stored(["The answer is 5.", "5", "The answer is 9."], [0, 0, 2])
-
-    graded = grade_completions(completions, GSM8K, Store(tmp_path))
-
-    assert verdict_names(graded) == ["correct", "invalid", "correct"]
-    assert graded.is_correct.tolist() == [True, False, True]
-    assert graded.answer_classes.tolist() == [0, -1, 0]
+    assert verdict_names(graded)[5::6] == ["invalid"] * len(PROBLEMS)
 
 
 def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):

@@ -195,7 +195,8 @@ def test_text_alone_is_scored_by_the_starting_model_though_its_prompt_leaves_too
     summary = run(small_config(tmp_path, *words, *FEW_TESTS))
 
     assert (summary["n_train"], summary["too_long"]["train"]) == (len(rows), 0)
-    assert summary["tokens"]["tokens_scored"] > 0
+    tokens = tiny.tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
+    assert summary["tokens"]["tokens_scored"] == len(rows) * (len(tokens) + 1), "with the token that ends them"
     assert "tokens_sampled" not in summary["tokens"]
     assert summary["trained_on"] == f"{len(rows)} problems generated in the form of gsm8k"
 
@@ -212,11 +213,6 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke
     assert (imported["n_train"], imported["positive_share"]) == (sampled["n_train"], sampled["positive_share"])
     # Its sampler's log-probabilities are μ here: the same up to rounding, so the results are close, not equal.
     assert imported["final"]["pass@1"] == pytest.approx(sampled["final"]["pass@1"], abs=0.2)
-
-
-def test_a_source_that_is_not_there_is_one_line(tmp_path):
-    with refused(r"data\.completions=imported/abc: neither a file nor an imported table of"):
-        run(small_config(tmp_path, "data.completions=imported/abc"))
 
 
 # ---- whole runs on a log with rewards

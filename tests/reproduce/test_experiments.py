@@ -45,8 +45,6 @@ def test_the_papers_scale_is_the_same_file_with_its_model():
 
     assert (figure_5.compose.n_examples, figure_5.optim.lr, figure_5.data.source) == (50_000, 5e-7, "hub")
     assert (figure_5.optim.batch_size, figure_5.data.n, figure_5.data.eval_n) == (8, 16, 64)
-    with refused(r"^optim\.lr: no learning rate was chosen for topr on mine; set optim\.lr$"):
-        config_of("experiment=fig1", "algo=topr", "seed=0", "model.name=mine")
 
 
 def test_an_experiments_settings_come_before_the_command_lines():

@@ -1,6 +1,5 @@
 """Lines that a run prints: its header, the signs of its rewards, its first prompt."""
 
-import json
 import shutil
 from types import SimpleNamespace
 
@@ -121,39 +120,42 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, advice):
     assert line.partition(": their R is not below 0; set data.reward=pm1, or baseline")[0] == advice
 
 
-# Correct ones of 1000 completions, kind of rewards, settings, algorithm | the row of p̃ | what gives 0.15
-WEIGHTS = """
-23 pm1 {} topr | 0.023: 2.3 % positive, c = 0 | effective_positive=0.15
-23 pm1 {} ppo | 0.023: 2.3 % positive, c = 0 | effective_positive=0.15
-23 pm1 {} sft | - | -
-49 pm1 {} topr | 0.049: 4.9 % positive, c = 0 | effective_positive=0.15
-50 pm1 {} topr | 0.05: 5 % positive, c = 0 | -
-500 pm1 {} topr | 0.5: 50 % positive, c = 0 | -
-501 pm1 {} topr | 0.501: 50.1 % positive, c = 0 | effective_positive=0.15
-23 pm1 {"effective":0.15} topr | 0.15: 2.3 % positive, c = -0.7646 | -
-23 pm1 {"baseline":-1.0} topr | 1: 2.3 % positive, c = -1 | -
-0 pm1 {} topr | 0: 0 % positive, c = 0 | -
-23 zero_one {"baseline":0.5} topr | 0.023: 2.3 % positive, c = 0.5 | baseline=0.118
-23 given {} topr | 0.023: 2.3 % positive, c = 0 | baseline=-0.765
-23 given {"baseline":-2.0} topr | - | -
-"""
+# Correct ones of 1000 completions | kind of rewards | other than 0: c, or p̃ | the row of p̃ | what gives 0.15
+WEIGHTS = [
+    (23, "pm1", {}, "0.023: 2.3 % positive, c = 0", "effective_positive=0.15"),
+    (49, "pm1", {}, "0.049: 4.9 % positive, c = 0", "effective_positive=0.15"),
+    (50, "pm1", {}, "0.05: 5 % positive, c = 0", None),
+    (500, "pm1", {}, "0.5: 50 % positive, c = 0", None),
+    (501, "pm1", {}, "0.501: 50.1 % positive, c = 0", "effective_positive=0.15"),
+    (23, "pm1", {"effective": 0.15}, "0.15: 2.3 % positive, c = -0.7646", None),
+    (23, "pm1", {"baseline": -1.0}, "1: 2.3 % positive, c = -1", None),
+    (0, "pm1", {}, "0: 0 % positive, c = 0", None),
+    (23, "zero_one", {"baseline": 0.5}, "0.023: 2.3 % positive, c = 0.5", "baseline=0.118"),
+    (23, "given", {}, "0.023: 2.3 % positive, c = 0", "baseline=-0.765"),
+    (23, "given", {"baseline": -2.0}, None, None),
+]
 
 
-@each_row("case row advice", WEIGHTS)
-def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(case, row, advice, capsys):
-    correct, kind, settings, algo = case.split()
-    is_correct = np.arange(1000) < int(correct)
+@pytest.mark.parametrize("algo", ["topr", "ppo", "sft"])
+@pytest.mark.parametrize("correct_count, kind, options, row, setting", WEIGHTS)
+def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(
+    algo, correct_count, kind, options, row, setting, capsys
+):
+    is_correct = np.arange(1000) < correct_count
     rewards = np.where(is_correct, 1, -1) if kind == "given" else None
     key = "effective_positive" if kind == "pm1" else "baseline"
 
-    examples = training_set(is_correct, kind, rewards, **json.loads(settings))
+    examples = training_set(is_correct, kind, rewards, **options)
     report_reward_signs(examples, config_of(f"algo={algo}").algo, key)
 
     out, err = capsys.readouterr()
     rows = [text.split(maxsplit=1)[1] for text in out.splitlines() if text.startswith("p̃")]
-    assert rows == ([] if row == "-" else [row])
-    warning = f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {advice} gives 0.15"
-    assert warning in err if advice != "-" else "p̃" not in err
+    has_row = row is not None and algo != "sft"
+    assert rows == [row] * has_row
+    if has_row and setting is not None:
+        assert f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {setting} gives 0.15" in err
+    else:
+        assert "p̃" not in err
 
 
 @pytest.mark.parametrize("kind, middle", [("zero_one", 0.5), ("pm1", 0.0)])

@@ -37,6 +37,7 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished):
         "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence",
         "trained on  16 problems generated in the form of gsm8k",
         "tested on   8 problems generated in the form of gsm8k",
+        "M parameters, cpu with 1 thread, float32\n",
         "\ntopr_exp.run(...)  # from Python",  # not the words of the tests' command
     ):
         assert line in text

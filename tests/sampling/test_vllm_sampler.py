@@ -121,6 +121,10 @@ def test_what_a_sampler_notes_is_asked_for_and_by_an_evaluation_is_not(stand_in,
     assert evaluated == Sample(noted.tokens, noted.logprobs, noted.finish)
 
 
+def test_a_sampler_that_notes_nothing_evaluates_with_its_own_engine(sampler):
+    assert sampler.without_mismatch() is sampler
+
+
 def test_the_whole_vocabulary_is_noted_in_the_order_of_the_ids(stand_in, policy):
     with contextlib.closing(open_vllm(stand_in, "sampler.top_logprobs=1000")) as sampler:
         noted = draw(sampler, policy)

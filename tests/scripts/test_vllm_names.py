@@ -41,6 +41,8 @@ def test_a_build_with_every_name_passes(build):
         ("engine/arg_utils.py", "logprobs_mode"),
         ("envs.py", "VLLM_USE_FLASHINFER_SAMPLER"),
         ("entrypoints/llm.py", "reset_prefix_cache"),
+        ("v1/worker/gpu_worker.py", "reload_weights"),
+        ("sampling_params.py", "stop_token_ids"),
     ],
 )
 def test_a_missing_name_is_a_line(build, capsys, path, name):

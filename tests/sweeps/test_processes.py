@@ -91,26 +91,27 @@ def test_threads_are_divided_among_runs(processes, share, variables):
         torch.set_num_threads(threads)
 
 
-# GPUs of the machine | slot, GPUs per run, runs at once | GPUs that the run sees, runs that share one
-GPUS = """
-0,1,4,5,7 | 0 1 1 | 0 1
-0,1,4,5,7 | 4 1 5 | 7 1
-0,1,4,5,7 | 5 1 1 | 0 1
-0,1,4,5,7 | 1 2 2 | 4,5 1
-0,1,4,5,7 | 2 2 3 | 0,1 2
-0,1,4,5,7 | 1 5 1 | 0,1,4,5,7 1
-0 | 2 1 3 | 0 3
-0,1 | 1 1 5 | 1 3
-"""
+@pytest.mark.parametrize(
+    "gpus_of_machine, slot, gpus_per_run, runs_at_once, gpus, runs_per_gpu",
+    [
+        ("0,1,4,5,7", 0, 1, 1, "0", 1),
+        ("0,1,4,5,7", 4, 1, 5, "7", 1),
+        ("0,1,4,5,7", 5, 1, 1, "0", 1),
+        ("0,1,4,5,7", 1, 2, 2, "4,5", 1),
+        ("0,1,4,5,7", 2, 2, 3, "0,1", 2),
+        ("0,1,4,5,7", 1, 5, 1, "0,1,4,5,7", 1),
+        ("0", 2, 1, 3, "0", 3),
+        ("0,1", 1, 1, 5, "1", 3),
+    ],
+)
+def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(
+    gpus_of_machine, slot, gpus_per_run, runs_at_once, gpus, runs_per_gpu, variables
+):
+    variables |= {"CUDA_VISIBLE_DEVICES": gpus_of_machine, distributed.RUNS_PER_GPU: "1"}
 
+    local.choose_gpus(slot, gpus_per_run, runs_at_once)
 
-@each_row("machine numbers expected", GPUS)
-def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(machine, numbers, expected, variables):
-    variables |= {"CUDA_VISIBLE_DEVICES": machine, distributed.RUNS_PER_GPU: "1"}
-
-    local.choose_gpus(*map(int, numbers.split()))
-
-    assert f"{variables['CUDA_VISIBLE_DEVICES']} {distributed.runs_per_gpu()}" == expected
+    assert (variables["CUDA_VISIBLE_DEVICES"], distributed.runs_per_gpu()) == (gpus, runs_per_gpu)
 
 
 def test_progress_is_printed_early_and_once_a_minute(tmp_path, clock, capsys):

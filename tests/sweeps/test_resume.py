@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, read_json, refused, values_of
+from tests.conftest import ROOT, read_json, values_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.named_code import CODE_KEYS, TARGET_KEYS, cluster_code_settings, code_settings, is_installed
 from topr_exp.sweeps.sweep import read_runs
-from topr_exp.types import ConfigError
 
 PAYLOAD = """
 from pathlib import Path
@@ -106,8 +105,6 @@ def test_resuming_changes_the_cluster_and_nothing_else():
 
     assert (cluster.timeout_min, cluster.nodes) == (9, 2)
     assert recompose(["cluster=slurm", "cluster.timeout_min=9"], ["cluster=local"]).name == "local"
-    with refused("only cluster settings can change", ConfigError):
-        recompose(["-m", "seed=0,1"], ["optim.lr=1"])
 
 
 def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import each_row, refused, values_of
+from tests.conftest import refused, values_of
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
@@ -113,18 +113,18 @@ def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_p
     assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
 
 
-SIZES = """
-1001 | bf_interval=1 | 1001
-4000001 | bf_interval=1,max_array_tasks=500 | 500
-100 | max_array_tasks=500 | 100
-"""
-
-
-@each_row("limit parameters size", SIZES)
+@pytest.mark.parametrize(
+    "limit, parameters, size",
+    [
+        (1001, "bf_interval=1", 1001),
+        (4000001, "bf_interval=1,max_array_tasks=500", 500),
+        (100, "max_array_tasks=500", 100),
+    ],
+)
 def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs):
-    programs.configure(int(limit), parameters)
+    programs.configure(limit, parameters)
 
-    assert max_array_size() == int(size)
+    assert max_array_size() == size
 
 
 # ---- Slurm's queue

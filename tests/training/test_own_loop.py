@@ -180,7 +180,7 @@ def test_log_probabilities_are_each_sampled_tokens_wherever_the_padding_stands(d
 
     logp = topr_exp.completion_logprobs(logits, input_ids, mask)
 
-    assert logp.dtype == torch.promote_types(dtype, torch.float32)
+    assert (logp.dtype, logp.shape) == (torch.promote_types(dtype, torch.float32), (3, 4))
     log_softmax = logits.detach().double().log_softmax(-1)[:, :-1]
     expected = log_softmax.gather(-1, input_ids[:, 1:, None])[..., 0]  # of each token, by the place before it
     for row, place in enumerate(places):
@@ -213,6 +213,8 @@ def reduced(losses):
 @pytest.mark.parametrize(
     "call, line",
     [
+        (lambda: topr_exp.loss("torp"), "no loss is called torp; allowed: agro"),
+        (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus: expected one of sequence"),
         (lambda: topr_exp.loss("topr", correction=2), "mu must be sampler for algo=topr.*; got scored"),
         (lambda: topr_exp.loss("topr", renormalize=True), "mu must be sampler for algo=topr, which renorm"),
         (lambda: topr_exp.loss("topr", mu="none"), "mu must be scored or sampler for algo=topr.*; got none"),
