@@ -82,6 +82,12 @@ def test_a_set_of_one_kind_has_no_baseline_for_a_proportion(p, kind):
         baseline_for(p, 0.2)
 
 
+@pytest.mark.parametrize("p, share, name", [(0.5, 2, "effective"), (0.5, -0.1, "effective"), (20, 0.5, "positive")])
+def test_shares_outside_of_0_to_1_have_no_baseline(p, share, name):
+    with refused(rf"^{name}\S* must be in \[0, 1\]; got"):
+        baseline_for(p, share)
+
+
 @pytest.mark.parametrize("p, c", [(0.0, -1.0), (1.0, 1.0)])
 def test_a_baseline_that_silences_every_example_is_refused(p, c):
     with refused(f"baseline={c:g} gives every example the weight 0"):

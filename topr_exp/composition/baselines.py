@@ -25,8 +25,12 @@ def baseline_for(positive_share: float, effective_positive: float) -> float:
 
     c = (p - p~) / (p + p~ - 2 p p~), clamped to [-1, 1] against rounding   (TOPR, Eq. 12 solved for c)
 
-    Raises TOPRError for p of 0 or 1, where p~ = p whatever c is, so that there is nothing to solve.
+    Raises TOPRError for shares outside of [0, 1], and for p of 0 or 1, where p~ = p whatever c is, so that there is
+    nothing to solve.
     """
+    for name, share in (("positive_share", positive_share), ("effective_positive", effective_positive)):
+        if not 0 <= share <= 1:
+            raise TOPRError(f"{name} must be in [0, 1]; got {share:g}")
     if positive_share in (0, 1):
         kind = "correct" if positive_share else "incorrect"
         raise TOPRError(

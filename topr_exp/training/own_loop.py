@@ -112,9 +112,20 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
         raise TOPRError("completion_mask must be False at the first token and True at one or more of each row")
     predictions = sampled_rows(logits, completion_mask)
     targets = input_ids[:, 1:][is_sampled[:, 1:]]
+    check_token_ids(targets, logits.shape[-1])
     logp = -torch.nn.functional.cross_entropy(predictions, targets, reduction="none")
     mask = padded_mask(completion_mask)
     return logp.new_zeros(mask.shape).masked_scatter(mask, logp)
+
+
+def check_token_ids(ids: Tensor, vocabulary: int) -> None:
+    """Raise TOPRError for numbers that are no tokens: to torch, the -100 of labels is a token to leave out."""
+    if ids.is_floating_point():
+        raise TOPRError(f"input_ids must be whole numbers; got {ids.dtype}")
+    strange_ids = ids[(ids < 0) | (ids >= vocabulary)]
+    if len(strange_ids):
+        allowed = f"from 0 to {vocabulary - 1}, the vocabulary, at sampled tokens"
+        raise TOPRError(f"input_ids must be {allowed}; got {int(strange_ids[0])}")
 
 
 def sampled_rows(logits: Tensor, completion_mask: Tensor) -> Tensor:
