@@ -18,8 +18,8 @@ Statistic = Literal["ratio", "difference", "divergence", "old_ratio", "old_diffe
 # Span of a statistic: each token, or of a response the mean, the sum or the largest; of ratios in log space.
 Level = Literal["token", "mean", "sum", "largest"]
 
-# Responses that a mask drops: all beyond the band, or (signed) those that A drives further out: where A > 0 and the
-# statistic is above, or A < 0 and it is below; for sizes by the sign of the token's log-ratio.
+# What a mask drops: all beyond the band, or (signed) only what A drives further out: above it where A > 0, below it
+# where A < 0. A size has no sign, so the token's log-ratio says on which side it is.
 Sides = Literal["both", "signed"]
 
 

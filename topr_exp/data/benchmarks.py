@@ -103,7 +103,7 @@ class Benchmarks(DataConfig):
         return {"format": self.name, "answer_format": self.prompt_format}
 
     def solution(self, problem: Problem) -> None:
-        """None: what the benchmarks mark as right is no completion of the kind that is asked for."""
+        """None: golds of the benchmarks are not tried before a run."""
 
     def files(self) -> Iterator[tuple[str, Path]]:
         if self.source in ("embedded", "hub"):

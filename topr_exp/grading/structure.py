@@ -325,7 +325,7 @@ def _chain(parts: list[Tokens], depth: int) -> Node:
 
 
 def _contradictable(part: Tokens, answer: Tokens) -> bool:
-    r"""Check that both parts of a chain must be the same value as they are written.
+    r"""Check that two parts of a chain can be compared as they are written.
 
     False where one holds letters (A = \pi r^2 = 25\pi) and where the unit changes (1 hour = 60 minutes, 0.5 = 50\%).
     """

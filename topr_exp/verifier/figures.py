@@ -38,7 +38,7 @@ Samples = Values  # [1 + R] means over the problems themselves, then over each r
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Sums that each problem adds to the figures, [P] each, over its verifications and its selections' scores."""
+    """Each problem's part in the figures, [P] each: counts of its verifications, scores of the answers elected."""
 
     values: dict[str, Values]
     solutions: int  # K
