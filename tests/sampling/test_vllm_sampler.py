@@ -167,7 +167,7 @@ def test_vllm_is_imported_before_there_is_a_model(sampler, stand_in, policy, cap
     assert sampler.engine.process is process
     assert stages == ["engine"]
     line = capsys.readouterr().err
-    assert re.search(r"engine +started in \d+ s\n", line)
+    assert re.search(r"engine +started in \d+ s: \d+ import.*, \d+ load, profile and compile\n", line)
 
     sampler.release()  # the policy trains; the next engine imports meanwhile
     assert process.returncode == 0, "without the long end of vLLM and CUDA"
@@ -227,7 +227,7 @@ class FakeEngine:
             "top_logp": array("f"),
         }
         completions = [[completion] * n] * len(prompts)
-        return {"made_by": {}, "completions": completions}
+        return {"made_by": {}, "import_seconds": 1.0, "imported_at": 0.0, "completions": completions}
 
     def close(self):
         self.requests.append("close")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -63,6 +64,7 @@ class VLLM(Sampler):
         self.is_asleep = False
         self.stays_in_training = self.beside_training  # the engine keeps its GPU memory while the policy trains
         self.next_engine: Engine | None = None  # an engine that imports vLLM, or has
+        self.start_report = ""  # on the seconds of the last start
 
     def warm_up(self) -> None:
         if self.engine is None and self.next_engine is None:
@@ -104,7 +106,7 @@ class VLLM(Sampler):
         start_time = time.monotonic()
         with self.stage_timer("engine"):
             self.ensure_engine(policy, prompts)
-        note_line(f"engine       started in {time.monotonic() - start_time:.0f} s")
+        note_line(f"engine       started in {time.monotonic() - start_time:.0f} s: {self.start_report}")
 
     def ensure_engine(self, policy: Policy, prompts: Prompts) -> None:
         """Have an engine that is awake, long enough and has the policy's weights."""
@@ -153,8 +155,9 @@ class VLLM(Sampler):
             time.sleep(RETRY_SECONDS)
 
     def start_engine(self, policy: Policy) -> Engine:
-        """Start an engine with the weights of `start_folder`."""
+        """Start an engine with the weights of `start_folder`, and report how long that took."""
         config = self.config
+        start_time = time.monotonic()
         release_gpu_memory()
         if not config.sleep:
             self.stays_in_training = self.beside_training or has_room_to_train(policy, config.gpu_memory_utilization)
@@ -175,6 +178,7 @@ class VLLM(Sampler):
             keeps_drawable=self.keeps_drawable,
         )
         self.engine_versions = answer["made_by"]
+        self.start_report = describe_start(answer, start_time)
         return engine
 
     def made_by(self) -> dict[str, str]:
@@ -228,3 +232,12 @@ class NothingNoted(Sampler):
 
     def made_by(self) -> dict[str, str]:
         return self.noting_sampler.made_by()
+
+
+def describe_start(answer: dict[str, Any], start_time: float) -> str:
+    """Say how many seconds of a start went into imports and into the rest; answer: to `start`, which has just come."""
+    seconds = time.monotonic() - start_time
+    import_wait = max(0.0, answer["imported_at"] - start_time)
+    import_lead = answer["import_seconds"] - import_wait  # seconds of imports before the start
+    note = f" ({import_lead:.0f} s of it before)" if import_lead >= 1 else ""
+    return f"{import_wait:.0f} import{note}, {seconds - import_wait:.0f} load, profile and compile"

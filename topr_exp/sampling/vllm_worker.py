@@ -61,14 +61,19 @@ class Worker:
         self.connection = connection
         self.llm: Any = None
         self.token_reports = TokenReports(connection)
+        self.import_seconds = 0.0
+        self.imported_at = time.monotonic()  # one clock for all processes of a machine
 
     def import_vllm(self) -> None:
         """Import vLLM before the first request; `start` repeats a failing import and reports it."""
+        import_start = time.monotonic()
         try:
             import torch  # noqa: F401
             from vllm import LLM, SamplingParams  # noqa: F401
         except Exception:
             traceback.print_exc()
+        self.imported_at = time.monotonic()
+        self.import_seconds = self.imported_at - import_start
 
     def serve(self) -> None:
         """Answer requests until the other side closes the connection."""
@@ -88,7 +93,7 @@ class Worker:
             return None
 
     def start(self, request: Message) -> Message:
-        """Load a model folder; answers versions and device."""
+        """Load a model folder; answers versions and device, and when the imports ended and how long they took."""
         import torch
         import vllm
         from vllm.platforms import current_platform
@@ -106,7 +111,11 @@ class Worker:
         pack_log_probabilities(self.token_reports.add)
         self.llm = vllm.LLM(**engine_options(request, on_cpu))
         device = "cpu" if on_cpu else torch.cuda.get_device_name()
-        return {"made_by": {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device}}
+        return {
+            "made_by": {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": device},
+            "import_seconds": self.import_seconds,
+            "imported_at": self.imported_at,
+        }
 
     def generate(self, request: Message) -> Message:
         """Draw n completions of each prompt; answers them by prompt, as `completion` returns them.
