@@ -1,5 +1,6 @@
 """Files of ours in a folder that somebody else packed: no link leads out of it, and no FIFO or device holds us up."""
 
+import errno
 import os
 import signal
 from unittest.mock import Mock
@@ -169,6 +170,22 @@ def test_no_table_is_made_where_its_folder_leads_elsewhere(name, elsewhere, tmp_
 
     with refused(f"^{link} is a symbolic link"):
         table.fill(shard)
+
+
+def test_a_folder_that_cannot_be_listed_may_hide_a_link(elsewhere, tmp_path, monkeypatch):
+    """A packed run may have the mode 0311: its files can be opened and written, and not listed."""
+    config = small_config(tmp_path)
+    config.folder.mkdir(parents=True)
+    (config.folder / "checkpoints").symlink_to(elsewhere)
+
+    def refuse_listing(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, refuse_listing)
+
+    with refused(f"^cannot read {config.folder}: Permission denied"), RunFolder(config):
+        pass
 
 
 def test_a_store_may_be_a_link_itself(tmp_path):

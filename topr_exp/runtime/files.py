@@ -124,11 +124,32 @@ def read_whole(file: io.BufferedReader) -> bytes:
 
 
 def refuse_linked_folders(folder: Path, *patterns: str) -> None:
-    """Raise TOPRError for a folder that matches one of the patterns and is a symbolic link, which leads elsewhere."""
-    for pattern in patterns:
-        for path in sorted(folder.glob(pattern)):
-            if path.is_symlink() and path.is_dir():
-                raise TOPRError(f"{path} is a symbolic link, and what lies elsewhere could change: remove it")
+    """Raise TOPRError for a folder that matches one of the patterns and is a symbolic link, which leads elsewhere.
+
+    Also where a folder can't be listed: it may hide a link.
+    """
+    with disk_errors(f"read {folder}"):
+        for pattern in patterns:
+            for path in match_entries(folder, pattern):
+                if path.is_symlink() and path.is_dir():
+                    raise TOPRError(f"{path} is a symbolic link, and what lies elsewhere could change: remove it")
+
+
+def match_entries(folder: Path, pattern: str) -> list[Path]:
+    """List the entries below a folder by a pattern such as "iteration-*/*"; OSError, which `glob` hides."""
+    name, _, rest = pattern.partition("/")
+    entries = [folder / name]
+    if "*" in name:
+        try:
+            entries = list_files(folder, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    if not rest:
+        return entries
+    matches = []
+    for entry in entries:
+        matches += match_entries(entry, rest)
+    return matches
 
 
 def list_files(folder: Path, *patterns: str) -> list[Path]:
