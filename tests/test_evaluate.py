@@ -2,17 +2,19 @@
 
 import shutil
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.conftest import at_work_in, column, config_of, lines_of, names_in, read_json, small_config
+from tests.conftest import at_work_in, column, config_of, lines_of, names_in, read_json, refused, small_config
 from tests.run_folders import write_json
 from topr_exp.config.yamls import CONF
-from topr_exp.evaluate import main
+from topr_exp.evaluate import compose_settings, main
 from topr_exp.pipeline import run
 from topr_exp.schema import plain
+from topr_exp.types import ConfigError
 
 SMALL = ["data.test_problems=6", "data.eval_n=2", "cluster.threads=1"]
 
@@ -111,6 +113,23 @@ def test_a_run_whose_settings_cant_be_read_is_not_evaluated_by_others(text, faul
     (copied / "config.json").write_text(text)
     assert main([f"model={copied / 'model'}", f"output_dir={tmp_path}"]) == 2
     assert fault in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shots", [0, 1, 2])
+def test_a_run_of_an_earlier_release_that_had_examples_of_a_file(shots, copied, tmp_path):
+    """It has its own prompt, or is refused; data.shots=FILE takes both examples, not the first as it did."""
+    path = tmp_path / "shots.jsonl"
+    path.write_text('{"question": "1 + 1?", "solution": "2"}\n' * 2)
+    change_settings(copied, "data", {"fewshot_file": str(path), "shots": shots})
+    args = Namespace(overrides=[f"model={copied}"], config_dir=None, multirun=False)
+
+    if shots == 1:
+        with refused(r"shots\.jsonl: the run took 1 of its 2 examples, and data\.shots=FILE takes all", ConfigError):
+            compose_settings(args)
+        args.overrides.append("data.shots=1")
+        assert compose_settings(args).data.shots == 1, "the command line wins"
+    else:
+        assert compose_settings(args).data.shots == (str(path) if shots else 0)
 
 
 # ---- nothing that a folder brings is run: each function packs something into it

@@ -7,7 +7,7 @@ from the command line. Samples stay in the store: the same command again only co
 
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.load import load, schemas_by_choice
 from topr_exp.config.retired import renew
 from topr_exp.config.settings import Config
+from topr_exp.data.prompts import read_shots
 from topr_exp.runs.preflight import check_files, check_machine
 from topr_exp.runs.provenance import describe_environment
 from topr_exp.runs.run_files import read_run_file
@@ -90,6 +91,10 @@ def compose_settings(args: Namespace) -> Config:
         folder = model.folder.resolve()
         run_settings = read_run_settings(folder)
         data = run_settings.get("data", {}).get("name")
+        if run_settings:
+            if "data.shots" not in command_line and command_line.get("data", data) == data:
+                refuse_part_of_shots(run_settings["data"])
+            run_settings = renew(run_settings)
         if "data" not in command_line and data in composer.loader.get_group_options("data"):
             composer.overrides.append(composer.parse(f"data={data}"))
     jobs = list(composer.jobs())
@@ -145,7 +150,21 @@ def read_run_settings(weights: Path) -> dict[str, Any]:
             refused_settings.append(f"{name}={show(value)}")
     note = f", but not {', '.join(refused_settings)}: only the command line gives it" if refused_settings else ""
     say(f"settings of the run in {folder}{note}")
-    return renew(run_settings)
+    return run_settings
+
+
+def refuse_part_of_shots(data: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a run took a part of a file's worked examples, as earlier releases did."""
+    path = data.get("fewshot_file")
+    shots = data.get("shots")
+    if not isinstance(path, str) or not shots or not Path(path).is_file():
+        return
+    available = len(read_shots(Path(path)))
+    if shots != available:
+        raise ConfigError(
+            f"data.fewshot_file={path}: the run took {show(shots)} of its {available} examples, and data.shots=FILE "
+            "takes all; give data.shots=FILE, a file with those that it took"
+        )
 
 
 def copy_question(run_settings: dict[str, Any], composed: DictConfig, command_line: dict[str, str]) -> None:

@@ -82,7 +82,7 @@ def renew(stored: dict[str, Any]) -> dict[str, Any]:
     if is_ours and data.get("grader") is None and data.get("answer_format") != data.get("name"):
         data["grader"] = data.get("answer_format")
     fewshot_file = data.pop("fewshot_file", None)
-    if fewshot_file is not None:
+    if fewshot_file is not None and data.get("shots") != 0:  # with 0 examples nothing read the file
         data["shots"] = fewshot_file
     for key in RETIRED:
         group, _, name = key.partition(".")
