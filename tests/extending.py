@@ -25,7 +25,7 @@ SOURCE = section("problems.md", "A source of problems")
 REWARD = section("graders.md", "A graded reward")
 SAMPLER = section("rollouts.md", "A sampler")
 POLICY = section("running.md", "A staleness policy")
-MODULES = ("soft_topr", "coins", "closeness", "first_words", "longest_first")
+MODULES = ("soft_topr", "test_soft_topr", "coins", "closeness", "first_words", "longest_first")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from topr_exp.algorithms.base import Loss
 from topr_exp.config.load import loss_of_yaml
 from topr_exp.config.yamls import loss_files, use_own_folder
 from topr_exp.runtime.exit_status import command_parser, exit_status, user_path
+from topr_exp.runtime.terminal import plural
 from topr_exp.types import ConfigError
 
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
@@ -79,7 +80,7 @@ def print_weights(losses: Mapping[str, Loss]) -> None:
 
     for verdict, is_right in (("right", True), ("wrong", False)):
         for length in LENGTHS:
-            print(f"\n{verdict} answers of {length} tokens, by Δ")
+            print(f"\n{verdict} answers of {plural(length, 'token')}, by Δ")
             titles = "".join(f"{delta:>9g}" for delta in DELTAS)
             print(f"{'':<18}{titles}")
             for name, loss in losses.items():

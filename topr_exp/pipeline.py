@@ -164,14 +164,14 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     with folder.stage("problems"):
         train = task.tokenize(task.sets.train, policy)
         test = task.tokenize(task.sets.test, policy)
-        write_prompt(folder.path, train, policy.tokenizer)
+        questions = train if config.needs_sampling else test
+        write_prompt(folder.path, config, questions=questions, tokenizer=policy.tokenizer)
     imported = None
     log_report = dict[str, str]()
     if config.data.completions is not None:
         with folder.stage("sampling"):
             imported, log_report = load_log(config, task.sets.train, task.prompter, policy, session.shared_store)
-    needs_sampling = imported is None or config.compose.mix is not None
-    if not needs_sampling:  # prompts that are too long to sample for are not left out
+    if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
     trained_on = count_trained_on(config, task.sets.train, train.problems, imported)
     header = format_header(config, policy, task.sets, train, test, trained_on, log_report)
@@ -183,10 +183,10 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
         train=train,
         test=test,
         imported=imported,
-        needs_sampling=needs_sampling,
+        needs_sampling=config.needs_sampling,
         trained_on=trained_on,
         header=header,
-        report=open_report(config, needs_sampling=needs_sampling),
+        report=open_report(config, needs_sampling=config.needs_sampling),
     )
     folder.start_forecast(plan_forecast(experiment))
     return experiment

@@ -1,9 +1,11 @@
 """docs/losses.md: the loss printed there is added in a folder of its own, built and called."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,6 +75,19 @@ def test_the_packages_checks_hold_for_the_printed_loss(tmp_path):
 
     assert process.returncode == 0, process.stdout
     assert int(re.search(r"(\d+) passed", process.stdout)[1]) >= 8
+
+
+def test_the_printed_test_holds_for_the_printed_loss_and_for_no_other(tmp_path):
+    with project(tmp_path, LOSS):
+        printed_test = importlib.import_module("test_soft_topr").test_gradient_of_a_wrong_answer
+        printed_test()
+        monotone = Path("soft_topr.py").read_text().replace("self.ceiling *", "")
+        Path("soft_topr.py").write_text(monotone)
+        importlib.reload(sys.modules["soft_topr"])
+        importlib.reload(sys.modules["test_soft_topr"])
+
+        with pytest.raises(AssertionError, match="not close"):
+            sys.modules["test_soft_topr"].test_gradient_of_a_wrong_answer()
 
 
 def test_gradient_of_the_printed_loss(tmp_path):

@@ -49,6 +49,7 @@ def test_the_table_has_every_loss(capsys):
     assert main([]) == 0
 
     lines = capsys.readouterr().out.splitlines()
+    assert "wrong answers of 1 token, by Δ" in lines
     for name, loss in LOSSES.items():
         description, *weight_rows = [line for line in lines if line.startswith(f"{name} ")]
         assert arxiv(loss) in description

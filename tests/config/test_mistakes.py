@@ -27,6 +27,7 @@ PLACEHOLDERS = {
     "VERIFIER": "task=verifier task.solver=tiny",
     "OWN": f"data.path={ROOT / 'tests/data/own.jsonl'} data.test_share=0.25",
     "BY_LENGTH": "schedule=async schedule.lag=null schedule.concurrency=6 schedule.tokens_per_update=9",
+    "PROBLEMS": str(ROOT / "tests/data/own.jsonl"),
     "NEWLINE": "\n",
     "NUL": "\0",
     "HALF_PAIR": "\udcff",

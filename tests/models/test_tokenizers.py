@@ -123,4 +123,4 @@ def test_a_dry_run_shows_these_tokens(folder):
     preview = preview_prompt(dataclasses.replace(config, model=model, data=data))
 
     ids = policy.encode(prompter.render(problem.question, policy.tokenizer), chat=data.chat).tolist()
-    assert preview == format_prompt(ids, policy.tokenizer, prompter.stop)
+    assert preview == format_prompt(ids, policy.tokenizer, stop=prompter.stop, split="training")

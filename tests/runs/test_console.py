@@ -11,6 +11,7 @@ from tests.conftest import ROOT, config_of, each_row, make_graded, overrides, re
 from tests.sweep_tools import answer
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import ENDINGS
+from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.runs.console import format_header
 from topr_exp.runs.first_prompt import preview_prompt
@@ -201,6 +202,19 @@ def test_worked_examples_stop_strings_and_a_template_of_ones_own():
     assert 'begins at ◀ and ends before "\\nQ:"):\n<bos>Q: A ferry' in prompt
     assert prompt.count("\n\nQ: ") == 2
     assert prompt.endswith("\nA:◀")
+
+
+def test_a_log_brings_the_prompts_of_training_so_the_first_test_prompt_is_shown(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"prompt": "2 + 2 =", "completion": " 4", "reward": 1.0}) + "\n")
+    log_alone = config_of(f"data.completions={log}", "data.reward=given")
+    log_and_samples = config_of(f"data.completions={log}", "compose.mix=0.5")
+
+    prompt = preview_prompt(log_alone)
+
+    assert prompt.startswith("prompt of the first test problem (")
+    assert load_problems(log_alone.data).test[0].question in prompt
+    assert preview_prompt(log_and_samples) == FIRST_PROMPT
 
 
 def test_a_verifiers_prompt():

@@ -169,6 +169,28 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path):
     assert outcome.stderr == f"error: {claim}: process {socket.gethostname()}:{bystander.pid} {reason}\n"
 
 
+LAUNCHER = """
+import pathlib, sys, time
+from topr_exp.runtime import locks
+lock = locks.acquire(pathlib.Path(sys.argv[1]) / "sweep.claim")
+print(type(lock).__name__, flush=True)
+time.sleep(600)
+"""
+
+
+def test_cancel_ends_a_launcher_before_its_first_run_begins(tmp_path):
+    sweep = make_sweep_of_two(tmp_path / "sweep")
+    for claim in sweep.glob("*/run.claim"):
+        claim.unlink()
+    words = [sys.executable, "-c", LAUNCHER, str(sweep)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout.readline() == "Lock\n"
+        outcome = answer("topr_exp.sweeps", "cancel", sweep)
+
+    assert launcher.returncode == -signal.SIGTERM
+    assert (outcome.returncode, outcome.stdout) == (0, "cancelled: the launch, no run was active\n")
+
+
 # ---- exit statuses, with one line for an error
 
 

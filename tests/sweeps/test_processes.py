@@ -34,7 +34,7 @@ def end(way):
     if way == "exit":
         os._exit(3)
     if way != "done":
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGTERM if way == "term" else signal.SIGKILL)
 
 
 # How a process ends | what is reported of it
@@ -45,6 +45,7 @@ ours | TOPRError | no file
 bug | TOPRError | ValueError: theirs
 stop | Interrupted | stopped by SIGTERM; the same command goes on from there
 kill | KilledError | it was killed by SIGKILL (out of memory?)
+term | KilledError | it was killed by SIGTERM
 half sent | KilledError | it was killed by SIGKILL (out of memory?)
 exit | KilledError | it ended with exit code 3
 """

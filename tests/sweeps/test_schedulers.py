@@ -68,7 +68,7 @@ def test_all_arrays_together_run_as_many_at_once_as_the_settings_allow(programs,
 
 
 SETTINGS = """
-partition=a100 timeout_min=20 nodes=2 gpus_per_node=4 threads=3 setup=[echo] additional_parameters={account:us}
+timeout_min=20 nodes=2 gpus_per_node=4 threads=3 setup=[echo] additional_parameters={partition:a100,account:us}
 """
 OPTIONS = {
     "account": "us",
@@ -92,6 +92,15 @@ def test_each_setting_of_a_cluster_reaches_sbatch(programs, tmp_path):
     assert "\n#SBATCH --error" not in script, "both streams are in one log"
     assert "\necho\nexport OMP_NUM_THREADS=3\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" in script
     assert " --kill-on-bad-exit=1 " in script
+
+
+def test_a_preview_has_the_settings_and_the_arrays(programs):
+    settings = cluster("cluster.threads=4", "cluster.additional_parameters={partition: gpu}")
+    words = "device=auto threads=4 jobs=256 timeout_min=240 nodes=1 additional_parameters={'partition': 'gpu'}"
+
+    assert SlurmScheduler().preview(2, settings) == f"cluster: {words}"
+    *_, arrays = SlurmScheduler().preview(5, settings).splitlines()
+    assert arrays == "3 arrays of 2, 2, 1 runs: an array of this Slurm has at most 2 (MaxArraySize)"
 
 
 def test_a_refusal_says_what_is_submitted(programs, tmp_path):

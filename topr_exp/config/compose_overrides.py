@@ -168,6 +168,8 @@ class Composer:
             hint = f"did you mean {near[0]}? {hint}"
         if group == "model":
             hint += f"; for another one {OTHER_MODEL}"
+        if group == "data" and Path(str(choice)).is_file():
+            hint += f"; for a file of problems data=jsonl data.path={choice}, of completions data.completions={choice}"
         raise ConfigError(f"{group}={show(choice)}: no such choice; {hint}")
 
     def refuse_repeated_keys(self) -> None:

@@ -88,6 +88,11 @@ class Config(Section):
         return self.data.reward or rewards_of_paper
 
     @property
+    def needs_sampling(self) -> bool:
+        """True where completions to train on are sampled, in place of a log or beside it."""
+        return self.data.completions is None or self.compose.mix is not None
+
+    @property
     def reference(self) -> ModelConfig:
         """The model that π_ref is: the one that model.reference names, else the model in training as it was."""
         path = self.model.reference or self.model.path
@@ -187,10 +192,9 @@ def fixed_values(config: Config, values: Mapping[str, Any], why: str) -> Iterato
 def reward_rules(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
     reward = config.reward
-    has_log_alone = config.data.completions is not None and config.compose.mix is None
     yield "data.reward", reward not in NUMERIC_REWARDS or not config.task.verifies, "pm1 or zero_one for task=verifier"
     allowed = "pm1, zero_one or graded, unless data.completions alone is trained on"
-    yield "data.reward", has_log_alone or reward != "given", allowed
+    yield "data.reward", not config.needs_sampling or reward != "given", allowed
     gives_numbers = config.data.grader_name not in ANSWER_GRADERS
     allowed = "pm1 or zero_one, unless data.grader._target_=package.module.name gives numbers"
     yield "data.reward", gives_numbers or reward != "graded", allowed
@@ -337,7 +341,6 @@ def unread(config: Config) -> list[str]:
     verifies = config.task.verifies
     in_rounds = config.schedule.in_rounds
     has_log = config.data.completions is not None
-    samples = not has_log or config.compose.mix is not None
     is_read = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "data.chat_options": config.data.chat or bool(config.task.chat) or has_log,
@@ -346,7 +349,7 @@ def unread(config: Config) -> list[str]:
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": has_log,
         "evaluation.problems": config.evaluation.every is not None,
-        **dict.fromkeys((*NO_MISMATCH, "sampler.top_logprobs"), samples),
+        **dict.fromkeys((*NO_MISMATCH, "sampler.top_logprobs"), config.needs_sampling),
         "optim.epochs": not in_rounds,
         **dict.fromkeys(KEYS_OF_VERIFIERS, verifies),
         **dict.fromkeys(KEYS_OF_ROUNDS, in_rounds),

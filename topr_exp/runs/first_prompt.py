@@ -24,17 +24,25 @@ END = "◀"  # shows where the completion begins: a space before it belongs to t
 
 
 @main_process_only
-def write_prompt(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> None:
+def write_prompt(folder: Path, config: Config, *, questions: TokenizedProblems, tokenizer: Any) -> None:
     """Write the first prompt of a run into its folder."""
-    write_text(folder / PROMPT, format_prompt(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
+    prompt_ids = questions.prompts[0].tolist()
+    prompt = format_prompt(prompt_ids, tokenizer, stop=questions.stop, split=prompted_split(config))
+    write_text(folder / PROMPT, prompt + "\n")
+
+
+def prompted_split(config: Config) -> str:
+    """Name the problems that the model is asked first: the test's, where a log brings the prompts of training."""
+    return "training" if config.needs_sampling else "test"
 
 
 def preview_prompt(config: Config) -> str:
-    """Return the prompt of the first training problem, for which the tokenizer alone is loaded."""
+    """Return the first prompt of a run, for which the tokenizer alone is loaded."""
+    split = prompted_split(config)
     sets = problems_at_hand(config.data)
     problem = Problem(id="", question="{question}", answer="")  # in place of one that would have to be fetched
     if sets is not None:
-        problem = sets.train[0]
+        problem = sets.train[0] if split == "training" else sets.test[0]
     question = problem.question
     prompter = build_prompter(config.data)
     if config.task.verifies:
@@ -45,7 +53,8 @@ def preview_prompt(config: Config) -> str:
     if tokenizer is None:
         return f"prompt: made with the tokenizer of {config.model.path}, which is not on this machine yet"
     prompt = prompter.render(question, tokenizer, problem.fields)
-    return format_prompt(encode_prompt(tokenizer, prompt, chat=prompter.chat), tokenizer, prompter.stop)
+    prompt_ids = encode_prompt(tokenizer, prompt, chat=prompter.chat)
+    return format_prompt(prompt_ids, tokenizer, stop=prompter.stop, split=split)
 
 
 def load_tokenizer(config: Config) -> Any:
@@ -76,11 +85,11 @@ def tokenizer_source(config: Config, folder: Path | None) -> tuple[Any, dict[str
     return AutoTokenizer, options
 
 
-def format_prompt(token_ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
-    """Format a prompt's text with where the completion begins and ends."""
+def format_prompt(token_ids: Sequence[int], tokenizer: Any, *, stop: Sequence[str], split: str) -> str:
+    """Format a prompt's text with where the completion begins and ends. split: of its problem."""
     text = tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     completion = f"the completion begins at {END}"
     if stop:
         ends = [json.dumps(stop_text, ensure_ascii=False) for stop_text in stop]
         completion += f" and ends before {' or '.join(ends)}"
-    return f"prompt of the first training problem ({len(token_ids)} tokens; {completion}):\n{text}{END}"
+    return f"prompt of the first {split} problem ({len(token_ids)} tokens; {completion}):\n{text}{END}"

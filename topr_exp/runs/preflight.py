@@ -274,7 +274,7 @@ def remedy_for_golds(data: DataConfig) -> str:
     if file_of_user_class(data):
         return f"let solution() of {type(data).__name__} return what it calls correct, or None where that can't be said"
     if isinstance(data.grader, dict):
-        return "set data.correct to what it calls correct, as in '<answer>{answer}</answer>'"
+        return "set data.correct to what it calls correct, as in 'data.correct=\"<answer>{answer}</answer>\"'"
     return "a gold is the answer alone; files in the form of GSM8K or MATH: data=gsm8k (or math) data.source=FOLDER"
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runs import attempt
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import CommandParser, exit_status, user_path
 from topr_exp.runtime.files import disk_errors, read_file
 from topr_exp.runtime.terminal import say, warn
@@ -68,6 +69,7 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
     statuses, problem = read_statuses(named_runs or runs)
     active = [status for status in statuses if status.is_active]
     launcher_claim = None if run else folder / CLAIM
+    is_launching = launcher_claim is not None and locks.living_owner(launcher_claim) is not None
     failures = []
     for scheduler in SCHEDULERS.values():
         failures += scheduler.cancel(active, launcher_claim)
@@ -75,6 +77,8 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
     for status in active:
         job = f" ({status.job_id})" if status.job_id else ""
         cancelled.append(f"run {status.run.number}{job}")
+    if is_launching and not cancelled:
+        cancelled.append("the launch, no run was active")
     say(f"cancelled: {', '.join(cancelled) or 'nothing, no run is active'}")
     if problem:
         failures.append(f"{problem}; jobs may be queued: try again when it answers")

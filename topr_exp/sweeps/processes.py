@@ -61,7 +61,9 @@ class Child:
         exit_code = self.process.exitcode or 0
         name = self.process.name
         if exit_code < 0:
-            return KilledError(f"{name} was killed by {signal.Signals(-exit_code).name} (out of memory?)")
+            killer = signal.Signals(-exit_code)
+            guess = " (out of memory?)" if killer == signal.SIGKILL else ""
+            return KilledError(f"{name} was killed by {killer.name}{guess}")
         return KilledError(f"{name} ended with exit code {exit_code}")
 
 

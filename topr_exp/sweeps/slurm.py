@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.runtime.terminal import printable, say
+from topr_exp.schema import show
 from topr_exp.sweeps.arrays import Array, plan_arrays
 from topr_exp.sweeps.clusters import SlurmCluster
 from topr_exp.sweeps.jobs import NO_JOBS, JobPhase, JobState, JobStates
@@ -67,14 +68,16 @@ class SlurmScheduler:
             raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
 
     def preview(self, run_count: int, cluster: ClusterConfig) -> str:
-        """Describe the arrays of a submission that takes several."""
+        """List the settings of the jobs, and the arrays of a submission that takes several."""
         assert isinstance(cluster, SlurmCluster)
+        settings = describe_settings(cluster)
         max_size = max_array_size()
         if run_count <= max_size:
-            return ""
+            return settings
         arrays = plan_arrays(run_count, max_size, cluster.jobs)
         sizes = ", ".join(str(len(array)) for array in arrays)
-        return f"{len(arrays)} arrays of {sizes} runs: an array of this Slurm has at most {max_size} (MaxArraySize)"
+        limit = f"an array of this Slurm has at most {max_size} (MaxArraySize)"
+        return f"{settings}\n{len(arrays)} arrays of {sizes} runs: {limit}"
 
     def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
         """Submit runs as arrays and say so; ConfigError with Slurm's own words."""
@@ -135,6 +138,16 @@ class SlurmScheduler:
 
 
 # ---- submission
+
+
+def describe_settings(cluster: SlurmCluster) -> str:
+    """Format the settings of a cluster, without those left to it."""
+    words = []
+    for field in fields(cluster):
+        value = getattr(cluster, field.name)
+        if field.name != "name" and value is not None:
+            words.append(f"{field.name}={show(value)}")
+    return printable(f"cluster: {' '.join(words)}")
 
 
 def max_array_size() -> int:
