@@ -35,17 +35,19 @@ from topr_exp.types import ConfigError, TOPRError
 if TYPE_CHECKING:
     from topr_exp.models.policy import Policy
 
+CONFIG_DIR = ("--config-dir", "-cd")  # the option of a command line that says where YAMLs are
+
 
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The checked settings of one run, from words as on the command line.
 
         config = topr_exp.compose(["algo=tis", "data=math", "effective_positive=0.2"])
 
-    Raises ConfigError with one line: the key, what was given, what is allowed.
+    `--config-dir FOLDER` may be among them. Raises ConfigError with one line: the key, what was given, what is allowed.
     """
     for word in overrides:
-        if word.startswith("-"):
-            raise ConfigError(f"{word}: compose takes KEY=VALUE alone")
+        if word.startswith("-") and word.partition("=")[0] not in CONFIG_DIR:
+            raise ConfigError(f"{word}: compose takes KEY=VALUE and --config-dir FOLDER alone")
     jobs = plan(parse_arguments(list(overrides))).jobs
     if len(jobs) > 1:
         raise ConfigError(f"{len(jobs)} runs: compose makes one; call it for each")
@@ -76,7 +78,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def loss(name: str, *, mu: MuSource | None = None, reduction: Reduction | None = None, **hyper: Any) -> ConfiguredLoss:
-    """A loss by its name, as `algo=NAME` has it: ours, or a plugin's.
+    """A loss by its name, as `algo=NAME` has it: ours, a plugin's, or one of the `--config-dir` last composed with.
 
         loss = topr_exp.loss("topr", b_neg=0.5)
         loss.reduce(loss(batch).loss, batch).backward()  # of a topr_exp.Batch

@@ -62,7 +62,8 @@ def ordered_rows(scores: Mapping[Place, Score]) -> list[str]:
 def missing_reference(scores: Mapping[Place, Score]) -> list[str]:
     if any(place.row == REFERENCE and score.runs for place, score in scores.items()):
         return []
-    return [f"**TOPR's row is missing**, so no differences: `python -m reproduce bench algo={REFERENCE}`.", ""]
+    command = f"python -m reproduce bench algo={REFERENCE}"
+    return [f"**TOPR's row is missing**, so no differences: `{command}` with the same `--out`.", ""]
 
 
 def cell_text(score: Score | None) -> str:

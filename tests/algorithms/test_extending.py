@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+import topr_exp
 from tests.algorithms.tabular_policies import random_case
 from tests.conftest import ROOT, config_of, refused
 from tests.extending import LOSS, REWARD, SOURCE, commands, project
@@ -75,6 +76,20 @@ def test_the_packages_checks_hold_for_the_printed_loss(tmp_path):
 
     assert process.returncode == 0, process.stdout
     assert int(re.search(r"(\d+) passed", process.stdout)[1]) >= 8
+
+
+def test_python_composes_with_the_printed_loss_and_then_knows_it_by_name(tmp_path):
+    with project(tmp_path, LOSS):
+        config = topr_exp.compose(["--config-dir", "conf", "algo=soft_topr", "algo.ceiling=3"])
+        function = topr_exp.loss("soft_topr", ceiling=4.0).function
+
+    assert (config.algo.name, config.algo.ceiling, function.ceiling) == ("soft_topr", 3.0, 4.0)
+
+
+@pytest.mark.parametrize("word", ["-m", "--help", "--config-name=other"])
+def test_python_composes_from_settings_and_a_folder_alone(word):
+    with refused(f"{word}: compose takes KEY=VALUE and --config-dir FOLDER alone", ConfigError):
+        topr_exp.compose([word])
 
 
 def test_the_printed_test_holds_for_the_printed_loss_and_for_no_other(tmp_path):
