@@ -206,7 +206,7 @@ def test_worked_examples_stop_strings_and_a_template_of_ones_own():
 
 def test_a_log_brings_the_prompts_of_training_so_the_first_test_prompt_is_shown(tmp_path):
     log = tmp_path / "log.jsonl"
-    log.write_text(json.dumps({"prompt": "2 + 2 =", "completion": " 4", "reward": 1.0}) + "\n")
+    log.write_text(json.dumps({"prompt": "2 + 2 =", "gold": "4", "completion": " 4", "reward": 1.0}) + "\n")
     log_alone = config_of(f"data.completions={log}", "data.reward=given")
     log_and_samples = config_of(f"data.completions={log}", "compose.mix=0.5")
 
