@@ -1,5 +1,6 @@
 """Lines that a run prints: its header, the signs of its rewards, its first prompt."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
