@@ -137,18 +137,18 @@ def refuse_linked_folders(folder: Path, *patterns: str) -> None:
 
 def match_entries(folder: Path, pattern: str) -> list[Path]:
     """List the entries below a folder by a pattern such as "iteration-*/*"; OSError, which `glob` hides."""
-    name, _, rest = pattern.partition("/")
+    name, _, deeper_pattern = pattern.partition("/")
     entries = [folder / name]
     if "*" in name:
         try:
             entries = list_files(folder, name)
         except (FileNotFoundError, NotADirectoryError):
             return []
-    if not rest:
+    if not deeper_pattern:
         return entries
     matches = []
     for entry in entries:
-        matches += match_entries(entry, rest)
+        matches += match_entries(entry, deeper_pattern)
     return matches
 
 
