@@ -25,7 +25,7 @@ from topr_exp.types import ConfigError
 
 @pytest.mark.parametrize(
     "page, counts, run_name",
-    [(LOSS, [1, 1, 6], "soft-topr"), (SOURCE, [1, 1, 4], "_coins_"), (REWARD, [1, 1], "_reward-graded_")],
+    [(LOSS, [1, 6], "soft-topr"), (SOURCE, [1, 1, 4], "_coins_"), (REWARD, [1], "_reward-graded_")],
     ids=["a loss", "a source", "a reward"],
 )
 def test_the_printed_commands_list_their_runs(tmp_path, capsys, page, counts, run_name):

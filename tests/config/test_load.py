@@ -108,11 +108,11 @@ def test_a_model_yaml_of_the_users_needs_no_adapter(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/mine.yaml").write_text(text)
     words = ["--config-dir", str(tmp_path), "model=mine"]
-    whole = ["model.lora={rank: 6, alpha: 8, targets: all-linear}"]
-    parts = ["model.lora.rank=6", "model.lora.alpha=8", "model.lora.targets=all-linear"]
+    as_group = ["model.lora={rank: 6, alpha: 8, targets: all-linear}"]
+    by_key = ["model.lora.rank=6", "model.lora.alpha=8", "model.lora.targets=all-linear"]
 
     assert config_of(*words).model.lora is None
-    for settings in (whole, parts):
+    for settings in (as_group, by_key):
         assert config_of(*words, *settings).model.lora == LoRA(6, 8.0, ALL_LINEAR)
 
 
