@@ -5,6 +5,7 @@ vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1.
 """
 
 import dataclasses
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,10 @@ if own_yaml := os.environ.get("TOPR_LOSS"):
     YAMLS[OWN] = Path(own_yaml)
 NAMES = sorted(YAMLS)
 RESPONSES = [[2], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-LENGTH = np.array(list(map(len, RESPONSES)))
-MASK = np.array([[True, len(y) == 2] for y in RESPONSES])
-TOKENS = np.array([[*y, 0][:2] for y in RESPONSES])
-STATES = np.array([[0, 0], *([0, 1 + y[0]] for y in RESPONSES[1:])])  # 0 start, 1 after a 0, 2 after a 1
+LENGTH = np.array([1, 2, 2, 2, 2, 2, 2])
+MASK = np.arange(2) < LENGTH[:, None]
+TOKENS = np.array([[2, 0], *RESPONSES[1:]])
+STATES = np.array([[0, 0], [0, 1], [0, 1], [0, 1], [0, 2], [0, 2], [0, 2]])  # 0 start, 1 after a 0, 2 after a 1
 LOGITS = 9
 
 
@@ -105,8 +106,8 @@ def pairs_of(batch, *rows_of_sides):
     """The chosen rows of a batch, and the rejected ones."""
     sides = []
     for rows in rows_of_sides:
-        logps = (batch.logp[rows], batch.mu_logp[rows], batch.mask[rows])
-        sides.append(Batch(*logps, batch.reward[rows], batch.positive[rows]))
+        fields = {name: getattr(batch, name)[rows] for name in ("logp", "mu_logp", "mask", "reward", "positive")}
+        sides.append(Batch(**fields))
     return PairBatch(*sides)
 
 
@@ -151,11 +152,6 @@ def token_score(logits):
     return jacobian(torch_token_logp, torch.tensor(logits)).numpy()
 
 
-def token_kl_gradient(logits, ref):
-    """∇KL(π(·|y_<t) ‖ π_ref(·|y_<t)) at each step of the 7 responses, [7, 2, 9]."""
-    return jacobian(lambda theta: torch_token_kl(theta, torch.tensor(ref)), torch.tensor(logits)).numpy()
-
-
 # ---- batches
 
 
@@ -184,7 +180,8 @@ class Case:
         self.logits = logits
         self.theta = torch.tensor(logits, requires_grad=True)
 
-    # closed-form pieces, one row a response
+    # ---- closed-form pieces, one row a response
+
     @property
     def length(self):
         return LENGTH[self.y]
@@ -219,16 +216,17 @@ class Case:
         """r − r̄."""
         return self.reward - self.groups.mean(1).repeat(self.n)
 
-    # what the code gets
+    # ---- what the code gets
+
     def batch(self, **changes):
-        y, mask = torch.tensor(self.y), torch.tensor(MASK)
-        mu, old, ref = map(torch.tensor, (self.mu, self.old, self.ref))
+        y = torch.tensor(self.y)
+        ref = torch.tensor(self.ref)
         std = self.groups.std(1, ddof=min(1, self.n - 1))
         fields = {
             "logp": torch_token_logp(self.theta)[y],
-            "mu_logp": torch_token_logp(mu)[y],
-            "old_logp": torch_token_logp(old)[y],
-            "mask": mask[y],
+            "mu_logp": torch.tensor(token_logp(self.mu))[y],
+            "old_logp": torch.tensor(token_logp(self.old))[y],
+            "mask": torch.tensor(MASK)[y],
             "reward": torch.tensor(self.reward),
             "positive": torch.tensor(self.positive),
             "baseline": self.baseline,
@@ -254,37 +252,39 @@ class Case:
         (gradient,) = torch.autograd.grad(loss(batch).loss.mean(), self.theta)
         return gradient.numpy()
 
-    def expected_gradient(self, loss, weight):
+    def expected_gradient(self, loss, weight, batch=None):
         """∇ of Σ weight · loss over the rows, [9]."""
-        total = (torch.tensor(weight) * loss(with_signals(loss, self.batch())).loss).sum()
+        batch = with_signals(loss, self.batch() if batch is None else batch)
+        total = torch.tensor(weight) @ loss(batch).loss
         (gradient,) = torch.autograd.grad(total, self.theta)
         return gradient.numpy()
 
 
 def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False):
     """Groups of n random responses under random policies; rewards are 1 and `low`, both signs in most groups."""
-    r = rng(seed)
-    logits, mu, ref = r.normal(size=(3, LOGITS))
+    generator = rng(seed)
+    logits, mu, ref = generator.normal(size=(3, LOGITS))
     count = groups * n
-    positive = r.random(count) < 0.4
+    positive = generator.random(count) < 0.4
     positive[:2] = [True, False]
-    y = r.integers(0, 7, count)
-    group = np.repeat(r.permutation(100)[:groups], n)
-    sample = np.concatenate([r.permutation(n) for _ in range(groups)])
+    y = generator.integers(0, 7, count)
+    group = np.repeat(generator.permutation(100)[:groups], n)
+    sample = np.concatenate([generator.permutation(n) for _ in range(groups)])
     old = rng(1000 + seed).normal(size=LOGITS)
+    reward = np.where(positive, 1.0, low)
     if on_policy:
-        mu = logits.copy()
-    return Case(logits, mu, ref, y, np.where(positive, 1.0, low), positive, group, sample, n, baseline, old)
+        mu = logits
+    return Case(logits, mu, ref, y, reward, positive, group, sample, n, baseline, old)
 
 
 def all_responses(seed, reward=None, baseline=0.0):
     """Each of the 7 responses once; expectations over μ weigh the rows by μ(y)."""
-    r = rng(seed)
-    logits, mu = r.normal(size=(2, LOGITS))
+    generator = rng(seed)
+    logits, mu = generator.normal(size=(2, LOGITS))
     if reward is None:
-        reward = np.where(r.random(7) < 0.5, 1.0, -1.0)
-    index = np.arange(7)
-    return Case(logits, mu, mu, index, reward, reward > 0, np.zeros(7, dtype=int), index, 7, baseline)
+        reward = np.where(generator.random(7) < 0.5, 1.0, -1.0)
+    y = np.arange(7)
+    return Case(logits, mu, mu, y, reward, reward > 0, np.zeros(7, dtype=int), y, 7, baseline)
 
 
 def all_groups(logits, ref, n, reward, mu=None):
@@ -292,9 +292,13 @@ def all_groups(logits, ref, n, reward, mu=None):
 
     reward: [7], of each response. μ draws the groups (None: π).
     """
-    y = np.stack(np.meshgrid(*[np.arange(7)] * n, indexing="ij"), -1).reshape(-1, n)
-    mu = logits.copy() if mu is None else mu
-    weight = probability(mu)[y].prod(1) / n
-    rewards, group = reward[y].ravel(), np.repeat(np.arange(len(y)), n)
-    case = Case(logits, mu, ref, y.ravel(), rewards, rewards > 0, group, np.tile(np.arange(n), len(y)), n)
-    return case, np.repeat(weight, n)
+    if mu is None:
+        mu = logits
+    responses = np.array(list(itertools.product(range(7), repeat=n)))  # [groups, n]
+    group_probability = probability(mu)[responses].prod(axis=1)
+    y = responses.ravel()
+    rewards = reward[y]
+    group = np.repeat(np.arange(len(responses)), n)
+    sample = np.tile(np.arange(n), len(responses))
+    case = Case(logits, mu, ref, y, rewards, rewards > 0, group, sample, n)
+    return case, np.repeat(group_probability / n, n)

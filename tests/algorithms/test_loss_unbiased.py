@@ -1,4 +1,4 @@
-"""AGRO's unbiasedness by exact enumeration of all groups of n responses, and the bias of what the config refuses."""
+"""AGRO's unbiasedness by enumeration of all groups of n responses; losses of other papers that are one of ours."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ from tests.algorithms.tabular_policies import (
     probability,
     random_case,
     rng,
-    token_kl_gradient,
     token_logp,
     token_score,
     torch_token_logp,
@@ -29,14 +28,15 @@ def variance_gradient(logits, ref):
     """∇½Var_π(S) by autograd, S = r − β log π/π_ref, which depends on π too."""
     theta = torch.tensor(logits, requires_grad=True)
     logp = torch_token_logp(theta).sum(1)
+    ref_logp = torch.tensor(token_logp(ref)).sum(1)
     p = logp.exp()
-    S = torch.tensor(REWARD) - BETA * (logp - torch.tensor(token_logp(ref)).sum(1))
-    variance = (p * S**2).sum() - (p * S).sum() ** 2
+    S = torch.tensor(REWARD) - BETA * (logp - ref_logp)
+    variance = p @ S**2 - (p @ S) ** 2
     (gradient,) = torch.autograd.grad(variance / 2, theta)
     return gradient.numpy()
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [2, 3])
 def test_on_policy_agro_is_unbiased(n):
     """Proposition 4: E g = −(1/β) ∇½Var_π(S), so the loss's expected gradient is +(1/β) of it."""
     logits, ref = policies(n)
@@ -59,60 +59,23 @@ def test_lemma_3(name, is_on_policy, n):
 
     p = probability(mu)
     S = REWARD - BETA * (token_logp(logits) - token_logp(ref)).sum(1)
-    covariance = (p * (S - (p * S).sum())) @ token_score(logits).sum(1)
+    score = token_score(logits).sum(1)
+    covariance = (p * (S - p @ S)) @ score
     assert_allclose(gradient, -covariance, atol=1e-10)
-
-
-def test_theorem_2_the_optimum_is_a_fixed_point_of_agro_off_policy():
-    """At π* ∝ π_ref exp(r/β) every sample's coefficient is 0, so no group of any μ moves it."""
-    ref = policies(0)[1]
-    p = probability(ref) * np.exp(REWARD / BETA)
-    first_token = [p[1:4].sum(), p[4:].sum(), p[0]]
-    optimum = np.log(np.concatenate([first_token, p[1:]]))
-    case, _ = all_groups(optimum, ref, 3, REWARD, rng(7).normal(size=9))
-
-    advantage = load("agro", beta=BETA).signals(case.batch())["advantage"]
-
-    assert float(advantage.abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.5])
 def test_where_on_policy_agro_starts_to_move(beta):
     """At π = π_ref it ascends (1 − (1/2 − p)/β) times the accuracy p: downhill for a small β, as conf/algo says."""
-    logits = policies(5)[0]
+    logits, _ = policies(5)
     case, weight = all_groups(logits, logits, 2, REWARD)
 
-    ascent = -case.expected_gradient(load("agro_on_policy", beta=beta), weight)
+    gradient = case.expected_gradient(load("agro_on_policy", beta=beta), weight)
 
     right = probability(logits) * REWARD
-    uphill = right @ token_score(logits).sum(1)
-    assert_allclose(ascent, (1 - (0.5 - right.sum()) / beta) * uphill, atol=1e-10)
-
-
-def test_length_normalisation_biases_agro_on_policy():
-    """E_π[∇logπ / T] is not 0, which is why the group losses are not divided by T by default."""
-    case, weight = all_groups(*policies(1), 2, REWARD)
-
-    default = case.expected_gradient(load("agro", beta=BETA), weight)
-    normalized = case.expected_gradient(load("agro", beta=BETA, length_normalize=True), weight)
-
-    ratio = normalized / default
-    assert ratio.max() / ratio.min() > 1.05  # another direction, not another length
-
-
-def test_kl_pg_is_not_the_gradient_of_the_sequence_kl():
-    """Section 8.2's penalty detaches the prefixes: even on-policy it is not ∇KL(π ‖ π_ref)."""
-    logits, ref = policies(3)
-    case, weight = all_groups(logits, ref, 2, np.zeros(7))
-
-    gradient = case.expected_gradient(load("kl_pg", beta=BETA), weight)
-
-    p = probability(logits)
-    delta = (token_logp(logits) - token_logp(ref)).sum(1)
-    penalty = p @ token_kl_gradient(logits, ref).sum(1)
-    sequence_kl = (p * delta) @ token_score(logits).sum(1)
-    assert_allclose(gradient, BETA * penalty, atol=1e-10)
-    assert np.abs(penalty - sequence_kl).max() > 1e-2
+    accuracy_gradient = right @ token_score(logits).sum(1)
+    factor = 1 - (0.5 - right.sum()) / beta
+    assert_allclose(-gradient, factor * accuracy_gradient, atol=1e-10)
 
 
 # ---- losses of other papers that are one of ours up to a factor (docs/losses.md)
@@ -162,8 +125,11 @@ def test_dro_with_the_groups_mean_as_value_is_opmd_up_to_a_factor():
     """½ (r − r̄ − τΔ)²: τ times OPMD's gradient."""
     case, tau = random_case(0), 0.3
     batch = case.batch()
-    residual = torch.tensor(case.centered) - tau * (batch.logp - batch.mu_logp).sum(1)
+    delta = (batch.logp - batch.mu_logp).sum(1)
+    residual = torch.tensor(case.centered) - tau * delta
+    loss = residual.square().mean() / 2
 
-    (gradient,) = torch.autograd.grad(residual.square().mean() / 2, case.theta)
+    (gradient,) = torch.autograd.grad(loss, case.theta)
 
-    assert_allclose(gradient, tau * case.gradient(load("opmd", tau=tau)), rtol=1e-10, atol=1e-13)
+    expected = tau * case.gradient(load("opmd", tau=tau))
+    assert_allclose(gradient, expected, rtol=1e-10, atol=1e-13)

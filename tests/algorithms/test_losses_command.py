@@ -13,6 +13,7 @@ from topr_exp.report.loss_weights import Answer, answer_batch, weights
 from topr_exp.training.contract import checked_output
 
 LOSSES = load_losses([])
+METHODS = list_items((ROOT / "docs/losses.md").read_text())
 WEIGHTS = {  # of a right and of a wrong answer
     "topr": (lambda delta: 1.0, lambda delta: min(math.exp(delta), 1.0)),
     "tis": (lambda delta: min(math.exp(delta), 1.0), lambda delta: min(math.exp(delta), 1.0)),
@@ -25,20 +26,22 @@ WEIGHTS = {  # of a right and of a wrong answer
 @pytest.mark.parametrize("tokens", [1, 10])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights_are_the_formulas(name, tokens):
-    for is_right, formula in zip((True, False), WEIGHTS[name], strict=True):
-        expected = list(map(formula, DELTAS))
+    of_right, of_wrong = WEIGHTS[name]
+    for is_right, formula in ((True, of_right), (False, of_wrong)):
         values = weights(LOSSES[name], is_right=is_right, length=tokens, deltas=DELTAS)
-        assert values == pytest.approx(expected)
+
+        assert values == pytest.approx([formula(delta) for delta in DELTAS])
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_describes_itself(name):
     """Its paper is that of the documents and of its YAML, and it says so if it drops tokens."""
-    loss, methods = LOSSES[name], list_items((ROOT / "docs/losses.md").read_text())
-    methods_of_loss = [method for method in methods if re.search(rf": `algo={name}[` ]", method)]
-    assert any(loss.paper.arxiv in method for method in methods_of_loss)
-    comment = (ROOT / f"conf/algo/{name}.yaml").read_text().splitlines()[0]
+    loss = LOSSES[name]
+    comment, *_ = (ROOT / f"conf/algo/{name}.yaml").read_text().splitlines()
     assert loss.paper.arxiv in comment
+    settings = re.compile(rf": `algo={name}[` ]")
+    methods = [method for method in METHODS if settings.search(method)]
+    assert any(loss.paper.arxiv in method for method in methods)
 
     _, batch = answer_batch(loss, Answer(is_right=True, length=1, delta=0.0))
     metrics = checked_output(loss, batch).metrics
@@ -59,10 +62,10 @@ def test_the_table_has_every_loss(capsys):
 
 @pytest.mark.extended
 def test_equal_losses_share_a_line_of_the_picture(tmp_path):
-    path = tmp_path / "weights.png"
+    losses = {name: LOSSES[name] for name in ("topr", "is", "policy_gradient")}
+    curves = panels(losses)[AXES[0]]
+    assert values_of(curves, "names") == [["topr"], ["is", "policy_gradient"]]
 
-    panels_by_axis = panels({name: LOSSES[name] for name in ("topr", "is", "policy_gradient")})
-
-    assert values_of(panels_by_axis[AXES[0]], "names") == [["topr"], ["is", "policy_gradient"]]
-    assert main(["topr", "dpo", "--plot", str(path)]) == 0
-    assert path.stat().st_size > 10_000
+    picture = tmp_path / "weights.png"
+    assert main(["topr", "dpo", "--plot", str(picture)]) == 0
+    assert picture.stat().st_size > 10_000

@@ -26,10 +26,10 @@ def inputs(folder):
 def write_package(folder):
     """The printed files of the package."""
     for name in ("soft_topr.py", "conf/algo/soft_topr.yaml", "pyproject.toml"):
-        code = re.search(rf"`{re.escape(name)}`:\n\n```\w+\n(.*?)```", LOSS + PACKAGE, re.DOTALL)[1]
+        printed_file = re.search(rf"`{re.escape(name)}`:\n\n```\w+\n(.*?)```", LOSS + PACKAGE, re.DOTALL)
         path = folder / name.replace("conf/", "soft_topr_conf/")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(code)
+        path.write_text(printed_file[1])
     (folder / "soft_topr_conf/__init__.py").touch()
 
 
@@ -57,16 +57,17 @@ def test_an_installed_package_adds_a_loss(tmp_path):
 
 def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path):
     """With its setting, from the command line too, as the page prints it."""
+    *_, words = commands(SAMPLER)
     with project(tmp_path, SAMPLER):
-        words = ["--config-dir", "conf", *commands(SAMPLER)[-1][2:]]
-        pipeline.run(small_config(Path("out"), *words))
+        pipeline.run(small_config(Path("out"), "--config-dir", "conf", *words[2:]))
 
     assert list(inputs(tmp_path)["files"]) == ["sampler._target_ (first_words.py)"]
     store = Store(tmp_path / "out/store")
     lengths = []
     for table in store.root.glob("rollouts/*"):
         key = read_json(table / "key.json")["key"]
-        sampler = key["sampler"]
-        assert (sampler["_target_"], sampler["most_tokens"], len(key["code"])) == ("first_words.FirstWords", 4, 64)
-        lengths += list(map(len, store.open(table).read()["tokens"].to_pylist()))
+        assert key["sampler"]["_target_"] == "first_words.FirstWords"
+        assert key["sampler"]["most_tokens"] == 4
+        assert len(key["code"]) == 64
+        lengths += [len(tokens) for tokens in store.open(table).read()["tokens"].to_pylist()]
     assert max(lengths) == 4

@@ -17,20 +17,22 @@ VERDICTS = [CORRECT, INCORRECT, INVALID, CORRECT]
 
 def graded(problem, golds, prompts, source):
     """Four graded and scored completions, whose tokens name their source and row."""
-    rows = range(4)
-    names = list(map(str, VERDICTS))
     columns = {
         "problems": [Problem(f"{source}/{index}", "?", gold) for index, gold in enumerate(golds)],
-        "tokens": [[source, row] for row in rows],
-        "text": names,
+        "tokens": [[source, 0], [source, 1], [source, 2], [source, 3]],
+        "text": ["text"] * 4,
         "finish": ["stop", "length"] * 2,
         "verdict": VERDICTS,
-        "answer": names,
-        "path": names,
+        "answer": ["answer"] * 4,
+        "path": ["string"] * 4,
         "class": [0] * 4,
-        "mu_logp": [[-1.0 - source, -row] for row in rows],
+        "mu_logp": [[-1.0 - source, 0], [-1.0 - source, -1], [-1.0 - source, -2], [-1.0 - source, -3]],
     }
     return make_completions(problem, prompts, **columns)
+
+
+def as_lists(arrays):
+    return [array.tolist() for array in arrays]
 
 
 def test_completions_of_one_prompt_are_one_group_wherever_they_are_from():
@@ -42,9 +44,10 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from():
 
     assert merged.problem_index.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
     assert merged.sample_index.tolist() == [0, 1, 0, 1, 2, 0, 0, 1]
-    assert [tokens.tolist() for tokens in merged.tokens] == [[source, row] for source in (0, 1) for row in range(4)]
-    assert [logp.tolist() for logp in merged.lists("mu_logp")][3:5] == [[-1, -3], [-2, 0]]
-    assert [merged.prompt_of(row).tolist() for row in (4, 5)] == [[1, 2], [9]]
+    assert as_lists(merged.tokens) == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2], [1, 3]]
+    assert as_lists(merged.lists("mu_logp"))[3:5] == [[-1, -3], [-2, 0]]
+    assert merged.prompt_of(4).tolist() == [1, 2]
+    assert merged.prompt_of(5).tolist() == [9]
     assert values_of(merged.problems, "answer") == ["a", "b", "c", "b"]
     assert merged.verdicts.tolist() == VERDICTS * 2
     assert merged.is_imported.tolist() == [False] * 4 + [True] * 4
@@ -96,10 +99,9 @@ def test_a_baseline_that_silences_every_example_is_refused(p, c):
 
 @pytest.mark.parametrize("rewards, share", [("pm1", 0.5), ("zero_one", None)])
 def test_p_tilde_is_of_rewards_1_and_minus_1(rewards, share):
-    options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+    completions = make_graded([0, 0], [True, False])
+    settings = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
 
-    training_set = build_training_set(
-        make_graded([0, 0], [True, False]), rewards, ComposeConfig(), "examples", **options
-    )
+    training_set = build_training_set(completions, rewards, ComposeConfig(), "examples", **settings)
 
     assert training_set.effective_positive == share

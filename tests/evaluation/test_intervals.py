@@ -46,9 +46,13 @@ def test_the_closed_standard_error_is_that_of_the_bootstrap():
     spread = bootstrap_means(values, 40_000, rng).std()  # in two chunks
 
     assert standard_error(values[:, 0]) == pytest.approx(spread, rel=0.02)
-    assert standard_error(np.array([0.0, 1.0])) == pytest.approx(0.5)
-    clustered = standard_error(np.array([1.0, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 2]))
-    assert clustered == pytest.approx(math.sqrt(3 / 2 * (1 / 4 + 1 / 16 + 1 / 16)) / 4)  # sums of excess −½, ¼ and ¼
+
+
+def test_the_standard_error_of_clusters_is_of_their_sums():
+    values, clusters = np.array([1.0, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 2])  # in excess of 3/4: −1/2, 1/4, 1/4
+    squares = 1 / 4 + 1 / 16 + 1 / 16
+
+    assert standard_error(values, clusters) == pytest.approx(math.sqrt(3 / 2 * squares) / 4)
 
 
 def test_a_single_problem_has_no_uncertainty_to_give():
@@ -77,16 +81,19 @@ def test_the_interval_of_a_count_ends_where_the_binomial_test_just_rejects(count
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_counts_of_none_and_of_all_have_a_width_where_they_are_shares(value):
     """The rule of three: of 0 of 40, about 3.7 / 40 at a two-sided 95 %."""
-    values, rng = np.full((40, 1), value), np.random.default_rng(0)
-    (independent,) = bootstrap_intervals(values, rng, share=True)
-    (clustered,) = bootstrap_intervals(values, rng, clusters=np.arange(40) // 4, share=True)
+    shares, rng = np.full((40, 1), value), np.random.default_rng(0)
+
+    (independent,) = bootstrap_intervals(shares, rng, share=True)
+    (clustered,) = bootstrap_intervals(shares, rng, clusters=np.arange(40) // 4, share=True)
     crossed = crossed_interval(np.full((3, 40), value), share=True)
-    (difference,) = bootstrap_intervals(values - value, rng)
+    (differences,) = bootstrap_intervals(np.zeros((40, 1)), rng)
 
     for interval, cases in ((independent, 40), (clustered, 10), (crossed, 40)):
-        assert max(value - interval.low, interval.high - value) == pytest.approx(1 - 0.025 ** (1 / cases))
+        width = interval.high - interval.low
+        assert width == pytest.approx(1 - 0.025 ** (1 / cases))
+        assert value in (interval.low, interval.high)
     assert crossed.over == "3 seeds, problems"
-    assert (difference.low, difference.high) == (0, 0)
+    assert differences.low == differences.high == 0
 
 
 # ---- over seeds
@@ -143,16 +150,16 @@ def test_the_interval_holds_with_few_seeds(seeds, seed_spread, problem_spread):
 
 
 def test_an_interval_of_shares_stays_within_0_and_1_and_one_of_differences_within_1_and_minus_1():
-    few = np.zeros((3, 30))
-    few[0, 0] = 1.0
     table = np.array([[0.0, 0.1, 0.1], [0.9, 1.0, 0.8]])
+    hardly_any = np.zeros((3, 30))
+    hardly_any[0, 0] = 1.0
 
     shares, differences = crossed_interval(table, share=True), crossed_interval(2 * table - 1)
 
     assert (shares.low, shares.high) == (0.0, 1.0)
     assert (differences.low, differences.high) == (-1.0, 1.0)
-    assert crossed_interval(few, share=True).low == 0.0
-    assert crossed_interval(few).low < 0.0, "differences that happen to be nowhere below 0"
+    assert crossed_interval(hardly_any, share=True).low == 0.0
+    assert crossed_interval(hardly_any).low < 0.0, "differences that happen to be nowhere below 0"
 
 
 # ---- the best of several
@@ -161,23 +168,32 @@ def test_an_interval_of_shares_stays_within_0_and_1_and_one_of_differences_withi
 @pytest.mark.parametrize("lead", [0.0, 0.6, -0.6])
 def test_two_groups_are_compared_as_by_their_interval(lead):
     """Of two the studentized range is Student's t; the order of rows and columns is who is below whom."""
-    values = np.random.default_rng(6).normal(size=(2, 4, 50)) + np.array([0.0, lead])[:, None, None]
+    first, second = np.random.default_rng(6).normal(size=(2, 4, 50))
+    second += lead
 
-    interval = crossed_interval(values[1] - values[0])
+    interval = crossed_interval(second - first)
 
-    assert below_another(values).tolist() == [[False, interval.low > 0], [interval.high < 0, False]]
-    assert (interval.low > 0, interval.high < 0) == (lead > 0, lead < 0)
+    assert (interval.low > 0) == (lead > 0)
+    assert (interval.high < 0) == (lead < 0)
+    is_below = below_another(np.stack([first, second]))
+    assert is_below.tolist() == [[False, interval.low > 0], [interval.high < 0, False]]
 
 
 @pytest.mark.parametrize("seeds, largest_scale", [(3, 1), pytest.param(5, 1, marks=pytest.mark.extended), (3, 3)])
 def test_of_equal_groups_one_is_called_below_another_in_7_percent_at_most(seeds, largest_scale):
     """Seven groups whose seeds differ the most, and where one spreads three times as far as another."""
-    rng, scales = np.random.default_rng(7), np.linspace(1, largest_scale, 7)[:, None, None]
-    values = 0.05 * rng.normal(size=(300, 7, seeds, 1)) + 0.2 * rng.normal(size=(300, 7, seeds, 30))
+    rng = np.random.default_rng(7)
+    scales = np.linspace(1, largest_scale, 7)[:, None, None]
+    of_seeds = 0.05 * rng.normal(size=(300, 7, seeds, 1))
+    values = of_seeds + 0.2 * rng.normal(size=(300, 7, seeds, 30))
     freedoms = np.array([1e6, 60, 20, 10, 6, 4, 3, 2])
     quantiles = studentized_range(7, freedoms)  # each takes a while
 
-    is_below = below_another(scales * values, lambda _, freedom: np.interp(1 / freedom, 1 / freedoms, quantiles))
+    def quantile(_, freedom):
+        return np.interp(1 / freedom, 1 / freedoms, quantiles)
+
+    is_below = below_another(scales * values, quantile)
 
     assert 0 < is_below.any((1, 2)).mean() <= 0.085
-    assert below_another(values[0] + 5 * np.arange(7)[:, None, None]).sum() == 21
+    far_apart = values[0] + 5 * np.arange(7)[:, None, None]
+    assert below_another(far_apart).sum() == 21

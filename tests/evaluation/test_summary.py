@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from tests.conftest import column, make_completions
 from topr_exp.evaluation.statistics import mean_reward
@@ -42,11 +41,9 @@ def graded(path="string"):
 def test_the_figures_are_those_of_the_problems_in_their_order():
     figures = summarise_evaluation(graded())
 
-    assert (figures["problems"], figures["sources"], figures["samples"]) == (4, 2, 4)
-    assert (figures["correct"], figures["incorrect"], figures["invalid"]) == (4 / 16, 8 / 16, 4 / 16)
-    assert figures["pass@1"] == pytest.approx(np.mean([2, 1, 1, 0]) / 4)
-    assert figures["maj@4"] == pytest.approx(np.mean([1, 0, 1, 0]))
-    assert figures["correct_histogram"] == [1, 2, 1, 0, 0]
+    counts = {"problems": 4, "sources": 2, "samples": 4, "correct_histogram": [1, 2, 1, 0, 0]}
+    shares = {"correct": 4 / 16, "incorrect": 8 / 16, "invalid": 4 / 16, "pass@1": 4 / 16, "maj@4": 2 / 4}
+    assert figures.items() >= (counts | shares).items()
     assert figures["pass@k"]["1"] == {"value": 1 / 4, "low": 1 / 8, "high": 3 / 8}, "sources are resampled as wholes"
     assert list(figures["levels"]) == ["1", "2", "3"]
     assert column(figures["levels"].values(), "pass@1") == [3 / 8, 1 / 4, 0]
@@ -57,9 +54,10 @@ def test_the_figures_are_those_of_the_problems_in_their_order():
 def test_the_figures_of_the_first_problems_are_those_of_no_others():
     figures = summarise_evaluation(graded("timeout"), 2)
 
-    assert (figures["problems"], figures["pass@1"], figures["maj@4"]) == (2, 3 / 8, 0.5)
+    assert figures.items() >= {"problems": 2, "pass@1": 3 / 8, "maj@4": 0.5}.items()
     assert figures["levels"].keys() == {"1", "2"}
-    assert (figures["grader_timeouts"], figures["truncated_share"]) == (8, 1 / 8)
+    assert figures["grader_timeouts"] == 8
+    assert figures["truncated_share"] == 1 / 8
     assert summarise_evaluation(graded(), 1)["truncated_share"] == 0
 
 
@@ -73,14 +71,14 @@ def test_graded_rewards_have_a_mean_over_problems_and_what_they_were_made_from()
 
 def test_there_is_no_majority_where_incorrect_answers_cannot_be_told_apart():
     completions = graded("user")
-    classes = pa.array(np.where(completions.is_correct, 0, -1), pa.int32())
+    unnamed_classes = pa.array(np.where(completions.is_correct, 0, -1), pa.int32())
 
     figures = summarise_evaluation(completions)
-    unnamed = summarise_evaluation(completions.with_columns({"class": classes}))
+    figures_without = summarise_evaluation(completions.with_columns({"class": unnamed_classes}))
 
-    assert figures.keys() - unnamed.keys() == {"maj@4"}
-    assert unnamed["maj@k"] == {}
-    assert unnamed["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}
+    assert figures.keys() - figures_without.keys() == {"maj@4"}
+    assert figures_without["maj@k"] == {}
+    assert figures_without["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}
 
 
 def test_the_tables_of_an_evaluation_are_located_in_the_store():
