@@ -28,6 +28,7 @@ from topr_exp.runtime.bus_error import one_line_for_bus_errors
 from topr_exp.runtime.files import disk_errors, open_own_file
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.runtime.terminal import open_console, printable
+from topr_exp.sweeps.imports import import_pipeline
 from topr_exp.types import ConfigError, TOPRError
 
 PRELOAD = ["topr_exp.sweeps.preload"]
@@ -192,9 +193,7 @@ def run_processes(config: Config, log: Path | None = None) -> None:
             f"{config.cluster.processes_are} must be {launched_count}, as many as were started; got {world_size}"
         )
     if world_size == launched_count:
-        from topr_exp.pipeline import run
-
-        run(config)
+        import_pipeline().run(config)
         return
     stop = StopFlag()
     with stop.listening(), rendezvous() as variables:
@@ -249,6 +248,4 @@ def run_rank(config: Config, rank: int, variables: dict[str, str]) -> None:
         variables, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
     )
     share_threads(world_size)
-    from topr_exp.pipeline import run
-
-    run(config)
+    import_pipeline().run(config)
