@@ -1,6 +1,7 @@
 """The arrows between the packages: data flows one way, and each stage knows only those before it."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@functools.cache
 def imports(path):
     """The modules of this repository that a file imports, below TYPE_CHECKING too, as paths of names."""
     names = set[str]()
@@ -55,7 +57,6 @@ def package_of(path):
 
 
 LIBRARY = {path: package_of(path) for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"}
-IMPORTS = {path: imports(path) for path in LIBRARY}
 
 
 def files_of(*packages):
@@ -70,7 +71,7 @@ def test_every_part_of_the_package_has_its_place():
 
 def test_no_stage_imports_a_later_one_a_command_or_what_is_beside_the_library():
     for path, package in LIBRARY.items():
-        for name in IMPORTS[path]:
+        for name in imports(path):
             assert not name.startswith(BESIDE), f"{path} imports {name}"
             imported = name.split(".")[1]
             if package not in COMMANDS:
@@ -95,9 +96,9 @@ def test_no_two_files_import_each_other_by_way_of_others():
 def test_stages_see_their_section_of_the_settings_alone():
     """So a stage can be used, and understood, without the whole of them and without where a run computes."""
     for path in files_of(*STAGES):
-        modules = {module_of(name) for name in IMPORTS[path]}
+        modules = {module_of(name) for name in imports(path)}
         assert not modules & {"topr_exp.config.settings", "topr_exp.config.load"}, path
-        assert "topr_exp.config.groups.ClusterConfig" not in IMPORTS[path], path
+        assert "topr_exp.config.groups.ClusterConfig" not in imports(path), path
 
 
 def test_only_sweeps_know_a_scheduler():
@@ -111,7 +112,7 @@ def test_only_sweeps_know_a_scheduler():
 
 def test_losses_import_torch_types_and_schema_alone():
     for path in files_of("algorithms"):
-        for name in IMPORTS[path]:
+        for name in imports(path):
             assert name.startswith(("topr_exp.types.", "topr_exp.schema.", "topr_exp.algorithms.")), path
 
 
@@ -121,7 +122,7 @@ def test_no_stage_names_a_loss():
     for path in files_of("training", "composition", "sampling", "evaluation"):
         constants = {str(node.value) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)}
         assert not losses & constants, path
-        assert not any("algorithms" in name for name in IMPORTS[path]), path
+        assert not any("algorithms" in name for name in imports(path)), path
 
 
 def test_checking_settings_imports_nothing_heavy():
