@@ -105,5 +105,6 @@ def draw_problems(
     problems = []
     for task in draw_tasks(draw, split, count=count, seed=seed):
         problem_id = f"{family}/embedded/{split}/{digest(task.question).hex()}"
-        problems.append(Problem(problem_id, task.question, task.solve(Calc()), task.level, task.subject))
+        answer = task.solve(Calc())
+        problems.append(Problem(problem_id, task.question, answer, task.level, task.subject))
     return problems

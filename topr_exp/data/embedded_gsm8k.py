@@ -49,15 +49,16 @@ DISTRACTIONS = (
 def draw(rng: random.Random) -> Task:
     """Draw one random story."""
     weights = [level.weight for level in LEVELS.values()]
-    number = rng.choices(list(LEVELS), weights)[0]
+    (number,) = rng.choices(list(LEVELS), weights)
     level = LEVELS[number]
     story = Story(rng)
-    for step in range(level.steps):
-        story.add_event(is_last=step == level.steps - 1)
+    for step in range(1, level.steps + 1):
+        story.add_event(is_last=step == level.steps)
     if level.is_distracting:
         story.add_distraction()
     question = " ".join([*story.sentences, story.closing])
-    return Task(question, number, None, partial(solve, story.start, tuple(story.steps)))
+    solve_story = partial(solve, story.start, tuple(story.steps))
+    return Task(question, number, None, solve_story)
 
 
 class Step(NamedTuple):
@@ -108,13 +109,15 @@ class Story:
         """The methods that add an event and keep the value from 1 to LARGEST; likelier ones several times."""
         events: list[Callable[[], None]] = []
         if self._value + 2 <= LARGEST:
-            events += [partial(self._change, "+"), partial(self._change, "+"), partial(self._compare, "+")]
+            events += [partial(self._change, "+")] * 2
+            events.append(partial(self._compare, "+"))
         if self._value >= 4:
-            events += [partial(self._change, "-"), partial(self._change, "-"), partial(self._compare, "-")]
+            events += [partial(self._change, "-")] * 2
+            events.append(partial(self._compare, "-"))
         if 2 * self._value <= LARGEST:
             events += [self._multiply] * 2
         if is_last and self._box_counts():
-            events += [self._share]
+            events.append(self._share)
         if is_last and self._is_comparison and self._value + self._previous_value <= LARGEST:
             events += [self._add_up] * 4
         return events

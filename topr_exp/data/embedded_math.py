@@ -13,7 +13,7 @@ VARIABLES = "xyzt"
 
 def draw(rng: random.Random) -> Task:
     """Draw one random task."""
-    draw_kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+    (draw_kind,) = rng.choices(list(KINDS), list(KINDS.values()))
     return draw_kind(rng)
 
 
@@ -60,13 +60,14 @@ def add_fractions(rng: random.Random) -> Task:
         d = b * k
         a = rng.randint(1, b - 1)
         c = rng.randint(1, d - 1)
-        numerator = Calc().compute(a * k, op, c)
-        if gcd(numerator, d) == 1:
+        result = Calc().compute(a * k, op, c)
+        if gcd(result, d) == 1:
             break
 
     def solve(calc: Calc) -> str:
         expanded = calc(a, "*", k) if k > 1 else a
-        return fraction(calc(expanded, op, c), d)
+        numerator = calc(expanded, op, c)
+        return fraction(numerator, d)
 
     question = f"Compute ${fraction(a, b)}{op}{fraction(c, d)}$."
     return Task(question, min(k, 2), "Prealgebra", solve)
@@ -77,8 +78,14 @@ def multiply_fractions(rng: random.Random) -> Task:
     a = b = c = d = 1
     while b == 1 or d == 1 or gcd(a * c, b * d) > 1:
         a, b, c, d = (rng.randint(1, 7) for _ in range(4))
+
+    def solve(calc: Calc) -> str:
+        numerator = calc(a, "*", c)
+        denominator = calc(b, "*", d)
+        return fraction(numerator, denominator)
+
     question = rf"Compute ${fraction(a, b)}\cdot{fraction(c, d)}$."
-    return Task(question, 2, "Prealgebra", lambda calc: fraction(calc(a, "*", c), calc(b, "*", d)))
+    return Task(question, 2, "Prealgebra", solve)
 
 
 def simplify_root(rng: random.Random) -> Task:
@@ -136,7 +143,9 @@ def double_inequality(rng: random.Random) -> Task:
     x = rng.choice(VARIABLES)
 
     def solve(calc: Calc) -> str:
-        return f"{opening}{calc.add(low, -b)},{calc.add(high, -b)}{closing}"
+        start = calc.add(low, -b)
+        end = calc.add(high, -b)
+        return f"{opening}{start},{end}{closing}"
 
     inequality = f"{low} {low_relation} {x}{b:+d} {high_relation} {high}"
     question = f"Solve ${inequality}$. Give the answer as an interval."
@@ -173,8 +182,10 @@ def linear_system(rng: random.Random) -> Task:
     u, v = rng.choice((("x", "y"), ("a", "b"), ("m", "n")))
 
     def solve(calc: Calc) -> str:
-        first = calc(calc(total, "+", difference), "/", k + 1)
-        return f"({first},{calc(first, '-', difference)})"
+        multiple = calc(total, "+", difference)  # (k + 1) x
+        first = calc(multiple, "/", k + 1)
+        second = calc(first, "-", difference)
+        return f"({first},{second})"
 
     term = u if k == 1 else f"{k}{u}"
     question = f"If ${term}+{v} = {total}$ and ${u}-{v} = {difference}$, find the ordered pair $({u},{v})$."
@@ -208,8 +219,12 @@ def midpoint(rng: random.Random) -> Task:
     verb, mark = rng.choice((("Find", "."), ("What is", "?")))
 
     def solve(calc: Calc) -> str:
-        middles = [str(calc(calc(low, "+", high), "/", 2)) for low, high in intervals]
-        return f"({','.join(middles)})"
+        middles = []
+        for low, high in intervals:
+            sum_of_ends = calc(low, "+", high)
+            middles.append(calc(sum_of_ends, "/", 2))
+        x, y = middles
+        return f"({x},{y})"
 
     question = f"{verb} the midpoint of $({a},{b})$ and $({c},{d})${mark}"
     return Task(question, 3, "Geometry", solve)
@@ -224,7 +239,9 @@ def hypotenuse(rng: random.Random) -> Task:
     question = f"A right triangle has its right angle at ${name}$ and legs {a} and {b}. How long is the hypotenuse?"
 
     def solve(calc: Calc) -> str:
-        return root(1, calc(calc(a, "*", a), "+", calc(b, "*", b)))
+        first_square = calc(a, "*", a)
+        second_square = calc(b, "*", b)
+        return root(1, calc(first_square, "+", second_square))
 
     return Task(question, 5, "Geometry", solve)
 
@@ -236,8 +253,9 @@ def has_square_factor(number: int) -> bool:
 
 def probability(rng: random.Random) -> Task:
     """The chance to draw one colour out of two (level 1) or three (level 3)."""
-    colours = rng.sample(("red", "blue", "green", "white"), rng.choice((2, 3)))
-    winner = rng.randrange(len(colours))
+    colour_count = rng.choice((2, 3))
+    colours = rng.sample(("red", "blue", "green", "white"), colour_count)
+    winner = rng.randrange(colour_count)
     counts = [rng.randint(1, 12) for _ in colours]
     while gcd(counts[winner], sum(counts)) > 1:
         counts = [rng.randint(1, 12) for _ in colours]
@@ -246,7 +264,8 @@ def probability(rng: random.Random) -> Task:
         total = counts[0]
         for count in counts[1:]:
             total = calc.compute(total, "+", count)
-        calc.write(f"{'+'.join(map(str, counts))}={total}.")
+        summands = "+".join(map(str, counts))
+        calc.write(f"{summands}={total}.")
         return fraction(counts[winner], total)
 
     balls = [f"{count} {colour}" for count, colour in zip(counts, colours, strict=True)]
@@ -262,7 +281,8 @@ def remainder(rng: random.Random) -> Task:
     dividend = divisor * quotient + rng.randint(0, divisor - 1)
 
     def solve(calc: Calc) -> str:
-        return str(calc(dividend, "-", calc(divisor, "*", quotient)))
+        multiple = calc(divisor, "*", quotient)
+        return str(calc(dividend, "-", multiple))
 
     question = f"Find the remainder when {dividend} is divided by {divisor}."
     return Task(question, 2, "Number Theory", solve)
@@ -276,7 +296,9 @@ def complex_sum(rng: random.Random) -> Task:
     op = rng.choice("+-")
 
     def solve(calc: Calc) -> str:
-        return f"{calc(a, op, c)}{coefficient(calc(b, op, d))}i"
+        real = calc(a, op, c)
+        imaginary = calc(b, op, d)
+        return f"{real}{coefficient(imaginary)}i"
 
     question = f"Compute $({a}+{b}i){op}({c}+{d}i)$."
     return Task(question, 2, "Precalculus", solve)

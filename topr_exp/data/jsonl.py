@@ -104,7 +104,8 @@ class JsonLines(DataConfig):
         id_prefix = self.name if is_shared else f"{self.name}/{split}"
         problems = []
         for index, (number, row) in enumerate(read_json_lines(path)):
-            problems.append(self.read(f"{id_prefix}/{index:06d}", f"{path}:{number}", row))
+            line_id = f"{id_prefix}/{index:06d}"
+            problems.append(self.read(line_id, f"{path}:{number}", row))
         if is_shared:
             return self.choose_split(problems, split)
         return problems
@@ -129,7 +130,8 @@ class JsonLines(DataConfig):
         subject = None
         if names.subject is not None and row.get(names.subject) is not None:
             subject = as_text(row[names.subject])
-        fields = {name: as_text(value) for name, value in drop_keys(row, *astuple(names)).items()}
+        further_fields = drop_keys(row, *astuple(names))
+        fields = {name: as_text(value) for name, value in further_fields.items()}
         return Problem(problem_id, question, answer, level, subject=subject, fields=fields)
 
     def choose_split(self, problems: list[Problem | NoAnswer], split: str) -> list[Problem | NoAnswer]:
@@ -144,7 +146,10 @@ class JsonLines(DataConfig):
             return hashlib.blake2b(text.encode()).digest()
 
         assert self.test_share is not None
-        by_hash = sorted(range(len(problems)), key=hash_of)
+        indices_by_hash = sorted(range(len(problems)), key=hash_of)
         test_count = round(self.test_share * len(problems))
-        indices = by_hash[:test_count] if split == "test" else by_hash[test_count:]
+        if split == "test":
+            indices = indices_by_hash[:test_count]
+        else:
+            indices = indices_by_hash[test_count:]
         return [problems[index] for index in sorted(indices)]

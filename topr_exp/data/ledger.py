@@ -64,24 +64,28 @@ class LedgerTask(Task):
 
 def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTask:
     """Draw one random story, of two or three people."""
-    totals: list[int] = []
+    totals: list[int] = []  # the start, then one a turn
     while not totals or min(totals) < LOWEST or max(totals) > HIGHEST:
         start = rng.randint(LOWEST, HIGHEST)
-        changes = [rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(rng.randint(2, 3))]
-        totals = list(accumulate(islice(cycle(changes), turns), initial=start))
+        people = rng.randint(2, 3)
+        changes = [rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(people)]
+        change_of_turn = islice(cycle(changes), turns)
+        totals = list(accumulate(change_of_turn, initial=start))
     place = rng.choice(PLACES)
     thing = rng.choice(THINGS)
     person_events = []  # what each person does in every turn of theirs
     for name, change in zip(NAMES, changes, strict=False):
         op = "+" if change > 0 else "-"
         person_events.append(Event(name, op, abs(change)))
-    turn_order = f"{', '.join(map(str, person_events[:-1]))} and {person_events[-1]}"
+    *events_before, last_event = map(str, person_events)
+    turn_order = f"{', '.join(events_before)} and {last_event}"
     question = f"The {place} holds {start} {thing}. In turn {turn_order}. "
     question += f"How many {thing} does it hold after {turns} turns?"
     if choices:
         question += f" Use {choices} wordings."
     events = tuple(islice(cycle(person_events), turns))
-    return LedgerTask(question, None, None, partial(careful, start, events), start, events, choices)
+    solve = partial(careful, start, events)
+    return LedgerTask(question, None, None, solve, start, events, choices)
 
 
 def careful(start: int, events: Sequence[Event], calc: Calc) -> str:

@@ -58,7 +58,8 @@ def load_problems(source: DataConfig) -> ProblemSets:
         test = without_questions_of(train, disjoint_train, source)
         test_report = SplitReport(f"{train_report.origin}, what is not trained on", unparsable=0)
         refuse_few_validation_problems(len(test), source)
-    return ProblemSets(train, choose_subset(test, source.test_problems, source), train_report, test_report)
+    test = choose_subset(test, source.test_problems, source)
+    return ProblemSets(train, test, train_report, test_report)
 
 
 def refuse_duplicate_ids(problems: Iterable[Problem], source_name: str) -> None:
@@ -81,8 +82,8 @@ def refuse_few_validation_problems(count: int, source: DataConfig) -> None:
 
 def without_questions_of(held_out: list[Problem], problems: list[Problem], source: DataConfig) -> list[Problem]:
     """The problems that ask no question of `held_out`, up to case and white space."""
-    held_out_questions = {normal_form(full_question(problem, source)) for problem in held_out}
-    return [problem for problem in problems if normal_form(full_question(problem, source)) not in held_out_questions]
+    held_out_questions = {normalized_question(problem, source) for problem in held_out}
+    return [problem for problem in problems if normalized_question(problem, source) not in held_out_questions]
 
 
 def full_question(problem: Problem, source: DataConfig) -> str:
@@ -95,9 +96,10 @@ def full_question(problem: Problem, source: DataConfig) -> str:
     return "\n".join(lines)
 
 
-def normal_form(text: str) -> str:
-    """The text without differences of case and white space."""
-    return " ".join(text.casefold().split())
+def normalized_question(problem: Problem, source: DataConfig) -> str:
+    """The full question in lower case, with single spaces."""
+    words = full_question(problem, source).casefold().split()
+    return " ".join(words)
 
 
 def choose_subset(problems: list[Problem], count: int | None, source: DataConfig) -> list[Problem]:

@@ -50,27 +50,32 @@ class Prompter:
         fields: the problem's further ones. Raises TOPRError for a chat prompt where the model has no chat template.
         """
         prompt = self._fill_template(question, fields or {})
-        if not self.chat:
-            text = ""
-            for shot in self.shots:
-                text += f"{self._fill_template(shot.question, shot.fields)} {shot.answer}\n\n"
-            return text + prompt
+        if self.chat:
+            return self._render_chat(prompt, tokenizer)
+        text = ""
+        for shot in self.shots:
+            shot_prompt = self._fill_template(shot.question, shot.fields)
+            text += f"{shot_prompt} {shot.answer}\n\n"
+        return text + prompt
+
+    def _render_chat(self, prompt: str, tokenizer: Any) -> str:
         if getattr(tokenizer, "chat_template", None) is None:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
         messages = []
         for shot in self.shots:
-            messages.append({"role": "user", "content": self._fill_template(shot.question, shot.fields)})
+            shot_prompt = self._fill_template(shot.question, shot.fields)
+            messages.append({"role": "user", "content": shot_prompt})
             messages.append({"role": "assistant", "content": shot.answer})
         messages.append({"role": "user", "content": prompt})
-        return apply_chat_template(
-            tokenizer, messages, self.chat_options, fault="the model's chat template refuses the prompt"
-        )
+        fault = "the model's chat template refuses the prompt"
+        return apply_chat_template(tokenizer, messages, self.chat_options, fault=fault)
 
     def _fill_template(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: the texts may hold braces too.
-        texts = {**fields, "question": question}
-        placeholders = "|".join(re.escape(f"{{{name}}}") for name in texts)
-        return re.sub(placeholders, lambda match: texts[match.group()[1:-1]], self.template)
+        texts = {f"{{{name}}}": text for name, text in fields.items()}
+        texts["{question}"] = question
+        placeholders = "|".join(map(re.escape, texts))
+        return re.sub(placeholders, lambda placeholder: texts[placeholder[0]], self.template)
 
 
 def apply_chat_template(

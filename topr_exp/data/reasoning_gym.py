@@ -59,9 +59,10 @@ class ReasoningGym(DataConfig):
     def problems(self, split: str) -> Iterator[Problem]:
         """Different questions, as many as are asked for or as there are; TOPRError where the task refuses `options`."""
         count = self.wanted(split)
-        entries = self.open_task(split, MOST_DRAWS * count)
+        draws = MOST_DRAWS * count
+        entries = self.open_task(split, draws)
         gold_by_question: dict[str, str] = {}
-        for index in range(MOST_DRAWS * count):
+        for index in range(draws):
             entry = entries[index]
             gold_fields = {
                 "task": self.task,
@@ -84,8 +85,9 @@ class ReasoningGym(DataConfig):
             hint = "the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
             raise TOPRError(f"data=reasoning_gym: {hint}: {error}") from None
         options = self.options or {}
+        task_seed = seed_of(self.task, self.seed, split)
         try:
-            return library.create_dataset(self.task, seed=seed_of(self.task, self.seed, split), size=size, **options)
+            return library.create_dataset(self.task, seed=task_seed, size=size, **options)
         except (AssertionError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise TOPRError(

@@ -67,9 +67,11 @@ class Interval:
         return self.to_text(number_format, scale=100)
 
     def to_text(self, number_format: str, scale: float = 1.0) -> str:
-        value, low, high = (format(scale * number, number_format) for number in (self.value, self.low, self.high))
+        value = format(scale * self.value, number_format)
         if math.isnan(self.low):
             return value
+        low = format(scale * self.low, number_format)
+        high = format(scale * self.high, number_format)
         return f"{value} [{low}, {high}]"
 
 
@@ -81,16 +83,17 @@ def standard_error(values: Values, clusters: Clusters | None = None) -> float | 
 
     With clusters, sums of problems with the same number take the place of single values.
     """
+    problems = len(values)
     if clusters is None:
-        if len(values) > 1:
-            return float(values.std(ddof=1)) / math.sqrt(len(values))
-        return None
+        if problems < 2:
+            return None
+        return float(values.std(ddof=1)) / math.sqrt(problems)
     deviations = np.bincount(clusters, weights=values - values.mean())  # of the clusters' sums
     count = len(deviations)
     if count == 1:
         return None
     square_sum = float(deviations @ deviations)
-    return math.sqrt(count / (count - 1) * square_sum) / len(values)
+    return math.sqrt(count / (count - 1) * square_sum) / problems
 
 
 def bootstrap_means(values: Values, resamples: int, rng: Generator) -> Values:
@@ -205,7 +208,8 @@ def t_half_width(values: Values) -> Values:
     count = len(values)
     if count < 2:
         return np.full(values.shape[1:], math.nan)
-    return np.asarray(t_95(count - 1) * values.std(axis=0, ddof=1) / math.sqrt(count))
+    half_width = t_95(count - 1) * values.std(axis=0, ddof=1) / math.sqrt(count)
+    return np.asarray(half_width)
 
 
 def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Interval:
@@ -283,18 +287,19 @@ def crossed_error(
     problems_differ = exceeds(squares.problems, residual)
 
     def spread_of(square: Values, freedom: int) -> Values:
+        """MS² / freedom, a summand of Satterthwaite's."""
         return square**2 / max(pooled * freedom, 1)
 
-    # Satterthwaite's sum over the parts of the variance. Seeds that don't differ count as the residual, as do problems:
-    # with one of the two the subtracted residual cancels.
-    spread = (
-        seeds_differ * spread_of(seed_square, seeds - 1)
-        + problems_differ * spread_of(squares.problems, problems - 1)
-        + (seeds_differ == problems_differ) * spread_of(residual, (seeds - 1) * (problems - 1))
-    )
+    seed_spread = spread_of(seed_square, seeds - 1)
+    problem_spread = spread_of(problem_square, problems - 1)
+    residual_spread = spread_of(residual, (seeds - 1) * (problems - 1))
+    # Seeds that don't differ count as the residual, as do problems; with one of the two the subtracted one cancels.
+    has_residual = seeds_differ == problems_differ
+    spread = seeds_differ * seed_spread + problems_differ * problem_spread + has_residual * residual_spread
     with np.errstate(invalid="ignore", divide="ignore"):
         freedom = np.where(variance > 0, variance**2 / spread, 1.0)
-    return Estimate(np.sqrt(variance / (seeds * problems)), freedom)
+    error = np.sqrt(variance / (seeds * problems))
+    return Estimate(error, freedom)
 
 
 def exceeds(square: Values, residual: Values) -> Mask:
@@ -353,18 +358,18 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.
     """
     groups, seeds, problems = values.shape[-3:]
-    interactions = mean_squares(values - values.mean(-3, keepdims=True))
-    pooled_squares = [square.sum(-1) / (groups - 1) for square in interactions]
+    interactions = values - values.mean(-3, keepdims=True)
+    pooled_squares = [square.sum(-1) / (groups - 1) for square in mean_squares(interactions)]
     shared = crossed_error(MeanSquares(*pooled_squares), seeds, problems, pooled=groups - 1)
     shared_pair_error = math.sqrt(2) * shared.error[..., None]
-    least_lead = quantile(groups, shared.freedom) / math.sqrt(2)  # in standard errors
+    least_lead = quantile(groups, shared.freedom) / math.sqrt(2)  # in standard errors of a difference
 
     means = values.mean((-2, -1))  # [..., K]
     rows = []  # of the result, one a group
     for group in range(groups):
         leads = means - means[..., [group]]  # [..., K]: of the others before this one
         differences = values - values[..., [group], :, :]
-        pair_error = crossed_error(mean_squares(differences), seeds, problems).error
-        errors = np.maximum(shared_pair_error, pair_error)
-        rows.append(leads > least_lead[..., None] * errors)
+        own_pair_error = crossed_error(mean_squares(differences), seeds, problems).error
+        pair_error = np.maximum(shared_pair_error, own_pair_error)
+        rows.append(leads > least_lead[..., None] * pair_error)
     return np.stack(rows, -2)

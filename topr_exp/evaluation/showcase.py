@@ -20,11 +20,10 @@ PER_VERDICT = 12
 def show_completions(
     folder: Path, split: str, iteration: int, completions: Completions, examples: NDArray[np.int64] | None = None
 ) -> None:
-    """Write graded completions into the folder's file, replacing entries of an earlier attempt.
+    """Write up to PER_VERDICT completions of each verdict into completions.jsonl, replacing an earlier attempt's.
 
-    Up to PER_VERDICT of each verdict, evenly spread over the rows; `logp` is the log-probability when it was sampled.
-
-    split: test or train. examples: the rows that were trained on, of a training set.
+    `logp` is the log-probability when it was sampled. split: test or train. examples: rows of a training set that were
+    trained on.
     """
     path = folder / "completions.jsonl"
     earlier_entries, _ = read_lines(path)
@@ -34,8 +33,8 @@ def show_completions(
         if is_valid and (entry["set"], entry["iteration"]) != (split, iteration):
             entries.append(entry)
     for code in range(len(VERDICTS)):
-        rows = np.flatnonzero(completions.verdicts == code)
-        for row in spread_evenly(rows):
+        rows_of_verdict = np.flatnonzero(completions.verdicts == code)
+        for row in spread_evenly(rows_of_verdict):
             entry = {"set": split, "iteration": iteration, **describe_completion(completions, row)}
             if examples is not None:
                 entry["trained_on"] = bool((examples == row).any())

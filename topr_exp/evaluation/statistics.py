@@ -78,7 +78,7 @@ def summarise(
     """
     n = verdicts.shape[1]
     scores = measure(verdicts, classes)
-    columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)
+    columns = np.stack([*scores.passed.values(), *scores.voted.values()], axis=1)  # [P, 2 K]
     clusters = number_sources([problem.source for problem in problems])
     intervals = bootstrap_intervals(columns, default_rng([0, 1]), clusters=clusters, share=True)
     pass_intervals = intervals[: len(scores.passed)]
@@ -149,7 +149,8 @@ def headline(verdicts: Codes, scores: Scores, is_included: Mask) -> Figures:
     figures: Figures = {"pass@1": float(passed.mean())}
     if scores.voted:
         k = headline_k(verdicts.shape[1])
-        figures[f"maj@{k}"] = float(scores.voted[k][is_included].mean())
+        voted = scores.voted[k][is_included]
+        figures[f"maj@{k}"] = float(voted.mean())
     counts = np.bincount(verdicts[is_included].ravel(), minlength=len(VERDICTS))
     shares = counts / counts.sum()
     figures |= zip(VERDICTS, shares.tolist(), strict=True)
@@ -189,7 +190,8 @@ def ballots(verdicts: Codes, classes: Codes) -> Ballots:
     class_count = int(candidates.max(initial=0)) + 1
     votes = count_votes(candidates, class_count)
     correct_votes = count_votes(correct_candidates, class_count)
-    return Ballots(candidates, correct_votes / np.maximum(votes, 1))
+    worth = correct_votes / np.maximum(votes, 1)
+    return Ballots(candidates, worth)
 
 
 def count_votes(candidates: Codes, class_count: int) -> Counts:
@@ -238,8 +240,8 @@ def maj_at_ks(voting: Ballots, ks: Sequence[int], rng: Generator) -> ByK:
     problems, class_count = voting.worth.shape
     totals = {k: np.zeros(problems) for k in ks}
     for _ in range(TRIALS):
-        shuffled = rng.permuted(voting.candidates, axis=1)
+        shuffled_candidates = rng.permuted(voting.candidates, axis=1)
         for k in ks:
-            votes = count_votes(shuffled[:, :k], class_count)
+            votes = count_votes(shuffled_candidates[:, :k], class_count)
             totals[k] += majority_score(votes, voting.worth)
     return {k: total / TRIALS for k, total in totals.items()}

@@ -94,9 +94,10 @@ def read_manifest(target: Path) -> set[str]:
 def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of an earlier report's; the manifest names a file before it is there."""
     assert all(map(FILES.fullmatch, files)), files.keys()
-    present_files = set()  # no others are removed
-    for name in SUBFOLDERS:
-        present_files |= {f"{name}/{path.name}" for path in target.glob(f"{name}/*")}
+    present_files = set()
+    for subfolder in SUBFOLDERS:
+        present_files |= {f"{subfolder}/{path.name}" for path in target.glob(f"{subfolder}/*")}
+    obsolete_files = present_files & (earlier_files - files.keys())
     foreign_files = present_files & (files.keys() - earlier_files)
     refuse_foreign(target, [target / name for name in foreign_files])
     with disk_errors(f"write in {target}"):
@@ -106,7 +107,7 @@ def replace_files(target: Path, earlier_files: set[str], files: dict[str, bytes]
             path = target / name
             path.parent.mkdir(exist_ok=True)
             write_bytes(path, content)
-        for name in present_files & (earlier_files - files.keys()):
+        for name in obsolete_files:
             if FILES.fullmatch(name):  # whoever packed the folder wrote the manifest
                 (target / name).unlink()
         write_manifest(target, files)

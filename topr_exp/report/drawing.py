@@ -19,7 +19,6 @@ from topr_exp.report.plots import BASE_STYLE, Line, Plot, all_positions
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: Any = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")  # one a line; the last is the base's
-PERCENT = 100.0  # the scale of shares
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
     "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8, "savefig.dpi": 200, "pdf.fonttype": 42,
@@ -44,7 +43,9 @@ def series_style(index: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number, as arguments of `Axes.plot`; both repeat after 28."""
     if index == BASE_STYLE:
         return {"color": "#737373", "dashes": (1, 1)}
-    return {"color": COLORS[index % len(COLORS)], "dashes": DASHES[index % len(DASHES)]}
+    color = COLORS[index % len(COLORS)]
+    dashes = DASHES[index % len(DASHES)]
+    return {"color": color, "dashes": dashes}
 
 
 def plain_number(value: float) -> str:
@@ -118,7 +119,8 @@ def draw(plot: Plot) -> Figure:
 def offset_positions(plot: Plot, index: int) -> np.ndarray:
     """The x of a line's points, moved aside where error bars of other lines have the same; index: of the line."""
     x = plot.lines[index].points.index.to_numpy(float)
-    steps_aside = index - (len(plot.lines) - 1) / 2
+    middle = (len(plot.lines) - 1) / 2
+    steps_aside = index - middle
     positions = all_positions(plot.lines)
     first = min(positions)
     last = max(positions)
@@ -133,8 +135,8 @@ def offset_positions(plot: Plot, index: int) -> np.ndarray:
 
 def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist]:
     """Draw a line at x, its interval and the curves of its runs."""
-    scale = PERCENT if plot.share else 1.0
-    mean, low, high = scale * line.points.to_numpy(float).T
+    scale = 100.0 if plot.share else 1.0  # shares in percent
+    mean, low, high = scale * line.points.to_numpy(float).T  # [points] each
     style = series_style(line.style)
     color = style["color"]
     artists: list[Artist] = []
@@ -149,7 +151,8 @@ def draw_line(ax: Axes, plot: Plot, line: Line, *, x: np.ndarray) -> list[Artist
     if plot.ticks:  # no line joins the points
         style = {"color": color, "ls": ""}
     if len(x) < MOST_MARKED_POINTS:
-        style |= {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4}
+        marker = MARKERS[line.style % len(MARKERS)]
+        style |= {"marker": marker, "markersize": 4}
     artists += ax.plot(x, mean, label=line.name, **style)
     return artists
 

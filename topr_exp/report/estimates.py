@@ -42,14 +42,16 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
             measured_runs.append(run)
     if not measured_runs:
         return None
-    first_interval = interval_of_evaluation(measured_runs[0].summary[stage], name)
+    first_run = measured_runs[0]
+    first_interval = interval_of_evaluation(first_run.summary[stage], name)
     if share_completions(measured_runs, stage):
         if not math.isnan(first_interval.low):
             return first_interval
-        measured_runs = measured_runs[:1]  # the evaluation has no interval: it is computed from the verdicts
+        measured_runs = [first_run]  # whose verdicts give the interval that its evaluation lacks
     if name != REWARD:
         with contextlib.suppress(TOPRError):  # the verdicts are gone
-            return read_repetitions(measured_runs, stage).interval(name, stage)
+            repetitions = read_repetitions(measured_runs, stage)
+            return repetitions.interval(name, stage)
     values = [run.summary[stage][name] for run in measured_runs]
     if len(set(values)) == 1:
         return first_interval
@@ -58,8 +60,11 @@ def estimate(runs: Sequence[Run], name: str, stage: str = "final") -> Interval |
 
 def share_completions(runs: Sequence[Run], stage: str) -> bool:
     """Return True for a single run and for runs that share completions, as a sweep's share the base's."""
-    tables = {Path(str(run.summary[stage].get("verdicts", run.path))).name for run in runs}
-    return len(tables) == 1
+    table_names = set()
+    for run in runs:
+        table = run.summary[stage].get("verdicts", run.path)
+        table_names.add(Path(str(table)).name)
+    return len(table_names) == 1
 
 
 def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
@@ -68,13 +73,13 @@ def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
     if name == "correct":  # whose interval is that of pass@1
         name = "pass@1"
     if value in (0, 1) and name != REWARD:  # where a standard error is 0
-        cases = evaluation.get("sources", evaluation.get("problems"))  # independent ones
-        if is_count(cases) and cases > 0:
-            interval = clopper_pearson(int(value) * cases, cases)
+        independent_cases = evaluation.get("sources", evaluation.get("problems"))
+        if is_count(independent_cases) and independent_cases > 0:
+            interval = clopper_pearson(int(value) * independent_cases, independent_cases)
             return replace(interval, seeds=1, problems=True)
-    curve, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
+    statistic, _, k = name.partition("@")  # maj@8 is the point 8 of maj@k
     with contextlib.suppress(*DAMAGE):
-        point = evaluation[f"{curve}@k"][k]
+        point = evaluation[f"{statistic}@k"][k]
         low = as_number(point["low"])
         high = as_number(point["high"])
         if low is not None and high is not None:
@@ -82,7 +87,8 @@ def interval_of_evaluation(evaluation: Record, name: str) -> Interval:
     error = as_number(evaluation.get(f"{name}_se"))
     if error is None:
         return Interval(value)
-    return Interval(value, value - 1.96 * error, value + 1.96 * error)
+    half_width = 1.96 * error
+    return Interval(value, value - half_width, value + half_width)
 
 
 def headlines(runs: Sequence[Run]) -> list[str]:
@@ -118,9 +124,9 @@ def mean_values(groups: Groups, name: str) -> dict[str, float]:
     return means
 
 
-def best_first(groups: Groups, name: str = "pass@1") -> Groups:
-    """Order groups by a final share, those without one last."""
-    means = mean_values(groups, name)
+def best_first(groups: Groups) -> Groups:
+    """Order groups by their final pass@1, those without one last."""
+    means = mean_values(groups, "pass@1")
     labels = sorted(groups, key=lambda label: -means[label])
     return {label: groups[label] for label in labels}
 
@@ -134,9 +140,11 @@ def difference_between(runs: Sequence[Run], reference: Sequence[Run], name: str)
         reason = why_incomparable([*reference, *runs], name)
         if reason:
             return reason
-        interval = difference(read_repetitions(reference, "final"), read_repetitions(runs, "final"), name)
+        reference_repetitions = read_repetitions(reference, "final")
+        repetitions = read_repetitions(runs, "final")
     except TOPRError as error:
         return str(error)
+    interval = difference(reference_repetitions, repetitions, name)
     return interval if interval is not None else "no seed in common"
 
 
@@ -169,17 +177,18 @@ def comparison_rows(groups: Groups, to_references: Differences, *, reference: st
     rows = []
     for label, runs in groups.items():
         interval = estimate(runs, name)
-        difference_text = to_references.get(label, "")
-        paired_over = ""
-        if isinstance(difference_text, Interval):
-            paired_over = difference_text.over
-            difference_text = difference_text.percent(sign=True)
-        rows.append({
+        row = {
             f"{name}, %": label,
             "runs": str(len(runs)),
             "mean": estimate_text(runs, name),
             "over": interval.over if interval is not None else "",
-            f"minus {reference}": difference_text,
-            "paired over": paired_over,
-        })  # fmt: skip
+        }
+        to_reference = to_references.get(label, "")
+        if isinstance(to_reference, Interval):
+            row[f"minus {reference}"] = to_reference.percent(sign=True)
+            row["paired over"] = to_reference.over
+        else:
+            row[f"minus {reference}"] = to_reference
+            row["paired over"] = ""
+        rows.append(row)
     return rows

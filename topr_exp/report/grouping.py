@@ -96,7 +96,7 @@ def decides_result(key: str) -> bool:
 
 def with_settings(runs: Sequence[Run]) -> list[Run]:
     """Runs with their settings by dotted key; TEST_KEY numbers their test problems, where these differ."""
-    leaf_keys: set[str] = set()
+    leaf_keys: set[str] = set()  # a group of settings that is null in another run is a setting, too
     for run in runs:
         leaf_keys |= dict(flatten(run.config)).keys()
     golds_of_runs = list(map(read_golds, runs))
@@ -126,18 +126,20 @@ def settings_table(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         rows.append({key: canonical(value) for key, value in run.settings.items()})
     table = pd.DataFrame(rows)
-    columns = sorted({*table, *SEED_KEYS, TEST_KEY}, key=key_rank)
-    return table.reindex(columns=columns).fillna(canonical(None))
+    keys = {*table, *SEED_KEYS, TEST_KEY}
+    ordered_table = table.reindex(columns=sorted(keys, key=key_rank))
+    return ordered_table.fillna(canonical(None))
 
 
 def distinguishing_keys(table: pd.DataFrame, candidates: Sequence[str]) -> list[str]:
     """The keys that tell runs apart; the other candidates follow from them."""
     keys: list[str] = []
+    group_count = 1
     for key in candidates:
-        groups = table.groupby(keys or (lambda _: 0))  # without keys all runs in one
-        has_several_values = groups[key].nunique() > 1
-        if has_several_values.any():
+        finer_groups = table[[*keys, key]].drop_duplicates()
+        if len(finer_groups) > group_count:
             keys.append(key)
+            group_count = len(finer_groups)
     return keys
 
 
@@ -147,7 +149,8 @@ def with_groups(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     draws = sorted(set(seeds_of_runs))
     grouped_runs = []
     for run, seeds in zip(runs, seeds_of_runs, strict=True):
-        grouped_runs.append(replace(run, group=group_label(run, keys), draw=draws.index(seeds)))
+        label = group_label(run, keys)
+        grouped_runs.append(replace(run, group=label, draw=draws.index(seeds)))
     return grouped_runs
 
 
@@ -171,19 +174,23 @@ def canonical(value: Any) -> str:
 class Rank(NamedTuple):
     """The place of a value in an order: null, then numbers by size, then texts."""
 
-    is_set: bool
-    is_text: bool
+    kind: int
     number: float
     text: str
 
 
+def rank(value: Any) -> Rank:
+    text = value_text(value)
+    if value is None:
+        return Rank(0, 0.0, text)
+    if isinstance(value, (int, float)):
+        return Rank(1, float(value), text)
+    return Rank(2, 0.0, text)
+
+
 def sort_key(run: Run, keys: Sequence[str]) -> tuple[list[Rank], bool]:
     """Order runs by their values of the keys, then finished ones first."""
-    ranks = []
-    for key in keys:
-        value = run.settings.get(key)
-        number = float(value) if isinstance(value, (int, float)) else None
-        ranks.append(Rank(value is not None, number is None, number or 0.0, value_text(value)))
+    ranks = [rank(run.settings.get(key)) for key in keys]
     return ranks, not run.is_done
 
 
@@ -208,7 +215,8 @@ def setting_text(key: str, run: Run) -> str:
     value = value_text(run.settings.get(key))
     if key.endswith(".name"):
         return value
-    return f"{SHORT_KEYS.get(key, key.rpartition('.')[2])}={value}"
+    last_part = key.rpartition(".")[2]
+    return f"{SHORT_KEYS.get(key, last_part)}={value}"
 
 
 def value_text(value: Any) -> str:

@@ -78,25 +78,27 @@ def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
                 break
         else:
             axis_panels.append(Panel([name], curves))
-    return dict(sorted(panels_by_axis.items(), key=lambda item: AXES.index(item[0])))
+    return {axis: panels_by_axis[axis] for axis in AXES if axis in panels_by_axis}
 
 
 def axis_of(loss: Any) -> Axis:
     """The first axis along which an answer's weight is the same at every length, else the last axis."""
     for axis in AXES[:-1]:
         shortest, *longer = [curves_of(loss, length, axis, COMPARED_POINTS) for length in LENGTHS]
-        if all(are_equal(shortest, curves) for curves in longer):
+        is_same_at_every_length = all(are_equal(shortest, curves) for curves in longer)
+        if is_same_at_every_length:
             return axis
     return AXES[-1]
 
 
 def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
     """[2, points] weights of right and wrong answers along an axis."""
-    deltas = axis.ticks(points)
+    ticks = axis.ticks(points)
     if axis.by_token:
-        deltas = deltas * length  # of the whole answer
-    right_weights = weights(loss, is_right=True, length=length, deltas=deltas.tolist())
-    wrong_weights = weights(loss, is_right=False, length=length, deltas=deltas.tolist())
+        ticks = ticks * length  # Δ of the whole answer
+    deltas = ticks.tolist()
+    right_weights = weights(loss, is_right=True, length=length, deltas=deltas)
+    wrong_weights = weights(loss, is_right=False, length=length, deltas=deltas)
     return np.array([right_weights, wrong_weights])
 
 
@@ -112,9 +114,12 @@ def draw(losses: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     blocks = panels(losses)
-    columns = min(COLUMNS, max(map(len, blocks.values())))
+    widest_block = max(map(len, blocks.values()))
+    columns = min(COLUMNS, widest_block)
     row_counts = [math.ceil(len(block) / columns) for block in blocks.values()]
-    figure = Figure(figsize=(2.2 * columns, 2.0 * sum(row_counts)), layout="constrained")
+    width = 2.2 * columns
+    height = 2.0 * sum(row_counts)
+    figure = Figure(figsize=(width, height), layout="constrained")
     subfigures = figure.subfigures(len(blocks), height_ratios=row_counts, squeeze=False).ravel()
     for subfigure, rows, (axis, block) in zip(subfigures, row_counts, blocks.items(), strict=True):
         subfigure.supxlabel(axis.title, fontsize=10)
@@ -129,13 +134,13 @@ def draw_block(grid: NDArray[Any], block: list[Panel], x: Points) -> None:
     """Draw panels into the first cells of a grid [rows, columns] of axes, and hide the others."""
     columns = grid.shape[1]
     cells = list(grid.ravel())
-    count = len(block)
-    for cell, panel in zip(cells, block, strict=False):
+    drawn_cells = cells[: len(block)]
+    for cell, panel in zip(drawn_cells, block, strict=True):
         draw_panel(cell, panel, x)
-    for cell in cells[count - columns : count]:  # the lowest of their columns; none of a single short row
-        cell.tick_params(labelbottom=True)
-    for cell in cells[count:]:
-        cell.set_axis_off()
+    for lowest_cell in drawn_cells[-columns:]:  # of each column
+        lowest_cell.tick_params(labelbottom=True)
+    for empty_cell in cells[len(block) :]:
+        empty_cell.set_axis_off()
 
 
 def draw_panel(cell: Axes, panel: Panel, x: Points) -> None:
@@ -157,27 +162,36 @@ def draw_line(cell: Axes, x: Points, line: Line, *, neighbour: Points | None = N
     """Draw a line; its name stands where it is farthest from its neighbour, on the side turned away from that one."""
     y = line.y
     cell.plot(x, y, color=line.color, linewidth=1.6)
-    position = POINTS // 4
+    index = POINTS // 4
     is_above = True
     if neighbour is not None:
-        position = widest_gap(x, y, neighbour)
-        is_above = bool(y[position] > neighbour[position])
+        index = widest_gap(x, y, neighbour)
+        is_above = bool(y[index] > neighbour[index])
     side = 1 if is_above else -1
-    slope = side * (y[position + 5] - y[position - 5])
+    rise = y[index + 5] - y[index - 5]
     alignment = "center"
-    if slope > 0.1:
+    if side * rise > 0.1:
         alignment = "right"
-    elif slope < -0.1:
+    elif side * rise < -0.1:
         alignment = "left"
     cell.annotate(
-        line.name, (x[position], y[position]), (0, 3 * side), textcoords="offset points",
-        ha=alignment, va="bottom" if is_above else "top", color=line.color, fontsize=9,
-    )  # fmt: skip
+        line.name,
+        xy=(x[index], y[index]),
+        xytext=(0, 3 * side),
+        textcoords="offset points",
+        ha=alignment,
+        va="bottom" if is_above else "top",
+        color=line.color,
+        fontsize=9,
+    )
 
 
 def widest_gap(x: Points, y: Points, neighbour: Points) -> int:
     """The index of the point at which a line is farthest from its neighbour, where a name has room."""
     lowest, highest = WEIGHT_RANGE
-    has_room = (y > lowest + MARGIN) & (y < highest - MARGIN) & (np.abs(x) < 0.75 * x[-1])
-    gap = np.abs(np.clip(y - neighbour, -1.5, 1.5))
+    has_room_below = y > lowest + MARGIN
+    has_room_above = y < highest - MARGIN
+    has_room_aside = np.abs(x) < 0.75 * x[-1]
+    has_room = has_room_below & has_room_above & has_room_aside
+    gap = np.minimum(np.abs(y - neighbour), 1.5)  # wider ones are as good: the first of them is taken
     return int(np.where(has_room, gap, -1.0).argmax())

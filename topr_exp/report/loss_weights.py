@@ -32,7 +32,8 @@ def weights(loss: Any, *, is_right: bool, length: int, deltas: Sequence[float]) 
     direction = 1 if is_right else -1
     answer_weights = []
     for delta in deltas:
-        weight = direction * pull(loss, Answer(is_right, length, delta)) / full_pull
+        answer = Answer(is_right, length, delta)
+        weight = direction * pull(loss, answer) / full_pull
         answer_weights.append(weight + 0.0)  # makes a negative zero a zero, which prints without a sign
     return answer_weights
 
@@ -41,7 +42,7 @@ def pull(loss: Any, answer: Answer) -> float:
     """−∂loss/∂log π of an answer, summed over its tokens."""
     logp, batch = answer_batch(loss, answer)
     losses = checked_output(loss, batch).loss
-    (gradient,) = torch.autograd.grad(losses.sum(), logp)
+    (gradient,) = torch.autograd.grad(losses.sum(), logp)  # [2, length]
     return -float(gradient[0].sum())
 
 
@@ -51,18 +52,22 @@ def answer_batch(loss: Any, answer: Answer) -> tuple[Tensor, Batch | PairBatch]:
     π_old and the reference are μ.
     """
     mu = torch.full((2, answer.length), -1.0, dtype=torch.float64)
-    shift = torch.tensor([[answer.delta / answer.length], [0.0]], dtype=torch.float64)
-    logp = (mu + shift).requires_grad_()
+    token_delta = answer.delta / answer.length
+    deltas = torch.tensor([[token_delta], [0.0]], dtype=torch.float64)
+    logp = (mu + deltas).requires_grad_()
     positive = torch.tensor([answer.is_right, not answer.is_right])
     wrong_reward = 0.0 if loss.rewards == "zero_one" else -1.0
     reward = torch.where(positive, 1.0, wrong_reward).double()
 
     def batch_of(rows: Tensor | slice) -> Batch:
         """The batch of some rows, with the fields that a pair has."""
-        mask = torch.ones_like(mu, dtype=torch.bool)
         return Batch(
-            logp=logp[rows], mu_logp=mu[rows], mask=mask[rows], reward=reward[rows], positive=positive[rows],
-        )  # fmt: skip
+            logp=logp[rows],
+            mu_logp=mu[rows],
+            mask=torch.ones_like(mu[rows], dtype=torch.bool),
+            reward=reward[rows],
+            positive=positive[rows],
+        )
 
     if "pairs" in loss.needs:
         return logp, PairBatch(chosen=batch_of(positive), rejected=batch_of(~positive))

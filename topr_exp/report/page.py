@@ -36,12 +36,17 @@ LONGEST_TEXT = 4000
 LONGEST_QUESTION = 90  # characters of it in a completion's line
 MOST_COMMANDS = 3
 MOST_OPEN_NOTES = 5
-SECTIONS = {
-    "result": "Result", "sweep": "Sweep", "final": "Final: before and after training", "curves": "Curves",
-    "overview": "Overview", "runs": "Runs", "samples": "Samples: pass@K, maj@K and problems by correct completions",
+SECTIONS = {  # name -> heading, which links show up to a colon
+    "result": "Result",
+    "sweep": "Sweep",
+    "final": "Final: before and after training",
+    "curves": "Curves",
+    "overview": "Overview",
+    "runs": "Runs",
+    "samples": "Samples: pass@K, maj@K and problems by correct completions",
     "settings": "Settings",
     "completions": "Completions",
-}  # fmt: skip
+}
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
@@ -49,17 +54,18 @@ def render_page(title: str, run_groups: RunGroups, drawings: Sequence[Drawing]) 
     folder = Path(__file__).parent
     template = (folder / "page.html").read_text(encoding="utf-8")
     script = (folder / "page.js").read_text(encoding="utf-8")
-    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    script_digest = hashlib.sha256(script.encode()).digest()
+    script_hash = base64.b64encode(script_digest).decode()
     contents = render_sections(run_groups)
     for plot, svg in drawings:
         contents[plot.section] = contents.get(plot.section, "") + render_plot(plot, svg)
     links = []
     sections = []
-    for name, head in SECTIONS.items():
+    for name, heading in SECTIONS.items():
         if name in contents:
-            link_text, _, _ = head.partition(":")
+            link_text, _, _ = heading.partition(":")
             links.append(f'<a href="#{name}">{link_text}</a>')
-            sections.append(f'<section id="{name}"><h2>{head}</h2>\n{contents[name]}</section>\n')
+            sections.append(f'<section id="{name}"><h2>{heading}</h2>\n{contents[name]}</section>\n')
     return Template(template).substitute(
         policy=POLICY.format(script_hash),
         script=script,
@@ -91,7 +97,9 @@ def subtitle(run_groups: RunGroups) -> str:
     """How many runs there are, in which states, and the settings in which they differ."""
     status_counts = Counter(run.status for run in run_groups.runs)
     statuses = ", ".join(f"{count} {status}" for status, count in status_counts.items())
-    text = f"{plural(len(run_groups.runs), 'run')} ({statuses}) in {plural(len(run_groups.groups), 'group')}"
+    runs = plural(len(run_groups.runs), "run")
+    groups = plural(len(run_groups.groups), "group")
+    text = f"{runs} ({statuses}) in {groups}"
     if run_groups.keys:
         text += f"; they differ in {', '.join(run_groups.keys)}"
     return f"{text}."
@@ -147,8 +155,9 @@ def render_overview(run_groups: RunGroups) -> str:
     html = ""
     if notes:
         items = [f"<li>{escape(note)}</li>" for note in notes]
+        bullets = f"<ul>{''.join(items)}</ul>"
         title = f"{plural(len(notes), 'note')} about these folders"
-        html += foldable(title, f"<ul>{''.join(items)}</ul>", is_open=len(notes) <= MOST_OPEN_NOTES)
+        html += foldable(title, bullets, is_open=len(notes) <= MOST_OPEN_NOTES)
     for title, text in list_facts(run_groups).items():
         html += f"<p><strong>{title}: </strong>{escape(text)}</p>\n"
     html += render_table("groups", group_rows(run_groups, run_groups.ranking))
@@ -162,8 +171,9 @@ def list_facts(run_groups: RunGroups) -> dict[str, str]:
     commands = set()
     for run in run_groups.runs:
         if run.evaluations:
-            evaluation = run.evaluations[-1]
-            tests.add(f"{evaluation.get('problems')} problems, {evaluation.get('samples')} completions each")
+            problems = run.evaluations[-1].get("problems")
+            samples = run.evaluations[-1].get("samples")
+            tests.add(f"{problems} problems, {samples} completions each")
         commit = run.environment.get("git_commit")
         if commit:
             changes = " with uncommitted changes" if run.environment.get("git_dirty") else ""
@@ -221,7 +231,8 @@ def render_completions(runs: Sequence[Run]) -> str:
     most_of_run = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
     cards: list[str] = []
     for completions_of_run in by_first_owner.values():
-        cards += map(render_card, kinds_in_turn(completions_of_run)[:most_of_run])
+        shown_completions = kinds_in_turn(completions_of_run)[:most_of_run]
+        cards += map(render_card, shown_completions)
     count_text = f"{len(cards)} of {len(completions)} different completions; all are in the run folders"
     search = search_box("completions", "words, as in verdict=correct set=test")
     return f"<p>{count_text} (completions.jsonl)</p>\n{search}<div>{''.join(cards)}</div>"
@@ -229,8 +240,9 @@ def render_completions(runs: Sequence[Run]) -> str:
 
 def kinds_in_turn(completions: Sequence[ShownCompletion]) -> list[ShownCompletion]:
     """Order completions: the first of each kind (set, iteration, verdict), then the second of each, and so on."""
-    frame = pd.DataFrame([completion.entry for completion in completions])
-    rank_in_kind = frame.groupby(["set", "iteration", "verdict"]).cumcount()
+    entries = pd.DataFrame([completion.entry for completion in completions])
+    kinds = entries.groupby(["set", "iteration", "verdict"])
+    rank_in_kind = kinds.cumcount()
     order = rank_in_kind.sort_values(kind="stable").index
     return [completions[i] for i in order]
 
@@ -239,11 +251,17 @@ def render_card(completion: ShownCompletion) -> str:
     """A completion: its facts and its question in a line, the texts folded."""
     entry = completion.entry
     facts = {
-        "verdict": entry["verdict"], "run": owner_text(completion), "set": entry["set"],
-        "iteration": entry["iteration"], "difficulty": entry.get("level"), "subject": entry.get("subject"),
-        "gold": entry.get("gold"), "answer": entry.get("answer"), "truncated": entry.get("truncated") or None,
+        "verdict": entry["verdict"],
+        "run": owner_text(completion),
+        "set": entry["set"],
+        "iteration": entry["iteration"],
+        "difficulty": entry.get("level"),
+        "subject": entry.get("subject"),
+        "gold": entry.get("gold"),
+        "answer": entry.get("answer"),
+        "truncated": entry.get("truncated") or None,
         "trained on": entry.get("trained_on"),
-    }  # fmt: skip
+    }
     logp = as_number(entry.get("logp"))
     if logp is not None:
         facts["log π"] = f"{logp:.2f}"

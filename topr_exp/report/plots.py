@@ -28,6 +28,7 @@ SUMMARY_AXES = ("effective_positive", "baseline", "positive_share", "n_train")  
 LINEAR_AXES = ("effective_positive", "baseline", "positive_share")  # of sweep plots; never logarithmic
 TIED_AXES = ("effective_positive", "baseline")  # one follows from the other
 AXIS_TITLES = {"effective_positive": "effective proportion of positives p̃"}
+POINT_COLUMNS = ("value", "low", "high")
 
 Curve: TypeAlias = pd.Series  # numbers by position
 Curves = dict[str, list[Curve]]  # of the runs of each group, by label
@@ -130,8 +131,9 @@ def curve_plot(groups: Groups, kind: str, name: str, *, axis: str = "") -> Plot:
     for label, runs in groups.items():
         curves[label] = []
         for run in runs:
-            if name in run.curves[kind]:
-                curve = on_axis(run, run.curves[kind][name], axis)
+            frame = run.curves[kind]
+            if name in frame:
+                curve = on_axis(run, frame[name], axis)
                 curves[label].append(thin(curve))
     if kind == "test":
         file_name = f"curve_{file_part(name)}"
@@ -172,7 +174,7 @@ def on_axis(run: Run, curve: Curve, axis: str) -> Curve:
     """A curve at the positions of another axis, where the run logged it; the base is at 0."""
     if not axis:
         return curve
-    positions = run.curves["training"].get(axis, pd.Series(dtype=float))
+    positions = run.curves["training"].get(axis, pd.Series(dtype=float))  # by step
     if axis == "tokens":
         positions = positions.cumsum()
     positions = positions.reindex(curve.index)
@@ -186,9 +188,15 @@ def age_plot(groups: Groups) -> Plot:
     curves: Curves = {}
     for label, runs in groups.items():
         curves[label] = list(filter(len, map(size_by_age, runs)))
-    caption = "effective sample size by age (1, 2 to 3, 4 to 7, ...), mean of the updates"
-    lines = mean_lines(curves, share=True)
-    return Plot("ess_by_age", "curves", caption, "age (updates)", "ess", lines, share=False)
+    return Plot(
+        "ess_by_age",
+        "curves",
+        "effective sample size by age (1, 2 to 3, 4 to 7, ...), mean of the updates",
+        x_title="age (updates)",
+        y_title="ess",
+        lines=mean_lines(curves, share=True),
+        share=False,
+    )
 
 
 def size_by_age(run: Run) -> Curve:
@@ -257,7 +265,9 @@ def final_plot(groups: Groups) -> Plot:
     lines.append(estimate_line(groups, "pass@1", "base", style=BASE_STYLE))
     ticks = []
     for label in groups:
-        ticks.append(label if len(label) < LONGEST_TICK else f"{label[: LONGEST_TICK - 1]}…")
+        if len(label) >= LONGEST_TICK:
+            label = f"{label[: LONGEST_TICK - 1]}…"
+        ticks.append(label)
     return Plot(
         "final",
         "final",
@@ -283,23 +293,19 @@ def estimate_line(groups: Groups, name: str, stage: str = "final", *, style: int
 
 def line_points(points: Mapping[Any, Point]) -> pd.DataFrame:
     """Tabulate points by position; one may lack the ends of its interval, and what has no value is left out."""
-    table = pd.DataFrame(list(points.values()), index=list(points), columns=["value", "low", "high"], dtype=float)
+    table = pd.DataFrame(list(points.values()), index=list(points), columns=POINT_COLUMNS, dtype=float)
     return table.rename(columns={"value": "mean"}).sort_index().dropna(subset="mean")
 
 
 def problem_plot(groups: Groups, kind: str) -> Plot:
     """A plot of PROBLEM_PLOTS, of every base and of every group after training; kind: its key."""
-    base_lines: dict[Any, Line] = {}  # by their values: as a rule all groups began with one
+    base_lines: dict[tuple[float, ...], Line] = {}  # by their values: as a rule all groups began with one
     final_lines = []
     for style, (label, runs) in enumerate(groups.items()):
-        base = problem_statistic(runs[0].summary.get("base"), kind)
-        base_lines.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE_STYLE, base))
-        finals = [problem_statistic(run.summary.get("final"), kind) for run in runs]
-        points = finals[0]
-        if not all(map(points.equals, finals)):  # of several runs that share no completions
-            means = [final["mean"] for final in finals]
-            points = band(means, share=True)
-        final_lines.append(Line(label, style, points))
+        base_points = problem_statistic(runs[0].summary.get("base"), kind)
+        base_line = Line(f"base of {label}", BASE_STYLE, base_points)
+        base_lines.setdefault(tuple(base_points["mean"]), base_line)
+        final_lines.append(Line(label, style, final_statistic(runs, kind)))
     lines = [*base_lines.values(), *final_lines]
     if len(base_lines) == 1:
         lines[0] = replace(lines[0], name="base")
@@ -310,23 +316,38 @@ def without_empty(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if len(line.points)]
 
 
+def final_statistic(runs: Sequence[Run], kind: str) -> pd.DataFrame:
+    """Points of a group after training: the mean of its runs, or where they share completions those of one."""
+    points_of_runs = [problem_statistic(run.summary.get("final"), kind) for run in runs]
+    first_points = points_of_runs[0]
+    if all(map(first_points.equals, points_of_runs)):
+        return first_points
+    means = [points["mean"] for points in points_of_runs]
+    return band(means, share=True)
+
+
 def problem_statistic(evaluation: Any, kind: str) -> pd.DataFrame:
     """Points of a key of PROBLEM_PLOTS in an evaluation: mean, and low and high where known; may be empty."""
     points: dict[int, Point] = {}
     with contextlib.suppress(*DAMAGE):
-        statistic = evaluation[kind]
-        if kind == "correct_histogram":
-            total = sum(statistic)
-            points = {correct: {"value": float(count) / total} for correct, count in enumerate(statistic)}
-        elif kind == "levels":
-            points = {int(level): {"value": as_number(figures.get("pass@1"))} for level, figures in statistic.items()}
-        else:
-            points = {int(k): read_point(point) for k, point in statistic.items()}
+        points = read_points(evaluation[kind], kind)
     return line_points(points)
 
 
-def read_point(point: Mapping[str, Any]) -> Point:
-    return {name: as_number(point.get(name)) for name in ("value", "low", "high")}
+def read_points(statistic: Any, kind: str) -> dict[int, Point]:
+    """The points of a stored statistic by position; raises DAMAGE."""
+    points: dict[int, Point] = {}
+    if kind == "correct_histogram":
+        problem_count = sum(statistic)
+        for correct_count, problems in enumerate(statistic):
+            points[correct_count] = {"value": float(problems) / problem_count}
+    elif kind == "levels":
+        for level, figures in statistic.items():
+            points[int(level)] = {"value": as_number(figures.get("pass@1"))}
+    else:
+        for k, point in statistic.items():
+            points[int(k)] = {name: as_number(point.get(name)) for name in POINT_COLUMNS}
+    return points
 
 
 # ---- sweeps

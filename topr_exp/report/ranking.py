@@ -66,7 +66,8 @@ def standing(groups: Groups, name: str) -> str:
             if not why_incomparable([*best_runs, *runs], name):
                 comparable[label] = read_repetitions(runs, "final")
     leader = highest_mean([best, *tied], len(groups))
-    score = f"{estimate_text(best_runs, name)} % {name} ({plural(len(best_runs), 'run')})"
+    size = plural(len(best_runs), "run")
+    score = f"{estimate_text(best_runs, name)} % {name} ({size})"
     verdict = against_best(comparable, best, collapsed, name, tied=tied)
     return f"{leader}, {score}. {verdict}".rstrip()
 

@@ -124,7 +124,8 @@ class Run:
                 subset_evaluations.append(record)
             elif "step" not in record:
                 self.evaluations.append(record)
-        last_of_each_step = {record["optimizer_step"]: record for record in subset_evaluations or self.evaluations}
+        curve = subset_evaluations or self.evaluations
+        last_of_each_step = {record["optimizer_step"]: record for record in curve}
         self.curve = list(last_of_each_step.values())
         if self.is_done and self.evaluations and not self._has_final_evaluation():
             self.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
@@ -198,7 +199,8 @@ def to_frame(records: list[Record]) -> pd.DataFrame:
                 numbers[name] = as_number(value)
         numbers_by_step[record["optimizer_step"]] = numbers
     steps = pd.Index(list(numbers_by_step), name="step")
-    frame = pd.DataFrame(list(numbers_by_step.values()), index=steps, dtype=float)
+    rows = list(numbers_by_step.values())
+    frame = pd.DataFrame(rows, index=steps, dtype=float)
     return frame.sort_index(axis="columns").dropna(axis="columns", how="all")
 
 
@@ -226,10 +228,12 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 def run_folders(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the run folders, this one or those at most `depth` levels below; a run is not searched for others."""
+    entries: list[Path] = []
     try:
         is_model = (folder / "tokenizer.json").exists()
         is_run = not is_model and any((folder / name).is_file() for name in RUN_FILES)
-        entries = sorted(folder.iterdir()) if depth and not is_run else []
+        if depth > 0 and not is_run:
+            entries = sorted(folder.iterdir())
     except PermissionError:
         warn(f"cannot read {folder}: Permission denied; what is in it is left out")
         return

@@ -35,8 +35,9 @@ class Repetitions(list[Record]):
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
         """Select the records of these seeds, the first of each."""
-        seeds_of_records = self.seeds
-        return type(self)([self[seeds_of_records.index(seed)] for seed in seeds])
+        own_seeds = self.seeds
+        records = [self[own_seeds.index(seed)] for seed in seeds]
+        return type(self)(records)
 
     def values(self, name: str = "pass@1", stage: str = "final") -> Scores:
         """Return a share of each problem's completions, [seeds, problems]: pass@1, incorrect, invalid or maj."""
@@ -62,7 +63,8 @@ def problem_shares(results: Record, name: str) -> Values:
         shares = (n - counts["correct"] - counts["invalid"]) / n
     else:
         shares = counts[name] / n
-    shares_by_solution = shares.reshape(results.get("solutions", 1), -1)
+    solutions = results.get("solutions", 1)
+    shares_by_solution = shares.reshape(solutions, -1)  # [solutions, problems]
     return np.asarray(shares_by_solution.mean(axis=0))
 
 
@@ -142,22 +144,25 @@ def problem_results(run: Run, evaluation: Record) -> Record:
     test_solutions = run.config.get("task", {}).get("test_solutions")  # that a verifier reads of each problem
     solutions = int(test_solutions) if test_solutions is not None else 1
     has_dropped_solutions = solutions > 1 and run.summary.get("too_long", {}).get("test")
-    is_uneven = not len(columns) or len(columns) % problems or solutions < 1 or problems % solutions
-    if has_dropped_solutions or is_uneven:
+    has_equal_shares = len(columns) > 0 and len(columns) % problems == 0
+    has_equal_solutions = solutions > 0 and problems % solutions == 0
+    if has_dropped_solutions or not has_equal_shares or not has_equal_solutions:
         raise TOPRError(f"{run.name}: {path} does not hold the same number of verdicts on each of its problems")
 
     codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()])
-    verdicts = codes.reshape(problems, -1)  # [problems, completions]
+    verdicts = codes.reshape(problems, -1)  # [problems, n]
     classes = columns["class"].to_numpy().reshape(problems, -1)
     n = verdicts.shape[1]
     k = headline_k(n)
+    correct_counts = np.sum(verdicts == CORRECT, axis=1)
+    invalid_counts = np.sum(verdicts == INVALID, axis=1)
     majority_scores = measure(verdicts, classes).voted[k]
     results: Record = {
         "n": n,
         "k": k,
         "of_problems": {
-            "correct": counts_as_text(np.sum(verdicts == CORRECT, axis=1)),
-            "invalid": counts_as_text(np.sum(verdicts == INVALID, axis=1)),
+            "correct": counts_as_text(correct_counts),
+            "invalid": counts_as_text(invalid_counts),
             "maj": counts_as_text(np.rint(MAJ_UNITS * majority_scores)),
         },
     }

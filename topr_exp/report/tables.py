@@ -74,17 +74,20 @@ def estimate_columns(runs: Sequence[Run], names: Sequence[str]) -> Row:
     columns: Row = {}
     for stage in ("base", "final"):
         for name in names:
-            columns |= interval_columns(f"{stage}_{name}", estimate(runs, name, stage))
+            interval = estimate(runs, name, stage)
+            columns |= interval_columns(f"{stage}_{name}", interval)
     return columns
 
 
 def interval_columns(name: str, interval: Interval | None) -> Row:
     """Columns NAME, NAME_low, NAME_high and NAME_interval_over; None where there is no number."""
-    titles = (name, f"{name}_low", f"{name}_high", f"{name}_interval_over")
-    if interval is None:
-        return dict.fromkeys(titles)
-    numbers = interval.as_dict().values()
-    return dict(zip(titles, [*numbers, interval.over], strict=True))
+    point = interval.as_dict() if interval is not None else {}
+    return {
+        name: point.get("value"),
+        f"{name}_low": point.get("low"),
+        f"{name}_high": point.get("high"),
+        f"{name}_interval_over": interval.over if interval is not None else None,
+    }
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -150,4 +153,5 @@ def mean_share_text(runs: Sequence[Run], *path: str) -> str:
             shares.append(share)
     if not shares:
         return "–"
-    return f"{100 * sum(shares) / len(shares):.1f}"
+    percent = 100 * sum(shares) / len(shares)
+    return f"{percent:.1f}"
