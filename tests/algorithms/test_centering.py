@@ -64,6 +64,23 @@ def test_a_constant_advantage_has_no_drift(limits, ratio, advantage):
     assert drift(policy_gradient(ratio=ratio, **limits), advantage) < 1e-12
 
 
+@pytest.mark.parametrize("ratio", ["sequence", "geometric"])
+def test_equal_limits_have_no_drift_at_any_ratio_and_others_do(ratio):
+    assert drift(policy_gradient(ratio=ratio, **NAIVE), -1.0) < 1e-12
+    assert drift(policy_gradient(ratio=ratio, **TOPR), -1.0) > 1e-3  # a weight of the whole response leaves one
+
+
+@pytest.mark.parametrize("ratio", ["token", "prefix"])
+def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio):
+    case, weight = all_single(1, 2, np.array([1.0, -1, 1, -1, -1, 1, 1]))
+    batch = batch_with_head(case)
+
+    plain = case.expected_gradient(policy_gradient(ratio=ratio, center_scores=False, **IS), weight, batch)
+    centered = case.expected_gradient(policy_gradient(ratio=ratio, **IS), weight, batch_with_head(case))
+
+    assert plain == pytest.approx(centered, abs=1e-12)
+
+
 def test_the_gradient_of_one_response_by_hand():
     """−A Σ_t (s_t − Σ_v q_v s_v), with the scores of a softmax written out: s_v = e_v − p."""
     case, weight = all_single(3, 4, np.array([1.0, 2, 0, -1, 0.5, 3, 1]))

@@ -1,4 +1,4 @@
-"""TOPR's analysis (Section 3.1): Equation 11 and its gradient, the taper, Proposition 3.2."""
+"""TOPR's analysis (Section 3.1): Equation 11 and its gradient, the taper, Propositions 3.1 and 3.2."""
 
 import math
 
@@ -46,6 +46,36 @@ def test_loss_descends_equation_11(limits):
     for direction in np.eye(LOGITS):
         slopes.append((J(case.logits + h * direction) - J(case.logits - h * direction)) / (2 * h))
     assert_allclose(gradient, -np.array(slopes), atol=1e-9)
+
+
+def kl(p, q):
+    is_possible = p > 0
+    log_ratio = np.log(p[is_possible] / q[is_possible])
+    return float(p[is_possible] @ log_ratio)
+
+
+@pytest.mark.parametrize("baseline", [-1.0, 0.0, 0.6])
+def test_proposition_3_1(baseline):
+    """−J_c = C + R⁺ KL(μ_R⁺ ‖ π) − R⁻ KL(μ_R⁻ ‖ π) − c KL(μ ‖ π), C independent of π (rewards of any size)."""
+    reward = rng(5).normal(size=7)
+    case = all_responses(5, reward, baseline)
+    mu = probability(case.mu)
+    right = mu * reward.clip(min=0)
+    wrong = mu * (-reward).clip(min=0)
+    loss = load("naive", length_normalize=False)
+    constants = []
+    for seed in range(4):
+        case.move_to(rng(100 + seed).normal(size=LOGITS))
+        pi = probability(case.logits)
+        divergence = right.sum() * kl(right / right.sum(), pi)
+        divergence -= wrong.sum() * kl(wrong / wrong.sum(), pi)
+        divergence -= baseline * kl(mu, pi)
+        # Equation 10: −J_c = −J(μ) − E_μ[(R − c) log π/μ]; the naive loss is its integrand up to log μ.
+        losses = loss(case.batch()).loss.detach().numpy()
+        minus_J = -(mu @ reward) + mu @ (losses + case.R * np.log(mu))
+        constants.append(minus_J - divergence)
+
+    assert_allclose(constants, constants[0], atol=1e-12)
 
 
 def expected_objective(case, loss, logits):

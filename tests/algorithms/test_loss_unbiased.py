@@ -1,4 +1,4 @@
-"""AGRO's unbiasedness by enumeration of all groups of n responses; losses of other papers that are one of ours."""
+"""AGRO's theorems by enumeration of all groups of n responses; losses of other papers that are one of ours."""
 
 import numpy as np
 import pytest
@@ -76,6 +76,30 @@ def test_where_on_policy_agro_starts_to_move(beta):
     accuracy_gradient = right @ token_score(logits).sum(1)
     factor = 1 - (0.5 - right.sum()) / beta
     assert_allclose(-gradient, factor * accuracy_gradient, atol=1e-10)
+
+
+def test_theorem_2_the_optimum_is_a_fixed_point_of_agro_off_policy():
+    """At π* ∝ π_ref exp(r/β) every sample's coefficient is 0, so no group of any μ moves it."""
+    ref = policies(0)[1]
+    p = probability(ref) * np.exp(REWARD / BETA)
+    first_token = [p[1:4].sum(), p[4:].sum(), p[0]]
+    optimum = np.log([*first_token, *p[1:]])
+    case, _ = all_groups(optimum, ref, 3, REWARD, mu=rng(7).normal(size=9))
+
+    advantage = load("agro", beta=BETA).signals(case.batch())["advantage"]
+
+    assert float(advantage.abs().max()) < 1e-12
+
+
+def test_length_normalisation_biases_agro_on_policy():
+    """E_π[∇logπ / T] is not 0, which is why the group losses are not divided by T by default."""
+    case, weight = all_groups(*policies(1), 2, REWARD)
+
+    default = case.expected_gradient(load("agro", beta=BETA), weight)
+    normalized = case.expected_gradient(load("agro", beta=BETA, length_normalize=True), weight)
+
+    scale = normalized / default
+    assert scale.max() / scale.min() > 1.05  # another direction, not another length
 
 
 # ---- losses of other papers that are one of ours up to a factor (docs/losses.md)

@@ -49,6 +49,37 @@ def test_a_loss_is_its_row(name, changes, row):
     assert_allclose(gradient, case.gradient(load(name, **changes)), rtol=0, atol=1e-12)
 
 
+WIDE_MASKS = [mask_of("ratio", "token", 0.0, 1e9), mask_of("divergence", "largest", None, 1e9, "signed")]
+NEUTRAL = [{"mask": WIDE_MASKS}, {"correction": INF}, {"correction": 1.0}, {"denominator": "old"}, {"rule": "ppo"}]
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "token", "prefix", "geometric"])
+@pytest.mark.parametrize("changes", NEUTRAL, ids=str)
+def test_neutral_settings_change_nothing(changes, ratio):
+    """Bands that hold all, a correction without a gap, the rule where no limit is reached."""
+    case = random_case(1)
+    case.old = case.mu
+
+    gradient = case.gradient(load("policy_gradient", ratio=ratio, **changes))
+
+    plain = case.gradient(load("policy_gradient", ratio=ratio))
+    assert_allclose(gradient, plain, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "name", ["decoupled_ppo", "icepop", "dppo_tv", "dppo_kl", "ipo", "mis", "trust_region_mask", "vaco"]
+)
+def test_at_one_policy_a_row_is_reinforce(name):
+    case = random_case(2, on_policy=True)
+    case.old = case.mu
+    loss = load(name)
+
+    gradient = case.gradient(loss)
+
+    reinforce = load("naive", advantage=loss.advantage, length_normalize=loss.length_normalize)
+    assert_allclose(gradient, case.gradient(reinforce), rtol=0, atol=1e-12)
+
+
 def test_pi_old_cancels_from_the_corrected_ratio():
     """π/π_old times π_old/μ of the whole response is π/μ: the policy's gradient whatever μ and π_old (Eq. 5)."""
     case = all_responses(0)
@@ -62,6 +93,20 @@ def test_pi_old_cancels_from_the_corrected_ratio():
     assert_allclose(gradient, -policy_gradient, atol=1e-12)
     of_token_corrections = case.gradient(load("policy_gradient", correction_level="token", **settings))
     assert np.abs(of_token_corrections - case.gradient(loss)).max() > 1e-3  # another estimate
+
+
+def test_prefix_ratios_correct_what_came_before():
+    """E_μ[Π_{u≤t} r_u ∇log π_t R] = E over prefixes of π of ∇log π_t times what μ gets from there on."""
+    case = all_responses(3)
+
+    gradient = case.expected_gradient(load("policy_gradient", ratio="prefix"), probability(case.mu))
+
+    pi, mu = probability(case.logits), probability(case.mu)
+    expected = (pi[1:] * case.reward[1:]) @ case.score_t[1:, 1]
+    for rows in ([0], [1, 2, 3], [4, 5, 6]):  # the responses that begin with [2], 0, 1
+        value = mu[rows] @ case.reward[rows] / mu[rows].sum()
+        expected += pi[rows].sum() * value * case.score_t[rows[0], 0]
+    assert_allclose(gradient, -expected, atol=1e-12)
 
 
 BANDS = {"ratio": "token", "mask": [mask_of("ratio", "token", 0.5, 2.0), mask_of("old_ratio", "token", 0.5, 2.0)]}
