@@ -15,7 +15,6 @@ from tests.extending import LOSS, REWARD, SOURCE, commands, project
 from topr_exp.__main__ import answer
 from topr_exp.algorithms.base import Loss
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.runs.inputs import inputs_of
 from topr_exp.types import ConfigError
 
 
@@ -33,13 +32,6 @@ def test_the_printed_commands_list_their_runs(tmp_path, capsys, page, counts, ru
             assert last.endswith("nothing started")
             assert len(runs) == count
             assert run_name in runs[-1]
-
-
-def test_the_file_of_a_loss_is_an_input_of_its_runs(tmp_path):
-    with project(tmp_path, LOSS):
-        inputs = inputs_of(config_of("--config-dir", "conf", "algo=soft_topr"))
-
-    assert "algo._target_ (soft_topr.py)" in inputs["files"]
 
 
 def test_a_value_out_of_range_is_refused_as_printed(tmp_path):

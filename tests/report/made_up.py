@@ -14,8 +14,14 @@ from topr_exp.types import CORRECT, INCORRECT, INVALID, VERDICTS
 
 def evaluation(correct, maj, invalid, *, ends=None):
     """Shares in percent; ends: the interval over problems of pass@1, and of maj@8 three points higher."""
-    results = {"pass@1": correct / 100, "maj@8": maj / 100, "problems": 50}
-    results |= {"correct": correct / 100, "invalid": invalid / 100, "incorrect": 1 - (correct + invalid) / 100}
+    results = {
+        "pass@1": correct / 100,
+        "maj@8": maj / 100,
+        "problems": 50,
+        "correct": correct / 100,
+        "invalid": invalid / 100,
+        "incorrect": 1 - (correct + invalid) / 100,
+    }
     if ends is not None:
         low, high = ends
         results["pass@k"] = {"1": point(correct, low, high), "8": point(correct + 20, low + 20, high + 20)}
@@ -59,23 +65,24 @@ def write_graded_run(folder, correct, invalid=0, *, base=1, first_gold=0, **sett
 
     Of the incorrect completions all but one agree on an answer. base: how many are correct before.
     """
-    golds = [str(first_gold + i) for i in range(len(correct))]
-    evaluations = []
-    for step, (correct_count, invalid_count) in enumerate(((np.full(len(correct), base), 0), (correct, invalid))):
-        verdicts, classes = verdicts_of(correct_count, invalid_count)
-        columns = pa.table({"verdict": np.array(VERDICTS)[verdicts].ravel(), "class": classes.astype(np.int32).ravel()})
-        table = Store(folder / "store").table("verdicts", {"golds": golds, "run": str(folder), "step": step}, 1)
-        table.fill(lambda _, columns=columns: columns)
-        figures = summarise(verdicts, classes)
-        evaluations.append({"iteration": step, **figures, "verdicts": str(table.folder)})
+    problems = len(correct)
+    golds = [str(first_gold + i) for i in range(problems)]
+    base_evaluation = write_evaluation(folder, golds, np.full(problems, base), np.zeros(problems), iteration=0)
+    final_evaluation = write_evaluation(folder, golds, correct, np.broadcast_to(invalid, problems), iteration=1)
     config = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
-    write_run(folder, config, [], evaluations, {})
+    write_run(folder, config, [], [base_evaluation, final_evaluation], {})
 
 
-def verdicts_of(correct, invalid):
-    """Codes and classes, [problems, N]."""
-    numbers, first_incorrect = np.arange(N), correct[:, None]
-    first_invalid = np.broadcast_to(N - np.reshape(invalid, (-1, 1)), first_incorrect.shape)
-    verdicts = np.where(numbers < first_incorrect, CORRECT, np.where(numbers < first_invalid, INCORRECT, INVALID))
-    classes = np.select([verdicts == CORRECT, verdicts == INVALID, numbers == first_incorrect], [0, -1, 2], 1)
-    return verdicts, classes
+def write_evaluation(folder, golds, correct, invalid, *, iteration):
+    """The record of an evaluation whose verdicts lie in the store of a run."""
+    number = np.arange(N)
+    is_correct = number < correct[:, None]
+    is_invalid = number >= N - invalid[:, None]
+    is_odd_answer = number == correct[:, None]
+    verdicts = np.select([is_correct, is_invalid], [CORRECT, INVALID], INCORRECT)
+    classes = np.select([is_correct, is_invalid, is_odd_answer], [0, -1, 2], 1)
+    columns = {"verdict": np.array(VERDICTS)[verdicts].ravel(), "class": classes.astype(np.int32).ravel()}
+    key = {"golds": golds, "run": str(folder), "step": iteration}
+    table = Store(folder / "store").table("verdicts", key, 1)
+    table.fill(lambda shard_index: pa.table(columns))
+    return {"iteration": iteration, **summarise(verdicts, classes), "verdicts": str(table.folder)}

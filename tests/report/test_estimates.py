@@ -24,12 +24,15 @@ def ends(runs, name):
 
 
 def test_a_single_run_has_the_interval_over_problems_that_was_measured(runs):
-    with_error = made_run("x", BASE, evaluation(60, 70, 5) | {"pass@1_se": 0.02})
-
     assert ends(runs[:1], "pass@1") == pytest.approx((0.60, 0.56, 0.65))
     assert ends(runs[:1], "maj@8") == pytest.approx((0.70, 0.59, 0.68))
-    assert ends([with_error], "pass@1") == pytest.approx((0.6, 0.6 - 0.0392, 0.6 + 0.0392))  # 1.96 standard errors
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
+
+
+def test_without_a_measured_interval_it_is_1_96_standard_errors():
+    run = made_run("x", BASE, evaluation(60, 70, 5) | {"pass@1_se": 0.02})
+
+    assert ends([run], "pass@1") == pytest.approx((0.6, 0.6 - 0.0392, 0.6 + 0.0392))
 
 
 def test_several_runs_without_verdicts_have_students_interval_and_unfinished_ones_no_final_figure(runs):
@@ -50,11 +53,10 @@ def test_nothing_invalid_has_the_interval_of_so_many_sources(sources, cases):
 
 @pytest.mark.parametrize("value", [None, "text", [], {}, 0.5, -3], ids=str)
 def test_a_damaged_figure_costs_no_other_anything(value):
-    run = made_run("x", BASE, evaluation(60, 70, 0) | {"problems": value})
-    assert estimate([run], "invalid").value == 0.0
+    run = made_run("x", BASE, evaluation(60, 70, 0) | {"problems": value, "pass@1": str(value)})
 
-    run.summary["final"]["pass@1"] = str(value)
     assert estimate([run], "pass@1") is None
+    assert estimate([run], "invalid").value == 0.0
     assert estimate([run], "correct").value == 0.6
 
 
@@ -90,15 +92,18 @@ def repetitions(level_of_seed):
     """Records in this order of seeds, of problems that differ around a level in percent."""
     records = []
     for seed, level in level_of_seed.items():
-        counts = counts_as_text(level + np.arange(-10, 11))
-        records.append({"settings": {"seed": seed}, "final": {"n": 100, "of_problems": {"correct": counts}}})
+        counts = {"correct": counts_as_text(level + np.arange(-10, 11))}
+        records.append({"settings": {"seed": seed}, "final": {"n": 100, "of_problems": counts}})
     return Repetitions(records)
 
 
 def test_a_difference_is_paired_by_the_seeds_that_both_have_wherever_they_stand():
-    reference, group = repetitions({3: 55, 2: 40, 1: 60, 0: 20}), repetitions({1: 65, 4: 30, 2: 45, 3: 60})
+    reference = repetitions({3: 55, 2: 40, 1: 60, 0: 20})
+    group = repetitions({1: 65, 4: 30, 2: 45, 3: 60})  # 5 points above at each seed
 
     interval = difference(reference, group)
 
-    assert (interval.seeds, interval.value, interval.low, interval.high) == pytest.approx((3, 0.05, 0.05, 0.05))
-    assert difference(repetitions({0: 20, 1: 60}), repetitions({2: 45, 3: 60})) is None
+    assert interval.seeds == 3
+    for share in (interval.value, interval.low, interval.high):
+        assert share == pytest.approx(0.05)
+    assert difference(reference, repetitions({4: 30, 5: 60})) is None

@@ -25,14 +25,14 @@ def runs_of(algo, correct, maj, invalid, **settings):
         final["correct_histogram"] = [10, 0, 40]
         curve = {0: (28.0, 22.0), 10: (correct - 9 + shift, invalid + 4), 20: (correct - 5 + shift, invalid + 2)}
         updates = [{"loss": step + shift, "kl_mu": 2.0 * step + len(algo)} for step in range(1, 5)]
-        runs.append(made_run(f"{algo}{seed}", BASE, final, curve, updates, seed=seed, algo__name=algo, **settings))
+        name = f"{algo}{seed}"
+        runs.append(made_run(name, BASE, final, curve, updates, seed=seed, algo__name=algo, **settings))
     return runs
 
 
 def lines_by_plot(runs):
-    comparison = group_runs(runs)
     lines = {}
-    for plot in plot_runs(comparison):
+    for plot in plot_runs(group_runs(runs)):
         assert plot.name not in lines
         lines[plot.name] = {line.name.partition(" (")[0]: line.points for line in plot.lines}
     return lines
@@ -81,12 +81,14 @@ def test_intervals_are_over_the_seeds_and_those_of_one_evaluation_over_its_probl
 
 
 def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_size_by_age():
+    """Two seeds, of which the second takes twice the time and the tokens of the first."""
     runs = []
     for seed, slowness in enumerate((1.0, 2.0)):
-        curve, updates = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}, []
+        curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
+        updates = []
         for step in range(1, 5):
-            update = {"age": 1.0, "tokens": 100 * slowness, "virtual_time": slowness * step}
-            updates.append(update | {"ess_age0": 0.9, "ess_age2": 0.1 * step})
+            costs = {"tokens": 100 * slowness, "virtual_time": slowness * step}
+            updates.append({"age": 1.0, "ess_age0": 0.9, "ess_age2": 0.1 * step, **costs})
         runs.append(made_run(f"late{seed}", BASE, evaluation(50, 60, 5), curve, updates, seed=seed))
 
     plots = lines_by_plot(runs)
@@ -126,27 +128,43 @@ def test_figures_never_pool_groups_and_show_the_best():
 # ---- drawing
 
 
-@pytest.mark.parametrize("whiskers", [True, False])
-def test_an_interval_is_drawn_from_its_low_to_its_high_end(whiskers):
-    points = pd.DataFrame({"mean": [0.9, 0.5, 0.1], "low": [0.7, 0.3, 0.0], "high": [1.0, 0.6, 0.2]}, [1.0, 2.0, 4.0])
-    plot = Plot("x", "result", "x", "x", "y", [Line("topr", 0, points)], whiskers=whiskers)
+POINTS = pd.DataFrame(
+    {"mean": [0.9, 0.5, 0.1], "low": [0.7, 0.3, 0.0], "high": [1.0, 0.6, 0.2]},
+    index=[1.0, 2.0, 4.0],
+)
 
-    (ax,) = draw(plot).axes
 
-    if whiskers:
-        ends = [segment[:, 1] for segment in ax.containers[0].lines[2][0].get_segments()]
-    else:
-        ends = pd.DataFrame(ax.collections[0].get_paths()[0].vertices).groupby(0)[1].agg(["min", "max"])
-    assert np.array(ends) == pytest.approx(100 * points[["low", "high"]].to_numpy())
+def drawn_axes(**options):
+    plot = Plot("x", "result", "x", "x", "y", [Line("topr", 0, POINTS)], **options)
     assert draw_files([plot])[0] == draw_files([plot])[0], "the same runs give the same files"
+    (axes,) = draw(plot).axes
+    return axes
+
+
+def test_whiskers_reach_from_the_low_to_the_high_end():
+    _, _, bars = drawn_axes(whiskers=True).containers[0].lines
+
+    ends = [segment[:, 1] for segment in bars[0].get_segments()]
+
+    assert np.array(ends) == pytest.approx(100 * POINTS[["low", "high"]].to_numpy())
+
+
+def test_a_band_reaches_from_the_low_to_the_high_end():
+    (outline,) = drawn_axes(whiskers=False).collections[0].get_paths()
+
+    heights = pd.DataFrame(outline.vertices, columns=["x", "y"]).groupby("x")["y"]
+
+    assert heights.min().tolist() == pytest.approx((100 * POINTS["low"]).tolist())
+    assert heights.max().tolist() == pytest.approx((100 * POINTS["high"]).tolist())
 
 
 # ---- curves of single runs, and bands over repetitions
 
 
 def test_what_is_missing_or_not_finite_is_no_number():
-    values = [1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1}]
-    records = [{**dict.fromkeys(("step", "optimizer_step"), i), "loss": value} for i, value in enumerate(values, 1)]
+    records = []
+    for step, loss in enumerate([1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1}], 1):
+        records.append({"step": step, "optimizer_step": step, "loss": loss})
 
     curve = thin(to_frame(records)["loss"], points=2)
 
@@ -155,13 +173,20 @@ def test_what_is_missing_or_not_finite_is_no_number():
 
 
 def test_a_band_has_the_interval_of_the_values_at_each_position_that_all_curves_have():
-    table = pd.DataFrame([[0.3, 0.2, 0.35], [0.5, 0.6, 0.4], [0.4, 0.5, 0.45]], [0, 10, 20])
-    curves = [table[0], table[1], table[2].drop(10), pd.Series(dtype=float)]
+    first = pd.Series({0: 0.3, 10: 0.5, 20: 0.4})
+    second = pd.Series({0: 0.2, 10: 0.6, 20: 0.5})
+    third = pd.Series({0: 0.35, 20: 0.45})
+    not_begun = pd.Series(dtype=float)
 
-    points, points_of_two = band(curves), band(curves[:2])
+    points = band([first, second, third, not_begun])
 
     assert points.index.tolist() == [0, 20]
-    for position, row in points.iterrows():
-        assert row.tolist() == pytest.approx(by_hand.interval(table.loc[position].tolist()))
-    assert points_of_two[["low", "high"]].to_numpy().tolist() == [[0.2, 0.3], [0.5, 0.6], [0.4, 0.5]], "their range"
+    assert points.loc[0].tolist() == pytest.approx(by_hand.interval([0.3, 0.2, 0.35]))
+    assert points.loc[20].tolist() == pytest.approx(by_hand.interval([0.4, 0.5, 0.45]))
     assert band([]).empty
+
+
+def test_of_two_curves_a_band_is_their_range():
+    points = band([pd.Series({0: 0.3, 10: 0.5}), pd.Series({0: 0.2, 10: 0.6})])
+
+    assert points[["low", "high"]].to_numpy().tolist() == [[0.2, 0.3], [0.5, 0.6]]

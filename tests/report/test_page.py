@@ -92,9 +92,9 @@ def read(page, width):
 def report(tmp_path_factory):
     """The report of ten groups, a run that is unfinished, and one whose completions attack the page."""
     folder = tmp_path_factory.mktemp("sweep")
-    sweep = make_sweep(folder, 10, steps=5)
-    make_run(folder, "algo=dpo", done=False, steps=5)
-    _, hostile = make_run(folder, "algo=sft", "model.name='<script>1</script>'", steps=5)
+    sweep = make_sweep(folder, 10, steps=2)  # too few for curves of training metrics, which take a while to draw
+    make_run(folder, "algo=dpo", done=False, steps=2)
+    _, hostile = make_run(folder, "algo=sft", "model.name='<script>1</script>'", steps=2)
     entries = [completion(row, "invalid", attack, question=attack, gold=attack) for row, attack in enumerate(ATTACKS)]
     write_lines(hostile / "completions.jsonl", entries)
     (hostile / "error.txt").write_text(NASTY)

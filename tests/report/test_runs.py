@@ -94,19 +94,28 @@ VALUES = [float("nan"), 10**400, "text", [[["x"]]], {"a": {"b": 1}}, None, True,
 def damaged_contents(content):
     """A file damaged in every way: of another kind, cut, and with other values in some of its places."""
     yield from (*NO_OBJECTS, *DEEP, content[: len(content) // 2], content[:-3])
-    lines = content.splitlines() if content.count(b"\n{") else [content or b"{}"]
+    lines = [content or b"{}"]
+    if b"\n{" in content:
+        lines = content.splitlines()
     rng = random.Random(0)
     for value in VALUES:
-        documents = list(map(json.loads, lines))
-        for document in documents:
-            for container, key in rng.sample([*places(document)], min(3, len([*places(document)]))):
+        damaged_lines = []
+        for line in lines:
+            document = json.loads(line)
+            all_places = list(places(document))
+            for container, key in rng.sample(all_places, min(3, len(all_places))):
                 container[key] = value
-        yield "".join(f"{json.dumps(document)}\n" for document in documents).encode()
+            damaged_lines.append(f"{json.dumps(document)}\n")
+        yield "".join(damaged_lines).encode()
 
 
 def places(value):
     """Where values stand in nested lists and objects, and in what."""
-    keys = range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ()
+    keys = []
+    if isinstance(value, list):
+        keys = range(len(value))
+    elif isinstance(value, dict):
+        keys = list(value)
     for key in keys:
         yield value, key
         yield from places(value[key])

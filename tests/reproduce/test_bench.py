@@ -7,14 +7,16 @@ import shutil
 import pytest
 
 from reproduce.bench.__main__ import cells_of_row, make_bench, parser
+from reproduce.bench.cells import REPORTED_SEEDS
 from reproduce.bench.conditions import CONDITIONS, NAMED_SETTINGS, REFERENCE, SHIPPED, is_loss_word, row_of
 from reproduce.bench.scores import score_cells
 from reproduce.bench.table import cell_text, write_bench
-from tests.conftest import ROOT, read_json, values_of
+from tests.conftest import ROOT, column, read_json, values_of
 from tests.extending import LOSS, project
 from tests.reproduce.worlds import group
 
-RESULTS = ROOT / "docs/results"
+pytestmark = pytest.mark.extended
+
 NOT_FINITE = "the loss or its gradient is not finite at step 7"
 STOPPED = 143
 
@@ -24,16 +26,16 @@ class CopiedRuns:
 
     def __init__(self, finished, error_of=lambda job: ""):
         self.finished, self.error_of = finished, error_of
-        self.started: list[str] = []  # each run in words
-        self.stops_after = 10**9  # runs
+        self.started: list[str] = []  # folders of runs
+        self.most_runs = 10**9  # then it is stopped
 
     def __call__(self, jobs, words):
         for job in jobs:
-            if len(self.started) == self.stops_after:
+            if len(self.started) == self.most_runs:
                 return STOPPED
-            folder, error = job.config.folder, self.error_of(job)
+            folder = job.config.folder
             self.started.append(folder.name)
-            if error:
+            if error := self.error_of(job):
                 folder.mkdir(parents=True)
                 (folder / "error.txt").write_text(error)
             else:
@@ -45,8 +47,15 @@ def bench(folder, launch, *words):
     """The exit code of a small bench, its table and its records."""
     command = [*words, "--small", "--jobs", "1", "--out", str(folder / "results"), f"output_dir={folder}"]
     code = make_bench(parser().parse_intermixed_args(command), launch)
-    table, records = folder / "results/bench.md", folder / "results/bench.json"
-    return code, table.read_text() if table.exists() else "", read_json(records)
+    table = folder / "results/bench.md"
+    text = table.read_text() if table.exists() else ""
+    return code, text, read_json(folder / "results/bench.json")
+
+
+def settings_in(stored, key, *, seeds=range(1000)):
+    """The values of a setting in the recorded runs of these seeds."""
+    settings = column(stored["runs"], "settings")
+    return {run_settings[key] for run_settings in settings if run_settings["seed"] in seeds}
 
 
 # ---- rows and conditions
@@ -65,77 +74,73 @@ def test_every_setting_that_a_document_names_has_a_row():
     assert of_loss_alone == {f"algo={name}" for name in NAMED_SETTINGS}
 
 
-@pytest.mark.extended
 def test_every_condition_can_be_composed_for_topr():
     cells = cells_of_row(row_of(["algo=topr"]), parser().parse_intermixed_args(["algo=topr"]))
 
     assert values_of(cells, "condition") == [*CONDITIONS]
-    identities = {json.dumps(cell.settings, sort_keys=True) for cell in cells}
+    identities = set()
+    for cell in cells:
+        assert "effective_positive" not in cell.settings
+        identities.add(json.dumps(cell.settings, sort_keys=True))
     assert len(identities) == len(CONDITIONS)
-    assert {cell.settings["effective_positive"] for cell in cells if "effective_positive" in cell.settings} == set()
 
 
 # ---- the flow
 
 
-@pytest.mark.extended
 def test_a_bench_that_broke_off_goes_on(tmp_path, finished):
     launch = CopiedRuns(finished)
-    launch.stops_after = 4
+    launch.most_runs = 4
     words = ["algo=topr", "--conditions", "fresh"]
 
     code, _, stored = bench(tmp_path, launch, *words)
-    assert (code, len(stored["runs"])) == (STOPPED, 4)
-    launch.stops_after = 10**9
+    assert code == STOPPED
+    assert len(stored["runs"]) == 4
+    launch.most_runs = 10**9
     code, table, stored = bench(tmp_path, launch, *words)
 
     assert code == 0
     # Five rates, the one below the lowest, which all are as good as, two seeds each; then three reported seeds.
     assert len(launch.started) == len(set(launch.started)) == 2 * 6 + 3
-    assert {run["settings"]["optim.lr"] for run in stored["runs"] if run["settings"]["seed"] < 100} == {3e-6}
+    assert settings_in(stored, "optim.lr", seeds=REPORTED_SEEDS) == {3e-6}
     assert "| `topr` | (" in table
     assert bench(tmp_path, launch, *words)[1] == table
     assert len(launch.started) == 15
     assert (tmp_path / "results/bench.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.extended
 def test_a_cell_that_a_loss_cannot_have_says_why_and_the_row_goes_on(tmp_path, finished):
     code, table, stored = bench(tmp_path, CopiedRuns(finished), "algo=dpo", "--conditions", "fresh,2 turns")
 
     assert code == 0
     assert "- `dpo`, fresh: schedule.prompts must be null for algo=dpo: a round may have no pairs" in table
-    assert {run["settings"]["condition"] for run in stored["runs"]} == {"2 turns"}
+    assert settings_in(stored, "condition") == {"2 turns"}
     assert "**TOPR's row is missing**" in table
 
 
-@pytest.mark.extended
 def test_a_run_that_fails_leaves_its_cell_empty_and_one_that_diverges_counts_as_nothing(tmp_path, finished):
     def error_of(job):
         if job.config.data.name == "ledger":
             return "algo=topr has nothing to learn from"
         return NOT_FINITE if job.config.optim.lr < 1e-4 else ""
 
-    code, table, stored = bench(
-        tmp_path, CopiedRuns(finished, error_of), "algo=topr", "--conditions", "fresh,2 turns"
-    )  # fmt: skip
+    launch = CopiedRuns(finished, error_of)
+    code, table, stored = bench(tmp_path, launch, "algo=topr", "--conditions", "fresh,2 turns")
 
     assert code == 1
     assert "- `topr`, 2 turns: algo=topr has nothing to learn from" in table
-    reported = [run for run in stored["runs"] if run["settings"]["seed"] < 100]
-    assert {run["settings"]["optim.lr"] for run in reported} == {1e-4}
-    diverged = [run for run in stored["runs"] if run["settings"]["optim.lr"] < 1e-4]
-    assert {run["final"]["pass@1"] for run in diverged} == {0}
+    assert settings_in(stored, "optim.lr", seeds=REPORTED_SEEDS) == {1e-4}
+    diverged = [run["final"]["pass@1"] for run in stored["runs"] if run["settings"]["optim.lr"] < 1e-4]
+    assert set(diverged) == {0}
 
 
-@pytest.mark.extended
 def test_a_users_loss_has_its_row(tmp_path, finished):
     with project(tmp_path, LOSS) as folder:
         words = ["algo=soft_topr", "algo.ceiling=4", "--config-dir", str(folder / "conf"), "--conditions", "fresh"]
         code, table, stored = bench(tmp_path / "out", CopiedRuns(finished), *words)
 
     assert code == 0
-    assert {run["settings"]["row"] for run in stored["runs"]} == {"soft_topr algo.ceiling=4"}
+    assert settings_in(stored, "row") == {"soft_topr algo.ceiling=4"}
     assert "| `soft_topr algo.ceiling=4` | (" in table
 
 
@@ -153,10 +158,12 @@ def scored(*cells):
 
 def test_a_difference_to_topr_is_bold_where_it_is_decided():
     scores = scored(
-        records_of(REFERENCE, "fresh", 50.0), records_of("tis", "fresh", 70.0),
-        records_of("is", "fresh", (50.0, 58.0, 44.0)), records_of("mine", "int4", 50.0),
+        records_of(REFERENCE, "fresh", 50.0),
+        records_of("tis", "fresh", 70.0),
+        records_of("is", "fresh", (50.0, 58.0, 44.0)),
+        records_of("mine", "int4", 50.0),
         records_of("mine", "fresh", 50.0),
-    )  # fmt: skip
+    )
 
     assert cell_text(scores[REFERENCE, "fresh"]) == "(50.0)"
     assert cell_text(scores["tis", "fresh"]) == "**+20.0**"
@@ -167,19 +174,19 @@ def test_a_difference_to_topr_is_bold_where_it_is_decided():
 
 def test_holm_is_over_the_whole_table():
     """A difference that its own interval decides, and that it no longer does among forty of chance."""
-    better = records_of("tis", "fresh", (52.0, 54.0, 51.2))
-    by_itself = scored(records_of(REFERENCE, "fresh", 50.0), better)["tis", "fresh"]
-    chance = []
+    reference, better = records_of(REFERENCE, "fresh", 50.0), records_of("tis", "fresh", (52.0, 54.0, 51.2))
+    cells = [reference, better]
     for condition in CONDITIONS:
+        cells.append(records_of(REFERENCE, condition.name, 50.0))
         for row in ("is", "ppo", "naive", "grpo"):
-            chance.append(records_of(f"{row} x", condition.name, (49.0, 50.5, 51.0)))
-    references = [records_of(REFERENCE, condition.name, 50.0) for condition in CONDITIONS]
-    among_others = scored(*references, better, *chance)["tis", "fresh"]
+            cells.append(records_of(f"{row} x", condition.name, (49.0, 50.5, 51.0)))
 
-    assert by_itself.is_decided
-    assert not among_others.is_decided
-    assert among_others.claim is not None
-    assert among_others.claim.word == "shown alone"
+    alone = scored(reference, better)["tis", "fresh"]
+    in_table = scored(*cells)["tis", "fresh"]
+
+    assert alone.is_decided
+    assert not in_table.is_decided
+    assert in_table.claim.word == "shown alone"
 
 
 def test_collapsed_seeds_are_counted_and_leave_a_lead_open():
@@ -190,11 +197,14 @@ def test_collapsed_seeds_are_counted_and_leave_a_lead_open():
 
 
 def test_the_table_and_the_picture_hold_every_row(tmp_path):
-    cells = [records_of(row, "fresh", 50.0) for row in ("mine algo.x=1", "tis", REFERENCE)]
+    cell_records = []
+    for row in ("mine algo.x=1", "tis", REFERENCE):
+        cell_records += records_of(row, "fresh", 50.0)
     notes = {"dpo": {"seconds": 600.0, "without": {"fresh": "it needs pairs"}}}
-    write_bench({"runs": [record for cell in cells for record in cell], "rows": notes}, tmp_path)
 
-    rows = re.findall(r"^\| `([^`]*)` \|", (tmp_path / "bench.md").read_text(), re.MULTILINE)
-    assert rows == [REFERENCE, "tis", "dpo", "mine algo.x=1"]
-    assert "| `dpo` | – |" in (tmp_path / "bench.md").read_text()
+    write_bench({"runs": cell_records, "rows": notes}, tmp_path)
+
+    table = (tmp_path / "bench.md").read_text()
+    assert re.findall(r"^\| `([^`]*)` \|", table, re.MULTILINE) == [REFERENCE, "tis", "dpo", "mine algo.x=1"]
+    assert "| `dpo` | – |" in table
     assert (tmp_path / "bench.png").stat().st_size > 10_000

@@ -30,33 +30,42 @@ def test_every_experiment_belongs_to_a_figure():
 def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed():
     folders = {}
     for name in ("fig1", "fig2", "fig7", "related"):
-        jobs = plan_figure(figure_named(name), request_for(figure_named(name))).jobs.values()
-        assert all(job.config.seed == job.config.sampler.seed for job in jobs)
-        folders[name] = {job.config.folder for job in jobs}
+        figure, folders[name] = figure_named(name), set()
+        for job in plan_figure(figure, request_for(figure)).jobs.values():
+            assert job.config.seed == job.config.sampler.seed
+            folders[name].add(job.config.folder)
 
     assert len(folders["fig1"]) == 21
     assert folders["fig2"] < folders["fig1"]
-    assert [len(folders[name] & folders["fig1"]) for name in ("fig7", "related")] == [6, 3]
+    assert len(folders["fig7"] & folders["fig1"]) == 6
+    assert len(folders["related"] & folders["fig1"]) == 3
 
 
 def test_the_papers_scale_is_the_same_file_with_its_model():
-    shares = ("compose.positive_share=0.1", "effective_positive=0.1")
-    figure_5 = config_of("experiment=fig5", "model=llama3_8b", "seed=0", *shares)
+    words = ["experiment=fig5", "model=llama3_8b", "seed=0", "compose.positive_share=0.1", "effective_positive=0.1"]
 
-    assert (figure_5.compose.n_examples, figure_5.optim.lr, figure_5.data.source) == (50_000, 5e-7, "hub")
-    assert (figure_5.optim.batch_size, figure_5.data.n, figure_5.data.eval_n) == (8, 16, 64)
+    config = config_of(*words)
+
+    assert config.compose.n_examples == 50_000
+    assert (config.optim.lr, config.optim.batch_size) == (5e-7, 8)
+    assert (config.data.source, config.data.n, config.data.eval_n) == ("hub", 16, 64)
 
 
 def test_an_experiments_settings_come_before_the_command_lines():
     figure = figure_named("fig7")
+    request = request_for(figure, full=True, overrides=("seed=7",))
 
-    words = command_words(figure.experiments[0], figure, request_for(figure, full=True, overrides=("seed=7",)))
-    words_for_slurm = command_words("fig1", figure, request_for(overrides=("cluster=slurm",)))
+    words = command_words(figure.experiments[0], figure, request)
 
     assert words[:2] == ["experiment=fig1", "algo=is,topr"]
     assert [word for word in words if word.startswith("seed=")] == ["seed=7"]
     assert "cluster.threads=1" in words
-    assert not [word for word in words_for_slurm if word.startswith("cluster.")]
+
+
+def test_slurm_has_its_own_settings_of_a_cluster():
+    words = command_words("fig1", figure_named("fig7"), request_for(overrides=("cluster=slurm",)))
+
+    assert not any(word.startswith("cluster.") for word in words)
 
 
 @pytest.mark.parametrize(

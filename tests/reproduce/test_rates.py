@@ -19,11 +19,17 @@ from topr_exp.schema import plain
 pytestmark = pytest.mark.extended
 
 
+def of_grid(*levels):
+    """Scores of both seeds by rate."""
+    return {rate: (level, level) for rate, level in zip(GRID, levels, strict=True)}
+
+
 def searched(scores):
     """What is tried where runs score so, by rate and seed, until nothing is missing; a half step scores the mean."""
     scores_of_rate = dict(scores)
     for low, half, high in zip(GRID, HALF_STEPS, GRID[1:], strict=False):
-        scores_of_rate.setdefault(half, tuple(np.mean([scores[low], scores[high]], axis=0)))
+        mean = np.mean([scores[low], scores[high]], axis=0)
+        scores_of_rate.setdefault(half, tuple(mean))
     tried = {}
     while trials := missing_trials(tried):
         for rate, seed in trials:
@@ -40,14 +46,14 @@ def searched(scores):
     ],
 )
 def test_a_search_grows_until_its_choice_has_neighbours(levels, best, runs):
-    tried = searched({rate: (level, level) for rate, level in zip(GRID, levels, strict=True)})
+    tried = searched(of_grid(*levels))
 
     assert best_rate(tried) == best
     assert sum(map(len, tried.values())) == runs
 
 
 def test_towards_a_cliff_the_rate_half_way_is_tried():
-    scores = dict(zip(GRID, [(level, level) for level in (20, 50, 76, 87, 26, 2, 2)], strict=True))
+    scores = of_grid(20, 50, 76, 87, 26, 2, 2)
 
     tried = searched(scores | {1.7e-4: (95, 95)})
 
@@ -67,14 +73,18 @@ def test_a_chosen_rate_stands_beside_a_cliff_by_what_it_was_chosen_from(figure, 
 
 
 def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower():
-    scores = dict.fromkeys(GRID, (50.0, 50.0)) | {1e-3: (60.0, 20.0), 3e-4: (55.0, 55.0), 1e-4: (54.0, 56.0)}
+    equal_scores = dict.fromkeys(GRID, (50.0, 50.0))
 
-    tried = searched(scores)
+    tried = searched(equal_scores | {1e-3: (60.0, 20.0), 3e-4: (55.0, 55.0), 1e-4: (54.0, 56.0)})
 
     assert best_rate(tried) == 1e-4
     assert tried[1e-3] == [60, 20]
     assert tried[3e-5] == [50], "the choice was at the edge of what was tried"
-    assert [nearest(rate) for rate in (3e-5, 4e-4, 5e-7, None)] == [3e-5, 3e-4, 3e-6, 3e-4]
+
+
+@pytest.mark.parametrize("rate, in_grid", [(3e-5, 3e-5), (4e-4, 3e-4), (5e-7, 3e-6), (None, 3e-4)])
+def test_the_nearest_rate_of_the_grid(rate, in_grid):
+    assert nearest(rate) == in_grid
 
 
 class TrainedRuns:

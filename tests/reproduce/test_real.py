@@ -26,27 +26,38 @@ from tests.reproduce.worlds import group
 from topr_exp import run_sweep
 from topr_exp.models.model_folder import SHIPPED
 
+pytestmark = pytest.mark.extended
+
+
+def options(*words):
+    return parser().parse_intermixed_args([*map(str, words)])
+
 
 def open_study_of(*words):
-    return open_study(parser().parse_intermixed_args([*words]))
+    return open_study(options(*words))
 
 
 def cells_of(study):
-    return [cell for step in study.steps for cell in step.cells]
+    cells = []
+    for step in study.steps:
+        cells += step.cells
+    return cells
 
 
 # ---- the plan
 
 
 def test_every_run_is_in_one_step_of_at_most_ten_minutes(tmp_path):
-    study = open_study_of("--out", str(tmp_path))
-    cells = cells_of(study)
+    study = open_study_of("--out", tmp_path)
 
+    cells = cells_of(study)
     assert len(cells) == len(set(cells)) == 3 * ((len(LOSSES) - 1) * len(SHARES) + 1)
     assert study.steps[:2] == [IMITATION, SAMPLING]
-    assert all(0 < minutes_of(step, study.config, []) < 10 for step in study.steps)
-    assert (study.config.data.train_problems, study.config.data.n) == (1024, 8)
-    assert (study.config.optim.batch_size, study.config.sampler.max_new_tokens) == (64, 256)
+    for step in study.steps:
+        assert 0 < minutes_of(step, study.config, []) < 10
+    data, optim = study.config.data, study.config.optim
+    assert (data.train_problems, data.n, optim.batch_size) == (1024, 8, 64)
+    assert study.config.sampler.max_new_tokens == 256
 
 
 def test_speeds_are_those_of_the_document():
@@ -57,7 +68,7 @@ def test_speeds_are_those_of_the_document():
 
 
 def test_the_plan_is_listed_and_starts_nothing(tmp_path, capsys):
-    assert make_study(parser().parse_intermixed_args(["--plan", "--out", str(tmp_path)])) == 0
+    assert make_study(options("--plan", "--out", tmp_path)) == 0
 
     *lines, total = capsys.readouterr().out.splitlines()
     assert len(lines) == len(plan_steps())
@@ -67,29 +78,31 @@ def test_the_plan_is_listed_and_starts_nothing(tmp_path, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which it would run")
 def test_without_a_gpu_one_line_says_what_would_be_done(tmp_path):
-    with refused(
-        r"no GPU is seen: 15 steps take at most \d+ minutes on one H200 by estimate; --plan lists .*, --small tries"
-    ):
-        make_study(parser().parse_intermixed_args(["--out", str(tmp_path)]))
+    line = r"no GPU is seen: 15 steps take at most \d+ minutes on one H200 by estimate; --plan lists .*, --small tries"
+    with refused(line):
+        make_study(options("--out", tmp_path))
 
 
 # ---- runs
 
 
 def test_a_step_trains_on_shared_completions_of_the_imitation_and_leaves_out_what_is_recorded(tmp_path):
-    study = open_study_of("--small", "--out", str(tmp_path))
+    study = open_study_of("--small", "--out", tmp_path)
     study.imitation = {"run": "sft"}
-    shutil.copytree(SHIPPED / "tiny", tmp_path / "imitation/sft/model")
+    imitation = tmp_path / "imitation/sft/model"
+    shutil.copytree(SHIPPED / "tiny", imitation)
     (tmp_path / "store/rollouts").mkdir(parents=True)
     study.record_of_cell[Cell("tis", 0.1, 0)] = {}
     (step,) = (step for step in study.steps if step.name == "tis, seed 0")
 
-    configs = [job.config for job in study.plan_step(step)[0]]
+    jobs, _ = study.plan_step(step)
 
+    configs = values_of(jobs, "config")
     assert values_of(configs, "effective_positive") == [None, 0.2, 0.5]
     for config in configs:
-        assert (config.algo.name, config.seed, config.sampler.seed, config.baseline) == ("tis", 0, 0, None)
-        assert config.model.path == str(tmp_path / "imitation/sft/model")
+        assert (config.algo.name, config.baseline) == ("tis", None)
+        assert config.seed == config.sampler.seed == 0
+        assert config.model.path == str(imitation)
         assert config.data.completions is None
 
 
@@ -113,21 +126,22 @@ def test_generated_problems_have_no_solutions_to_imitate(tmp_path):
 # ---- the outcome
 
 
-def page_of(folder, **invalid):
-    """The page of made-up runs of TOPR, with these shares of invalid answers by the name of their p̃."""
+def page_of(folder, invalid_of_share):
+    """The page of made-up runs of TOPR, with these percentages of invalid answers by p̃; None: that of c = 0."""
+    answers = {"length": 100.0, "truncated_share": 0.25}
     cell_records = []
-    for name, share in {"own": None, "p01": 0.1, "p02": 0.2}.items():
-        settings = {} if share is None else {"effective_positive": share}
-        correct = 1.0 if share is None else 20.0
-        for record in group("topr", correct, invalid=invalid[name], base={"invalid": 20.0}, **settings).records():
-            answers = {"length": 100.0, "truncated_share": 0.25}
+    for share, invalid in invalid_of_share.items():
+        runs = group("topr", 20.0, invalid=invalid, base={"invalid": 20.0}, effective_positive=share)
+        if share is None:
+            runs = group("topr", 1.0, invalid=invalid, base={"invalid": 20.0})
+        for record in runs.records():
             cell_records.append(record | {"answers": {"base": answers, "final": answers}})
     return write_outcome(None, cell_records, 51, folder).read_text(encoding="utf-8")
 
 
 def test_the_hypothesis_is_decided_by_the_records(tmp_path):
-    as_expected = page_of(tmp_path, own=80.0, p01=20.0, p02=22.0)
-    otherwise = page_of(tmp_path, own=10.0, p01=60.0, p02=22.0)
+    as_expected = page_of(tmp_path, {None: 80.0, 0.1: 20.0, 0.2: 22.0})
+    otherwise = page_of(tmp_path, {None: 10.0, 0.1: 60.0, 0.2: 22.0})
 
     assert "9 of 51 runs ended." in as_expected
     assert as_expected.count("*shown*") == 5
@@ -136,19 +150,19 @@ def test_the_hypothesis_is_decided_by_the_records(tmp_path):
     assert "| TOPR, c = 0 | 100 | 25.0 |" in as_expected
 
 
-@pytest.mark.extended
 @pytest.mark.timeout(900)
 def test_a_study_that_broke_off_goes_on_in_another_folder(tmp_path):
     """The whole small study: two steps here; there a run that nothing recorded, then the others."""
     first_folder, folder = tmp_path / "first", tmp_path / "second"
-    study = open_study_of("--small", "--out", str(first_folder))
-    assert [study.run(step) for step in study.steps[:2]] == [0, 0]
+    study = open_study_of("--small", "--out", first_folder)
+    for step in (IMITATION, SAMPLING):
+        assert study.run(step) == 0
     shutil.move(first_folder, folder)
-    study = open_study_of("--small", "--out", str(folder))
+    study = open_study_of("--small", "--out", folder)
     jobs, words = study.plan_step(study.steps[2])
     run_sweep(jobs[:1], words)
 
-    assert make_study(parser().parse_intermixed_args(["--small", "--out", str(folder)])) == 0
+    assert make_study(options("--small", "--out", folder)) == 0
 
     stored = read_json(folder / "real.json")
     imitation = stored["extra"]["imitation"]
@@ -177,7 +191,7 @@ def folder_of_tiny(tmp_path):
 
 
 def test_a_study_whose_weights_or_completions_did_not_come_back_is_refused(folder_of_tiny):
-    study = open_study_of("--small", "--out", str(folder_of_tiny))
+    study = open_study_of("--small", "--out", folder_of_tiny)
     with refused("imitation/sft/model is missing, on which recorded runs rest: bring it back"):
         study.run(SAMPLING)
 
@@ -189,4 +203,4 @@ def test_a_study_whose_weights_or_completions_did_not_come_back_is_refused(folde
 
 def test_the_folder_of_another_models_study_is_refused(folder_of_tiny):
     with refused("--out .*: it holds the study of tiny; give another folder"):
-        open_study_of("--out", str(folder_of_tiny))
+        open_study_of("--out", folder_of_tiny)

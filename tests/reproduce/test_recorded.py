@@ -15,6 +15,8 @@ from reproduce.selection import Runs
 from tests.conftest import ROOT
 from tests.reproduce.worlds import request_for
 
+pytestmark = pytest.mark.extended
+
 RESULTS = ROOT / "docs/results"
 CURVES_WITHOUT_RUNS = ("fig2", "agro_fig1")
 every_figure = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
@@ -29,7 +31,6 @@ def test_the_page_is_the_recorded_one(tmp_path):
     assert page.read_text().splitlines() == (RESULTS / "README.md").read_text().splitlines()
 
 
-@pytest.mark.extended
 @every_figure
 def test_a_picture_is_the_recorded_one(figure, tmp_path):
     """Nearly all pixels are equal: a shifted line or another group's bar changes more than one in 2,000."""
@@ -43,7 +44,6 @@ def test_a_picture_is_the_recorded_one(figure, tmp_path):
     assert np.mean(np.abs(drawn_pixels - recorded_pixels).max(axis=-1) > 0.1) < 5e-4
 
 
-@pytest.mark.extended
 @every_figure
 def test_a_figure_of_a_third_of_its_runs_is_judged_and_drawn(figure, tmp_path):
     """As when a sweep was stopped."""
@@ -59,7 +59,6 @@ def test_a_figure_of_a_third_of_its_runs_is_judged_and_drawn(figure, tmp_path):
         assert {claim.word for claim in figure.judge(Runs([]), {})} <= {"undecided"}
 
 
-@pytest.mark.extended
 @every_figure
 def test_recorded_runs_are_those_of_the_experiments(figure):
     """Settings composed now are identities of records, so that --recorded runs nothing."""
@@ -72,6 +71,5 @@ def test_recorded_runs_are_those_of_the_experiments(figure):
     assert len({job.config.folder for job in jobs.values()}) == len(jobs)
 
 
-@pytest.mark.extended
 def test_nothing_is_made_up_for_figures_without_runs(tmp_path):
     assert "Not computed yet: `python -m reproduce map --full`" in write_page(FIGURES, tmp_path).read_text()

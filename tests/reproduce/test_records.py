@@ -39,6 +39,18 @@ def vote_score(verdicts):
     return round(1000 * len(right_answers.intersection(leaders)) / max(len(leaders), 1))
 
 
+def counts_by_hand(verdicts):
+    """What a record holds of an evaluation: numbers of each problem's four completions, in characters."""
+    correct, invalid, maj = [], [], []
+    for start in range(0, len(verdicts), 4):
+        problem_verdicts = verdicts[start : start + 4]
+        counts = Counter(column(problem_verdicts, "verdict"))
+        correct.append(str(counts["correct"]))
+        invalid.append(str(counts["invalid"]))
+        maj.append(str(vote_score(problem_verdicts)))
+    return {"correct": " ".join(correct), "invalid": " ".join(invalid), "maj": " ".join(maj)}
+
+
 def test_a_record_is_what_the_runs_files_say(finished):
     record = extract(finished.folder, METRICS)
 
@@ -47,18 +59,13 @@ def test_a_record_is_what_the_runs_files_say(finished):
     assert column(evaluations, "iteration") == [0, 1, 2]
     for line, results in zip(evaluations, record["iterations"], strict=True):
         verdicts = stored_rows(Path(line["verdicts"]))
-        counts = {name: [] for name in ("correct", "invalid", "maj")}
-        for start in range(0, 24, 4):
-            problem_verdicts = verdicts[start : start + 4]
-            kinds = Counter(row["verdict"] for row in problem_verdicts)
-            counts["correct"].append(str(kinds["correct"]))
-            counts["invalid"].append(str(kinds["invalid"]))
-            counts["maj"].append(str(vote_score(problem_verdicts)))
-        assert results["of_problems"] == {name: " ".join(values) for name, values in counts.items()}
-        for verdict, count in Counter(row["verdict"] for row in verdicts).items():
+        assert results["of_problems"] == counts_by_hand(verdicts)
+        for verdict, count in Counter(column(verdicts, "verdict")).items():
             assert results[verdict] == pytest.approx(count / 24, abs=1e-5)
-        assert (results["pass@1"], results["n"], results["k"]) == (results["correct"], 4, 4)
-    assert record["base"] == record["iterations"][0] != record["iterations"][2] == record["final"]
+        assert results["pass@1"] == results["correct"]
+        assert results["n"] == results["k"] == 4
+    base, _, final = record["iterations"]
+    assert record["base"] == base != final == record["final"]
 
 
 def test_curve_lengths_and_metrics_of_a_record_are_the_files(finished):
@@ -66,19 +73,20 @@ def test_curve_lengths_and_metrics_of_a_record_are_the_files(finished):
     record = extract(finished.folder, METRICS)
 
     updates = lines_of(finished.folder / "metrics.jsonl")
+    assert len(updates) == 8 < BINS  # each is a part by itself
+    assert_column(record["metrics"], range(1, 9), "grad_norm", updates)
     lines = lines_of(finished.folder / "eval.jsonl")
     tests = [line for line in lines if line.get("subset") and line.get("step") != 4]
-    for part, name, first_step, points in (
-        ("curve", "pass@1", 0, tests),
-        ("lengths", "length_correct", 0, tests),
-        ("metrics", "grad_norm", 1, updates),
-    ):
-        assert record[part]["step"] == list(range(first_step, 9)), part
-        assert record[part][name] == pytest.approx([point.get(name) for point in points], rel=1e-5), name
-    assert len(updates) == 8 < BINS  # each is a part by itself
+    assert_column(record["curve"], range(9), "pass@1", tests)
+    assert_column(record["lengths"], range(9), "length_correct", tests)
     assert "lengths" not in extract(finished.folder, ("grad_norm",))
     assert record["settings"]["optim.lr"] == 1e-3
     assert "effective_positive" not in record["settings"]  # null
+
+
+def assert_column(columns, steps, name, lines):
+    assert columns["step"] == [*steps]
+    assert columns[name] == pytest.approx([line.get(name) for line in lines], rel=1e-5)
 
 
 def test_a_longer_runs_updates_are_averaged_in_twenty_parts():
@@ -90,8 +98,9 @@ def test_a_longer_runs_updates_are_averaged_in_twenty_parts():
 
     columns = binned_metrics(run, ["grad_norm"])
 
+    middles_of_two = [31.5, 33.5, 35.5, 37.5, 39.5, 41.5, 43.5, 45.5, 47.5, 49.5]
     assert columns["step"] == [*range(3, 31, 3), *range(32, 51, 2)]
-    assert columns["grad_norm"] == [3.0, *range(5, 30, 3), *[step - 0.5 for step in range(32, 51, 2)]]
+    assert columns["grad_norm"] == [3.0, *range(5, 30, 3), *middles_of_two]
 
 
 @pytest.mark.parametrize(
@@ -153,31 +162,24 @@ def fig1(tmp_path):
     return stored, copy.deepcopy(records.records_by_identity(stored))
 
 
-def topr_records(computed):
-    return [record for record in computed.values() if record["settings"]["algo.name"] == "topr"]
-
-
-def test_another_digit_is_counted_and_measured(fig1):
+def test_a_check_says_how_far_off_runs_are_and_which_verdicts_turn_round(fig1):
     stored, computed = fig1
     assert compare(FIG1, stored, computed) == ["fig1: the same to the digit in 6 of 6 runs"]
 
-    record = topr_records(computed)[0]
-    record["training_seconds"] = 1e9
-    record["final"]["pass@1"] += 0.005
+    topr_records = [record for record in computed.values() if record["settings"]["algo.name"] == "topr"]
+    topr_records[0]["training_seconds"] = 1e9
+    topr_records[0]["final"]["pass@1"] += 0.005
     summary, difference = compare(FIG1, stored, computed)
 
     assert summary == (
         "fig1: the same to the digit in 5 of 6 runs; in the others final shares differ by up to 0.5 points, "
         "no verdict changes"
     )
-    assert difference.startswith(f"  {record['run']}: final.pass@1: 0.7")
+    assert difference.startswith(f"  {topr_records[0]['run']}: final.pass@1: 0.7")
 
-
-def test_verdicts_that_turn_round_are_named(fig1):
-    stored, computed = fig1
-    for record in topr_records(computed):
-        record["final"] = group("topr", 31).records()[0]["final"]
-
+    (collapsed, *_) = group("topr", 31).records()
+    for record in topr_records:
+        record["final"] = collapsed["final"]
     summary, *_ = compare(FIG1, stored, computed)
 
     claims = "tiny, PPO stalls: it gains less than half of what TOPR gains", "tiny, TOPR ends above PPO"

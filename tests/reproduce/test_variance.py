@@ -9,13 +9,8 @@ import pytest
 import torch
 
 from reproduce.distance import distance
-from reproduce.variance import (
-    LIMITS,
-    compute_variances,
-    example_coefficients,
-    gradient_moments,
-)
-from tests.conftest import config_of, read_json
+from reproduce.variance import LIMITS, compute_variances, gradient_moments
+from tests.conftest import column, config_of, read_json
 from tests.reproduce.test_records import stored_rows
 from topr_exp import prompt_ids
 from topr_exp.models.policy import load_policy
@@ -38,28 +33,19 @@ def test_limits_are_those_of_the_yamls():
         assert (algo.a_pos, algo.b_pos, algo.a_neg, algo.b_neg) == limits
 
 
-def test_a_coefficient_is_the_ratio_within_its_limits_times_the_reward():
-    ratios, is_correct = [4, 0.5, 4, 0.5, 1, 1], [True, True, False, False, True, False]
-
-    coefficients = example_coefficients(np.log(ratios), np.array(is_correct))
-
-    assert coefficients.keys() == WEIGHTS.keys()
-    for name, weight in WEIGHTS.items():
-        expected = [weight(r, good) * (1 if good else -1) for r, good in zip(ratios, is_correct, strict=True)]
-        assert coefficients[name].tolist() == pytest.approx(expected), name
-
-
 def test_the_moments_of_gradients_are_those_of_the_whole_matrix():
     rng = np.random.default_rng(3)
-    gradients, factors = rng.normal(0.1, 1, (70, 11)), rng.normal(size=70)  # more than two blocks
+    gradients = rng.normal(0.1, 1, (70, 11))  # more than two blocks
+    factors = rng.normal(size=70)
 
     moments = gradient_moments([torch.tensor(row) for row in gradients], {"name": factors})
 
     trace, signal = moments["name"]
     weighted = factors[:, None] * gradients
-    products = weighted @ weighted.T  # of different examples: unbiased for the squared norm of the mean
+    products = weighted @ weighted.T
+    products_of_different = products.sum() - np.trace(products)  # unbiased for the squared norm of the mean
     assert trace == pytest.approx(np.trace(np.cov(weighted.T)), rel=1e-9)
-    assert signal == pytest.approx((products.sum() - np.trace(products)) / (70 * 69), rel=1e-6)
+    assert signal == pytest.approx(products_of_different / (70 * 69), rel=1e-6)
 
 
 # ---- of a run
@@ -77,24 +63,30 @@ def trained_and_start(config):
     return load_policy(config.model, "cpu", config.folder / "model"), load_policy(config.model, "cpu")
 
 
+def flat_gradient(value, model):
+    parts = torch.autograd.grad(value, [*model.parameters()])
+    return torch.cat([part.flatten() for part in parts]).double().numpy()
+
+
 def test_the_variance_of_a_runs_gradients(finished):
     """w · R · ∇ log π / T of every training completion, where w is π at the end over π at the start, within limits."""
     sources = read_json(finished.folder / "iteration-1/sources.json")
-    rollouts, graded = (stored_rows(Path(sources["store"]) / sources[name]) for name in ("rollouts", "verdicts"))
+    store = Path(sources["store"])
     policy, start = trained_and_start(finished)
-    prompts, parameters = prompt_ids(finished, policy), [*policy.model.parameters()]
+    prompts = prompt_ids(finished, policy)
 
     ratios, gradients = [], {name: [] for name in WEIGHTS}
-    for row, verdict in zip(rollouts, graded, strict=True):
+    verdicts = column(stored_rows(store / sources["verdicts"]), "verdict")
+    for row, verdict in zip(stored_rows(store / sources["rollouts"]), verdicts, strict=True):
         sequence = prompts[row["problem"]].tolist(), row["tokens"]
-        logp, start_logp = log_likelihood(policy.model, *sequence), log_likelihood(start.model, *sequence)
-        ratios.append(math.exp(logp.item() - start_logp.item()))
-        gradient = torch.autograd.grad(logp / len(row["tokens"]), parameters)
-        flat = torch.cat([part.flatten() for part in gradient]).double().numpy()
-        is_correct = verdict["verdict"] == "correct"
+        logp = log_likelihood(policy.model, *sequence)
+        ratio = math.exp(logp.item() - log_likelihood(start.model, *sequence).item())
+        ratios.append(ratio)
+        gradient = flat_gradient(logp / len(row["tokens"]), policy.model)
+        is_correct = verdict == "correct"
         reward = 1 if is_correct else -1
         for name, weight in WEIGHTS.items():
-            gradients[name].append(weight(ratios[-1], is_correct) * reward * flat)
+            gradients[name].append(weight(ratio, is_correct) * reward * gradient)
     assert min(ratios) < 0.5, "the policy has hardly moved"
     assert max(ratios) > 1.5
 
@@ -105,8 +97,8 @@ def test_the_variance_of_a_runs_gradients(finished):
     for name, rows in gradients.items():
         trace = np.stack(rows).var(axis=0, ddof=1).sum()
         assert variances["tiny 0"][name][0] == pytest.approx(trace, rel=1e-3), name
-    start = variances["tiny 0 start"]
-    assert start["topr"] == start["tis"] == start["is"] == start["naive"] != start["sft"], "every ratio is 1 there"
+    at_start = variances["tiny 0 start"]
+    assert at_start["topr"] == at_start["tis"] == at_start["is"] == at_start["naive"] != at_start["sft"], "ratios are 1"
 
 
 def test_the_distance_of_a_run_is_its_kl_to_where_it_began(finished):

@@ -35,12 +35,6 @@ def betas(algo, *levels):
     return [group(algo, level, algo__beta=beta) for beta, level in zip((0.05, 1.0), levels, strict=True)]
 
 
-def with_and_without(algo, plain, centered):
-    """A noisy sampler's groups: scores as they are, and centered."""
-    noise = {"sampler__mismatch__logits_noise": 0.3}
-    return [group(algo, plain, **noise), group(algo, centered, algo__center_scores=True, **noise)]
-
-
 def distances(groups, kl_of):
     """The KL of each run by its β, with 2 % more for each seed."""
     kls = {}
@@ -52,11 +46,7 @@ def distances(groups, kl_of):
 
 AGRO_ABOVE = betas("agro", 60, 45) + betas("kl_pg", 50, 35)
 AGRO_BELOW = betas("agro", 45, 60) + betas("kl_pg", 50, 70)
-CENTERING_HELPS = [*with_and_without("topr", 60, 70), *with_and_without("tis", 50, 65), *with_and_without("is", 40, 50)]
-CENTERING_HARMS = [*with_and_without("topr", 70, 60), *with_and_without("tis", 65, 50), *with_and_without("is", 50, 40)]
 WORLDS = [
-    World("centering", TRUE, [*CENTERING_HELPS, *with_and_without("policy_gradient", 60, 60)]),
-    World("centering", FALSE, [*CENTERING_HARMS, *with_and_without("policy_gradient", 60, 75)]),
     World("fig1", TRUE, [group("naive", 5, seeds=SIX_SEEDS), group("ppo", 40), group("dpo", 55), group("topr", 70)]),
     World(
         "fig1",  # naive REINFORCE stays above half of the base's 30 %, PPO gains 24 of TOPR's 40 points

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import random
+import re
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, islice
@@ -11,7 +12,7 @@ from itertools import chain, islice
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scripts.make_tiny import ledgers, tasks, verifications
@@ -58,8 +59,9 @@ def test_the_shipped_model_was_made_by_the_recipe(name):
 
 def test_the_prompts_are_the_ones_that_runs_use():
     tasks_model = yaml.safe_load((ROOT / "conf/model/tiny_tasks.yaml").read_text())
+    templates = {name: form.template for name, form in FORMS.items()}
 
-    assert {name: form.template for name, form in FORMS.items()} == TEMPLATES
+    assert templates == TEMPLATES
     assert TEMPLATES[config_of("data=ledger").data.grader_name] == ledgers.TEMPLATE
     assert config_of("model=tiny_verifier").task.template == verifications.TEMPLATE
     assert tasks_model["data"]["template"] == tasks.TEMPLATE
@@ -70,21 +72,31 @@ def test_a_short_pretraining_learns_repeats_and_is_loaded(tmp_path, capsys):
     torch.set_num_threads(1)
     recipe = replace(RECIPES["tiny"], steps=20, clean_steps=10, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
 
-    model, tokenizer, _ = pretrain(recipe, log_every=10)
-    repeated, _, _ = pretrain(recipe, log_every=10)
+    def pretrained():
+        model, tokenizer, _ = pretrain(recipe, log_every=10)
+        log = capsys.readouterr().out
+        return model, tokenizer, [float(loss) for loss in re.findall(r"loss (\S+)", log)]
 
-    losses = [float(line.split("loss ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()]
-    half = len(losses) // 2
+    model, tokenizer, losses = pretrained()
+    repeated_model, _, repeated_losses = pretrained()
+
     assert losses[1] < losses[0]
-    assert losses[:half] == losses[half:]
+    assert losses == repeated_losses
     for name, weight in model.state_dict().items():
-        assert torch.equal(weight, repeated.state_dict()[name]), name
+        assert torch.equal(weight, repeated_model.state_dict()[name]), name
 
     save(model, tokenizer, tmp_path / "model")
-    loaded, loaded_tokenizer = load_model(str(tmp_path / "model"))
+    loaded_model, loaded_tokenizer = load_model(str(tmp_path / "model"))
 
-    assert loaded.dtype is torch.float32
+    assert loaded_model.dtype is torch.float32
     assert loaded_tokenizer("Question: 12").input_ids == tokenizer("Question: 12").input_ids
+
+
+def negative_logp(model, prompt, text):
+    """−log π of each token of a text after its prompt."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
+    return -logits.log_softmax(-1).gather(-1, torch.tensor(text)[:, None])[:, 0]
 
 
 @pytest.mark.extended
@@ -92,20 +104,23 @@ def test_a_short_pretraining_learns_repeats_and_is_loaded(tmp_path, capsys):
 def test_a_turn_of_tiny_nats_holds_log_k_nats(choices):
     """Of the words that may vary, in careful texts on stories of the test split, which it was not made from."""
     model, tokenizer = load_model("tiny_nats")
-    words = [tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for word in chain(*ledgers.WORDS)]
+
+    def ids_of(text):
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    words = torch.tensor([ids_of(f" {word}")[0] for word in chain(*ledgers.WORDS)])
     rng = random.Random(1)
+    stories = draw_tasks(partial(draw, turns=10, choices=choices), "test", count=12, seed=7)
 
     nats = 0.0
-    for story in draw_tasks(partial(draw, turns=10, choices=choices), "test", count=12, seed=7):
+    for story in stories:
         prompt = tokenizer(ledgers.TEMPLATE.format(question=story.question)).input_ids
-        text = tokenizer(ledgers.completion(story, "careful", rng), add_special_tokens=False).input_ids
-        with torch.no_grad():
-            logits = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1]
-        tokens = torch.tensor(text)
-        logp = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-        nats -= float(logp[torch.isin(tokens, torch.tensor(words))].sum())
+        text = ids_of(ledgers.completion(story, "careful", rng))
+        is_word = torch.isin(torch.tensor(text), words)
+        nats += float(negative_logp(model, prompt, text)[is_word].sum())
 
-    assert nats / (12 * 10) == pytest.approx(math.log(choices), rel=0.05)
+    nats_of_turn = nats / (len(stories) * 10)
+    assert nats_of_turn == pytest.approx(math.log(choices), rel=0.05)
 
 
 # ---- the tokenizer
@@ -118,21 +133,16 @@ def tokenizer():
     return build_tokenizer(SAMPLES, 2048)
 
 
-def assert_comes_back(tokenizer, text):
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.pad_token_id not in ids  # the library's unknown token
-
-
 @settings(max_examples=100)
+@example(text="a" * 5000)
+@example(text="日é" * 300)
+@example(text="  two  spaces \r\n \t\x00\u2028\xa0 ①²½٣")
 @given(text=st.text(max_size=60))
 def test_any_text_comes_back(tokenizer, text):
-    assert_comes_back(tokenizer, text)
+    ids = tokenizer(text, add_special_tokens=False).input_ids
 
-
-@pytest.mark.parametrize("text", ["a" * 5000, "日é" * 300, "\r\n \t\x00\u2028\xa0", "  two  spaces ", "①²½٣"])
-def test_long_and_odd_texts_come_back(tokenizer, text):
-    assert_comes_back(tokenizer, text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.pad_token_id not in ids  # the library's unknown token
 
 
 def test_digits_are_single_tokens_and_commands_whole(tokenizer):
