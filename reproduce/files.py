@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from topr_exp import TOPRError
+
+RECORDED = Path(__file__).resolve().parents[1] / "docs/results"  # a page's links are written to lead from here
+UPWARD_LINK = re.compile(r"(?<=\]\()\.\./[^)#]+")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -29,6 +33,12 @@ def write_file(path: Path, content: str | bytes) -> None:
         content = content.encode()
     temporary.write_bytes(content)
     os.replace(temporary, path)
+
+
+def links_from(folder: Path, text: str) -> str:
+    """Make a page's links to the repository's files lead there from another folder."""
+    target_folder = folder.resolve()
+    return UPWARD_LINK.sub(lambda link: os.path.relpath(RECORDED / link[0], target_folder), text)
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from reproduce import records
 from reproduce.claims import Claim, Extra, counted, verdict
 from reproduce.figure import Figure
-from reproduce.files import plural, write_file
+from reproduce.files import links_from, plural, write_file
 from reproduce.groups import TESTS, group_by, models, name_of
 from reproduce.jobs import is_study
 from reproduce.selection import Runs, collapsed_seeds, collapsed_share
@@ -56,7 +56,7 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
         "</details>",
     ]
     path = out / "README.md"
-    write_file(path, "\n".join(lines).rstrip("\n") + "\n")
+    write_file(path, links_from(out, "\n".join(lines).rstrip("\n") + "\n"))
     return path
 
 

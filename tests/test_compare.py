@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests import by_hand
-from tests.conftest import read_json
+from tests.conftest import read_json, refused
 from tests.report.made_up import N, write_graded_run
 from topr_exp import compare_runs
 from topr_exp.compare import choose_references, main
+from topr_exp.report import difference, read_groups
 from topr_exp.report.grouping import group_runs
 from topr_exp.report.reader import find_runs
 from topr_exp.report.tables import groups_frame
@@ -128,6 +129,24 @@ def test_a_line_ends_with_what_it_rests_on(tmp_path, capsys):
     shutil.rmtree(tmp_path / "a0/store")
     reasons = compare_runs(tmp_path)["not_compared"].dropna()
     assert reasons.tolist() == ["a0: the verdicts of its evaluation are gone"] * 3
+
+
+def test_groups_of_a_notebook_are_paired_by_seed_as_those_of_the_comparison(tmp_path):
+    for algo, seeds in {"is": (1, 2, 3), "topr": (0, 1, 2)}.items():
+        for seed in seeds:
+            write_run(tmp_path / f"{algo}{seed}", algo, seed)
+
+    groups = read_groups(tmp_path)
+    interval = difference(groups["topr"], groups["is"])
+
+    assert {name: group.seeds for name, group in groups.items()} == {"is": [1, 2, 3], "topr": [0, 1, 2]}
+    compared = compare_runs(tmp_path, against="topr").loc["is"]
+    assert [interval.value, interval.low, interval.high] == compared[bounds_of("difference")].tolist()
+    assert interval.over == compared["difference_interval_over"] == "2 seeds, problems"
+    for mark in tmp_path.glob("*/DONE"):
+        mark.unlink()
+    with refused("none of 6 runs there is finished"):
+        read_groups(tmp_path)
 
 
 def test_each_group_is_compared_at_its_own_level_of_the_other_setting():

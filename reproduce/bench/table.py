@@ -9,7 +9,7 @@ from typing import Any
 from reproduce.bench.conditions import CONDITIONS, REFERENCE, ROWS
 from reproduce.bench.picture import draw_bench
 from reproduce.bench.scores import Place, Score, score_cells
-from reproduce.files import plural, write_file
+from reproduce.files import links_from, plural, write_file
 from reproduce.panels import PERCENT, project_style, save_picture
 
 HEAD = """# The bench
@@ -34,7 +34,7 @@ def write_bench(stored: Mapping[str, Any], out: Path) -> Path:
     lines = [HEAD, *missing_reference(scores), *table_lines(scores, rows, stored["rows"])]
     lines += ["", "<details>", "<summary>Each cell</summary>", "", *list_cells(scores, rows), "", "</details>"]
     path = out / "bench.md"
-    write_file(path, "\n".join(lines) + "\n")
+    write_file(path, links_from(out, "\n".join(lines) + "\n"))
     with project_style():
         save_picture(draw_bench(scores, rows, conditions), out / "bench.png")
     return path

@@ -207,4 +207,7 @@ def test_the_table_and_the_picture_hold_every_row(tmp_path):
     table = (tmp_path / "bench.md").read_text()
     assert re.findall(r"^\| `([^`]*)` \|", table, re.MULTILINE) == [REFERENCE, "tis", "dpo", "mine algo.x=1"]
     assert "| `dpo` | – |" in table
+    links = re.findall(r"\]\(([^)#]+)", table)
+    assert len(links) == 2
+    assert all((tmp_path / link).exists() for link in links), "from a folder that isn't docs/results, too"
     assert (tmp_path / "bench.png").stat().st_size > 10_000

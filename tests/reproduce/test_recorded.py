@@ -8,6 +8,7 @@ import pytest
 
 from reproduce import records
 from reproduce.figures import FIGURES
+from reproduce.files import links_from
 from reproduce.jobs import plan_figure
 from reproduce.page import number_table, write_page
 from reproduce.panels import project_style, save_picture
@@ -28,7 +29,9 @@ def test_the_page_is_the_recorded_one(tmp_path):
 
     page = write_page(FIGURES, tmp_path)
 
-    assert page.read_text().splitlines() == (RESULTS / "README.md").read_text().splitlines()
+    recorded_text = (RESULTS / "README.md").read_text()
+    assert links_from(RESULTS, recorded_text) == recorded_text
+    assert page.read_text().splitlines() == links_from(tmp_path, recorded_text).splitlines()
 
 
 @every_figure

@@ -191,7 +191,7 @@ def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path):
 
     prompt, _, rows = outcome.stdout.rpartition("\n\n")
     assert prompt == FIRST_PROMPT
-    assert rows.splitlines()[-1] == "1 run, cluster=local; nothing started"
+    assert rows.splitlines()[-1] == "1 run on this machine; nothing started"
     assert not list(tmp_path.iterdir())
     config, _ = smoke
     assert (config.folder / "prompt.txt").read_text() == prompt + "\n"

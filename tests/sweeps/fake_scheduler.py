@@ -14,6 +14,7 @@ from topr_exp.types import TOPRError
 class FakeScheduler:
     """Queues jobs 17_0, 17_1, ... that never start."""
 
+    place = "on a cluster"
     jobs: dict[str, JobState] = field(default_factory=dict)  # in the queue, by `Run.job`
     submissions: list[list[int]] = field(default_factory=list)  # numbers of the runs
     clusters: list[Any] = field(default_factory=list)  # settings of each submission

@@ -1,5 +1,8 @@
 """Launch, preview, status and cancel of a sweep on a cluster, with a fake scheduler."""
 
+import os
+import socket
+
 import pytest
 
 from tests.conftest import values_of
@@ -9,7 +12,7 @@ from topr_exp.runs import run_lock
 from topr_exp.runs.attempt import record_error
 from topr_exp.runs.plan import plan
 from topr_exp.sweeps.launch import launch, preview
-from topr_exp.sweeps.sweep import read_runs
+from topr_exp.sweeps.sweep import CLAIM, read_runs
 from topr_exp.types import TOPRError
 
 
@@ -45,15 +48,28 @@ def test_a_launch_submits_all_runs_and_a_second_one_those_that_need_it(scheduler
     assert read_runs(tmp_path / "sweep")[2].job == queued.job
 
 
-def test_the_jobs_of_a_launcher_that_was_killed_are_found(scheduler, words, capsys):
+def test_the_jobs_of_a_launcher_that_was_killed_are_found(scheduler, words, tmp_path, capsys):
     scheduler.submit_error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         start(words)
     scheduler.submit_error = None
 
-    start(words)
+    assert start(words) == 0
 
-    assert "4 runs: 4 queued; 0 to start" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "4 runs: 4 queued; 0 to start" in out
+    assert out.endswith(f"follow it: python -m topr_exp.sweeps status {tmp_path / 'sweep'}\n")
+
+
+def test_a_launch_of_a_finished_sweep_says_how_to_look_at_it(scheduler, words, queued_runs, tmp_path, capsys):
+    for run in queued_runs:
+        (run.folder / "DONE").touch()
+
+    assert start(words) == 0
+
+    sweep = tmp_path / "sweep"
+    last_lines = f"next: python -m topr_exp.report {sweep}\n      python -m topr_exp.compare {sweep}\n"
+    assert capsys.readouterr().out.endswith(f"4 runs: 4 done\n{last_lines}")
 
 
 @pytest.mark.parametrize("problem", ["", "silent"])
@@ -83,7 +99,7 @@ def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(schedul
     *rows, submission, total = preview(plan(parse_arguments(words))).splitlines()
 
     assert [row.split()[1] for row in rows] == ["queued", "new", "new", "new"]
-    assert (submission, total) == ("3 jobs", "4 runs, cluster=slurm; nothing started")
+    assert (submission, total) == ("3 jobs", "4 runs on a cluster; nothing started")
     assert len(scheduler.submissions) == 1
     capsys.readouterr()
     scheduler.problem = "silent"
@@ -101,6 +117,18 @@ def test_status_and_logs_show_what_the_scheduler_has_of_a_run(scheduler, queued_
     assert first_line.split() == ["1", "algo=topr", "queued", "17_0", queued.folder.name, "Priority"]
     assert second_line.endswith("its job is over, or was never there: see logs")
     assert "no such module" in answer("topr_exp.sweeps", "logs", tmp_path / "sweep", "2").stdout
+
+
+def test_status_names_the_process_that_is_still_launching(scheduler, queued_runs, tmp_path):
+    scheduler.jobs.clear()
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+
+    with run_lock.lock_run_folder(tmp_path / "sweep", CLAIM, "launched"):
+        launching = answer("topr_exp.sweeps", "status", tmp_path / "sweep").stdout
+    launched = answer("topr_exp.sweeps", "status", tmp_path / "sweep").stdout
+
+    assert launching == f"{launched}being launched by process {owner}: new runs are still to start\n"
+    assert launched.endswith("4 runs: 4 new\n")
 
 
 def test_cancel_takes_named_runs_from_the_queue(scheduler, queued_runs, tmp_path):

@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+import sys
+import types
 from multiprocessing.connection import Connection
 
 import pytest
@@ -64,6 +66,23 @@ def test_the_ending_of_a_process_is_reported_and_logged(way, kind, text, tmp_pat
     log = (tmp_path / "run/log.txt").read_text()
     assert (text in log) == (way in ERRORS)
     assert ("Traceback" in log) == (way == "bug")
+
+
+def test_a_process_does_not_run_its_callers_script(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('the script ran again')")
+    main_module = types.ModuleType("__main__")
+    main_module.__file__ = str(script)
+    monkeypatch.setitem(sys.modules, "__main__", main_module)
+    errors = []
+
+    def start(slot):
+        return Child("it", tmp_path / "log.txt", end, "done")
+
+    supervise([start], StopFlag(), lambda child, error: errors.append(error), slots=1)
+
+    assert errors == [None]
+    assert sys.modules["__main__"] is main_module
 
 
 def test_processes_take_turns_in_the_slots():

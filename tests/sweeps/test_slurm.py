@@ -153,6 +153,8 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     error = (launched(sweep)[1]["folder"] / "error.txt").read_text()
     assert "not finite" in error.splitlines()[0]
     assert "Traceback" in error
+    log_lines = (launched(sweep)[1]["folder"] / "log.txt").read_text().splitlines()
+    assert log_lines[-1] == error.splitlines()[0]
     local = launch(tmp_path / "local", *words, "cluster.threads=1")
     assert local.returncode == 1, local.stderr
     assert results(sweep) == results(tmp_path / "local/runs")

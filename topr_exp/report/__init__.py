@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from topr_exp.evaluation.intervals import Interval, clopper_pearson, crossed_interval, t_interval
     from topr_exp.report.drawing import MARKERS, STYLE, plain_number, series_style
+    from topr_exp.report.grouping import read_groups
     from topr_exp.report.plots import band
     from topr_exp.report.ranking import against_best, highest_mean, leaders
     from topr_exp.report.reader import Run, read_run
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 MODULES = {
     "topr_exp.evaluation.intervals": ("Interval", "clopper_pearson", "crossed_interval", "t_interval"),
     "topr_exp.report.drawing": ("MARKERS", "STYLE", "plain_number", "series_style"),
+    "topr_exp.report.grouping": ("read_groups",),
     "topr_exp.report.plots": ("band",),
     "topr_exp.report.ranking": ("against_best", "highest_mean", "leaders"),
     "topr_exp.report.reader": ("Run", "read_run"),
@@ -26,7 +28,7 @@ MODULES = {
 __all__ = [
     "MARKERS", "STYLE", "Interval", "Repetitions", "Run", "Tally", "against_best", "band", "clopper_pearson",
     "contrast", "crossed_interval", "difference", "gain", "highest_mean", "leaders", "plain_number", "problem_results",
-    "problem_shares", "read_run", "series_style", "summarise", "t_interval",
+    "problem_shares", "read_groups", "read_run", "series_style", "summarise", "t_interval",
 ]  # fmt: skip
 
 

@@ -5,15 +5,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from topr_exp.config.retired import RETIRED
 from topr_exp.report.estimates import Groups, best_first
-from topr_exp.report.reader import Run
-from topr_exp.report.repetitions import gold_answers
-from topr_exp.runtime.terminal import printable
+from topr_exp.report.reader import Run, find_runs
+from topr_exp.report.repetitions import Repetitions, gold_answers, read_repetitions
+from topr_exp.runtime.terminal import plural, printable
 from topr_exp.schema import NOT_IDENTITY, flatten
 from topr_exp.types import TOPRError
 
@@ -85,6 +86,20 @@ def group_runs(runs: Sequence[Run]) -> RunGroups:
     if TEST_KEY in keys:
         differing.append(TEST_KEY)
     return RunGroups(groups, keys, differing, fixed, repeats, runs)
+
+
+def read_groups(*folders: str | Path) -> dict[str, Repetitions]:
+    """Read the finished runs in and below some folders by group, with the names of `topr_exp.compare_runs`.
+
+    A seed numbers the seeds of all these runs, so that groups of one call can be paired. TOPRError where no run is
+    finished, or the verdicts of one are gone.
+    """
+    runs = find_runs(map(Path, folders))
+    finished_runs = [run for run in runs if run.is_done]
+    if not finished_runs:
+        raise TOPRError(f"none of {plural(len(runs), 'run')} there is finished")
+    groups = group_runs(finished_runs).groups
+    return {label: read_repetitions(members, "base", "final") for label, members in groups.items()}
 
 
 def decides_result(key: str) -> bool:

@@ -53,7 +53,17 @@ def status(folder: Path) -> int:
         warn(problem)
     missing = list(map(missing_status, missing_runs(folder, runs)))
     say(status_table([*statuses, *missing]))
+    launcher = find_launcher(folder)
+    if launcher is not None:
+        say(f"being launched by process {launcher}: new runs are still to start")
     return 0
+
+
+def find_launcher(folder: Path) -> locks.Owner | None:
+    """Find the process that starts the sweep's runs; None once it is done."""
+    claim = folder / CLAIM
+    with disk_errors(f"read {claim}"):
+        return locks.living_owner(claim)
 
 
 def resume(folder: Path, settings: Sequence[str]) -> int:
@@ -69,7 +79,7 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
     statuses, problem = read_statuses(named_runs or runs)
     active = [status for status in statuses if status.is_active]
     launcher_claim = None if run else folder / CLAIM
-    is_launching = launcher_claim is not None and locks.living_owner(launcher_claim) is not None
+    is_launching = launcher_claim is not None and find_launcher(folder) is not None
     failures = []
     for scheduler in SCHEDULERS.values():
         failures += scheduler.cancel(active, launcher_claim)

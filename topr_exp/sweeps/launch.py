@@ -36,10 +36,11 @@ def preview(plan: Plan) -> str:
         rows.append([str(number), status.state, str(status.run.folder), printable(" ".join(overrides), keep="")])
     lines = align_columns(rows)
     start_count = sum(status.needs_start for status in statuses)
-    submission = SCHEDULERS[config.cluster.name].preview(start_count, config.cluster)
+    scheduler = SCHEDULERS[config.cluster.name]
+    submission = scheduler.preview(start_count, config.cluster)
     if submission:
         lines.append(submission)
-    lines.append(f"{plural(len(rows), 'run')}, cluster={config.cluster.name}; nothing started")
+    lines.append(f"{plural(len(rows), 'run')} {scheduler.place}; nothing started")
     return "\n".join(lines)
 
 
@@ -89,9 +90,10 @@ def move_run_folders(runs: Sequence[Run]) -> None:
 def run_unfinished(
     runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool = True, missing: Sequence[RunStatus] = ()
 ) -> int:
-    """Start the runs that are neither done nor active, and print all results if they run here; returns the exit code.
+    """Start the runs that are neither done nor active, and print all results unless jobs were submitted.
 
-    missing: runs of the sweep that can't be started, since their settings are lost.
+    missing: runs of the sweep that can't be started, since their settings are lost. Returns the exit code: 0 if all
+    runs are done, or jobs of the others wait or run.
     """
     folder = runs[0].folder.parent
     statuses, problem = read_statuses(runs)
@@ -120,7 +122,13 @@ def run_unfinished(
         publish(folder)
     if missing:
         say(f"again: {launch_command(runs)}")
-    if all(status.state == RunState.DONE for status in statuses):
+    unfinished = [status for status in statuses if status.state != RunState.DONE]
+    if not unfinished:
+        if reports and not runs_to_start:
+            say(f"next: python -m topr_exp.report {folder}\n      python -m topr_exp.compare {folder}")
+        return 0
+    if cluster.submits_jobs and all(status.is_active for status in unfinished):
+        say(f"follow it: python -m topr_exp.sweeps status {folder}")
         return 0
     say(f"why: python -m topr_exp.sweeps logs {folder} RUN; go on: ... resume {folder}")
     return 1

@@ -28,6 +28,8 @@ REPORT_SECONDS = 60
 class LocalScheduler(Scheduler):
     """Processes of this machine: they begin at once, live while `submit` runs, and show by their folders' claims."""
 
+    place = "on this machine"
+
     def submit(self, runs: Sequence[Run], cluster: ClusterConfig) -> None:
         """Run all, `cluster.jobs` at once, and print how each ended; a stop signal ends them, and no other starts."""
         assert isinstance(cluster, LocalCluster)

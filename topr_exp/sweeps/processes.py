@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import connection, forkserver
@@ -49,7 +50,8 @@ class Child:
         self._receiver, sender = context.Pipe(duplex=False)
         self.process = context.Process(target=_run, args=(log, work, arguments, sender), name=name)
         try:
-            self.process.start()
+            with hidden_main_module():
+                self.process.start()
         except (EOFError, OSError) as error:
             raise KilledError(f"{name} can't be started: the server that forks it ended (out of memory?)") from error
         sender.close()
@@ -66,6 +68,17 @@ class Child:
             guess = " (out of memory?)" if killer == signal.SIGKILL else ""
             return KilledError(f"{name} was killed by {killer.name}{guess}")
         return KilledError(f"{name} ended with exit code {exit_code}")
+
+
+@contextlib.contextmanager
+def hidden_main_module() -> Iterator[None]:
+    """Keep a new process from importing the caller's script, which may start the same sweep without a guard."""
+    main_module = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")  # without a file
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main_module
 
 
 def _run(

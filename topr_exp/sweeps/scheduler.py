@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.sweeps.jobs import NO_JOBS, JobStates
@@ -15,6 +15,8 @@ class Scheduler(Protocol):
 
     What a scheduler has no use for stands here.
     """
+
+    place: ClassVar[str]  # where its runs are, as in "6 runs on Slurm"
 
     def check_available(self) -> None:
         """Raise ConfigError where runs can't be submitted from this machine."""

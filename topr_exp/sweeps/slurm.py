@@ -63,6 +63,8 @@ def run_slurm(*command: str) -> Answer:
 class SlurmScheduler:
     """Jobs of a Slurm cluster."""
 
+    place = "on Slurm"
+
     def check_available(self) -> None:
         if shutil.which("sbatch") is None:
             raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
@@ -242,7 +244,7 @@ class Task:
     """Process of a run in a job, as Submitit pickles it."""
 
     def __call__(self, folder: Path) -> None:
-        """Be a process of the run in this folder; raises what the run raises, so that Slurm sees it failed.
+        """Be a process of the run in this folder; exits with another status than 0 where the run fails.
 
         Processes other than the first print to the job's log.
         """
@@ -257,19 +259,29 @@ class Task:
             print(printable(f"the run's output goes on in {run.log}"), flush=True)
             redirect(run.log)
         try:
-            run_processes(run.enter())
-        except Interrupted as stop:
-            print(printable(str(stop)), file=sys.stderr, flush=True)
-            if process_group.rank != 0:
-                return  # without an error: a failing task would kill the first one, which requeues the job
-            requeue_stopped_run(SlurmScheduler(), run, stop.signal)
-            raise SystemExit(128 + stop.signal) from None
+            run_or_requeue(run, process_group.rank)
+        except TOPRError as error:
+            # Not raised: Submitit would print a traceback, and the run's is in its error.txt.
+            print(printable(str(error)), file=sys.stderr, flush=True)
+            raise SystemExit(1) from None
 
     def checkpoint(self, folder: Path) -> Any:
         """Requeue the task as it is: Submitit calls this at a time limit before the run listens."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, folder)
+
+
+def run_or_requeue(run: Run, rank: int) -> None:
+    """Do a run, or this process's part of it; one that was stopped exits after the first process requeued the job."""
+    try:
+        run_processes(run.enter())
+    except Interrupted as stop:
+        print(printable(str(stop)), file=sys.stderr, flush=True)
+        if rank != 0:
+            return  # without an error: a failing task would kill the first one, which requeues the job
+        requeue_stopped_run(SlurmScheduler(), run, stop.signal)
+        raise SystemExit(128 + stop.signal) from None
 
 
 def export_job() -> None:
