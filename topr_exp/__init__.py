@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         read_completions,
         read_config,
         read_curves,
+        read_problems,
         read_runs,
         run,
         run_sweep,
@@ -35,7 +36,7 @@ __all__ = [
     "Batch", "Config", "ConfigError", "Job", "PairBatch", "TOPRError", "baseline_for", "batch_from_logits",
     "compare_runs", "completion_logprobs", "compose", "example_gradients", "exit_status", "grade_answers",
     "load_policy", "loss", "loss_coefficients", "plan_runs", "prompt_ids", "read_completions", "read_config",
-    "read_curves", "read_runs", "run", "run_sweep", "score_completions", "settings_by_key",
+    "read_curves", "read_problems", "read_runs", "run", "run_sweep", "score_completions", "settings_by_key",
 ]  # fmt: skip
 
 MODULES = {  # of public names; all others are in `api`

@@ -30,7 +30,7 @@ from topr_exp.schema import flatten, plain
 from topr_exp.store import Store
 from topr_exp.sweeps.launch import launch
 from topr_exp.training.own_loop import ConfiguredLoss
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.models.policy import Policy
@@ -110,11 +110,13 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     return runs_frame(group_runs(runs).runs)
 
 
-def read_curves(*folders: str | Path, kind: str = "training") -> pd.DataFrame:
+def read_curves(*folders: str | Path, kind: Literal["training", "test"] = "training") -> pd.DataFrame:
     """Tabulate every number that the runs logged, a row for each run and optimizer step.
 
     kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
     """
+    if kind not in ("training", "test"):
+        raise ConfigError(f"kind={kind}: expected training or test")
     runs = find_runs(map(Path, folders))
     return pd.concat({run.name: run.curves[kind] for run in runs}, names=["run", "step"])
 
@@ -278,6 +280,14 @@ def load_policy(config: Config, run: str | Path | None = None, *, reference: boo
         return load_weights(config.reference, config.cluster.device)
     weights_folder = Path(run) / "model" if run is not None else None
     return load_weights(config.model, config.cluster.device, weights_folder)
+
+
+def read_problems(config: Config, *, split: Literal["train", "test"] = "train") -> dict[str, Problem]:
+    """The problems of some settings, with question and gold answer, by `problem_id` in `read_completions`."""
+    from topr_exp.data.problems import load_problems
+
+    problems = getattr(load_problems(config.data), split)
+    return {problem.id: problem for problem in problems}
 
 
 def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"] = "train") -> list[NDArray[np.int32]]:

@@ -47,6 +47,9 @@ def test_the_blocks_run_and_say_what_they_say(names):
     training_rows = completions.loc[completions.index.repeat(completions.chosen)]
 
     assert names["verdicts"] == ["correct", "invalid"]
+    assert {*completions.problem_id} == {*names["problems"]}
+    golds = [names["problems"][problem_id].answer for problem_id in completions.problem_id]
+    assert topr_exp.grade_answers(completions.text, golds, grader="gsm8k") == [*completions.verdict]
     assert list(names["runs"].index) == [names["config"].folder.name]
     assert len(names["curves"]) == names["runs"]["updates"].item()
     assert len(training_rows) == summary["n_train"]
@@ -66,6 +69,7 @@ def test_no_public_name_is_also_a_modules():
     "call, line",
     [
         (lambda: topr_exp.run(topr_exp.compose(["dry_run=true"])), "dry_run=true: run starts what it is given"),
+        (lambda: topr_exp.read_curves(ROOT, kind="eval"), "kind=eval: expected training or test"),
         (lambda: topr_exp.compare_runs(ROOT, figure="pass@2"), "figure=pass@2: expected one of pass@1, maj, invalid"),
     ],
 )

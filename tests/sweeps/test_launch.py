@@ -119,6 +119,17 @@ def test_status_and_logs_show_what_the_scheduler_has_of_a_run(scheduler, queued_
     assert "no such module" in answer("topr_exp.sweeps", "logs", tmp_path / "sweep", "2").stdout
 
 
+def test_logs_lead_to_the_script_of_a_job_that_printed_nothing(scheduler, queued_runs, tmp_path):
+    scripts = tmp_path / "sweep/.submitit"
+    scripts.mkdir()
+
+    outcome = answer("topr_exp.sweeps", "logs", tmp_path / "sweep", "1")
+
+    assert outcome.returncode == 1
+    assert f"({queued_runs[0].folder.name}) has printed nothing yet; if its job is over" in outcome.stderr
+    assert outcome.stderr.endswith(f"its script is in {scripts}\n")
+
+
 def test_status_names_the_process_that_is_still_launching(scheduler, queued_runs, tmp_path):
     scheduler.jobs.clear()
     owner = f"{socket.gethostname()}:{os.getpid()}"

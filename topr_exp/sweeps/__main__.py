@@ -16,7 +16,7 @@ from topr_exp.runtime.terminal import say, warn
 from topr_exp.sweeps.registry import SCHEDULERS, read_statuses
 from topr_exp.sweeps.run_status import missing_status
 from topr_exp.sweeps.status_table import status_table
-from topr_exp.sweeps.sweep import CLAIM, Run, find_run, missing_runs, open_sweep
+from topr_exp.sweeps.sweep import CLAIM, SCRIPTS, Run, find_run, missing_runs, open_sweep
 from topr_exp.types import TOPRError
 
 LOG_LINES = 40  # that `logs` shows
@@ -125,7 +125,11 @@ def find_log(run: Run) -> Path:
     for path in logs:
         if path.exists() and path.stat().st_size:
             return path
-    raise TOPRError(f"run {run.number} ({run.folder.name}) has printed nothing yet")
+    text = f"run {run.number} ({run.folder.name}) has printed nothing yet"
+    scripts = run.folder.parent / SCRIPTS
+    if run.job and scripts.is_dir():
+        text += f"; if its job is over, Slurm refused it or it ended before Python began: its script is in {scripts}"
+    raise TOPRError(text)
 
 
 COMMANDS = {
