@@ -16,7 +16,7 @@ class Scheduler(Protocol):
     What a scheduler has no use for stands here.
     """
 
-    place: ClassVar[str]  # where its runs are, as in "6 runs on Slurm"
+    place: ClassVar[str] = "on a cluster"  # where its runs are, as in "6 runs on Slurm"
 
     def check_available(self) -> None:
         """Raise ConfigError where runs can't be submitted from this machine."""

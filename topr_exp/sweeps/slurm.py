@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.runs import attempt
@@ -63,7 +63,7 @@ def run_slurm(*command: str) -> Answer:
 class SlurmScheduler:
     """Jobs of a Slurm cluster."""
 
-    place = "on Slurm"
+    place: ClassVar[str] = "on Slurm"
 
     def check_available(self) -> None:
         if shutil.which("sbatch") is None:
