@@ -143,18 +143,19 @@ def _same_unordered(gold_items: list[Node], answer_items: list[Node], compare_le
     equalities: list[list[Equality]] = []  # a row for each gold, a column for each answer
     for gold in open_golds:
         equalities.append([same(gold, answer, compare_leaves) for answer in open_answers])
-    rows_and_columns = [*equalities, *zip(*equalities, strict=True)]
-    if any(set(line) <= {False} for line in rows_and_columns):  # an item without an equal one
-        return False
+    columns = zip(*equalities, strict=True)
+    for item_equalities in (*equalities, *columns):
+        if set(item_equalities) <= {False}:  # an item without an equal one
+            return False
     paired_answers: set[int] = set()
     for row in equalities:
-        partner = next((index for index, equal in enumerate(row) if equal and index not in paired_answers), None)
-        if partner is None:
-            is_undecided = any(None in row for row in equalities)
-            if is_undecided:
-                return None
+        partners = [index for index, equal in enumerate(row) if equal and index not in paired_answers]
+        if partners:
+            paired_answers.add(partners[0])
+        elif any(None in row for row in equalities):
+            return None
+        else:
             return False
-        paired_answers.add(partner)
     return True
 
 

@@ -115,8 +115,9 @@ def _lenient_answer(completion: str) -> str | None:
     if text is None:
         return None
     boxed = last_boxed(text)
+    box_start = max(text.rfind(r"\boxed"), text.rfind(r"\fbox"))
     statement, phrase_start = _after_phrase(text, _MARKS["lenient"])
-    if boxed is not None and max(text.rfind(r"\boxed"), text.rfind(r"\fbox")) > phrase_start:
+    if boxed is not None and box_start > phrase_start:
         return _without_clause(boxed)
     if statement is not None:
         statement = _without_clause(statement)
@@ -195,14 +196,16 @@ def _boxes(text: str) -> list[_Box]:
     openings: dict[int, int] = {}  # position of the opening brace -> start of the command
     boxes: list[_Box] = []
     for match in deque(_BOX.finditer(text), MAX_BOXES):  # the last ones
-        brace = match.end()
-        while brace < len(text) and text[brace].isspace():
-            brace += 1
-        if brace < len(text) and text[brace] == "{":
-            openings[brace] = match.start()
-        elif (bare := _BARE.match(text, brace)) and (content := bare.group().rstrip(".,;: ")):
-            end = brace + len(content)
-            boxes.append(_Box(match.start(), end, slice(brace, end)))
+        start = match.end()
+        while start < len(text) and text[start].isspace():
+            start += 1
+        if text.startswith("{", start):
+            openings[start] = match.start()
+        elif bare := _BARE.match(text, start):
+            content = bare.group().rstrip(".,;: ")
+            end = start + len(content)
+            if content:
+                boxes.append(_Box(match.start(), end, slice(start, end)))
     stack: list[int] = []
     for match in _BRACES.finditer(text):
         if match.group() == "{":
@@ -223,9 +226,11 @@ def _after_phrase(text: str, phrase: re.Pattern[str]) -> tuple[str | None, int]:
     """The statement after the last phrase that has one, and where that phrase starts; (None, -1) where none has."""
     end = len(text)
     for match in reversed(list(phrase.finditer(text))):
-        window = text[match.end() : min(end, match.end() + MAX_STATEMENT)]
-        if (answer := _statement(without_markup(window))) is not None:
-            return answer, match.start()
+        start = match.end()
+        window = text[start : min(end, start + MAX_STATEMENT)]
+        statement = _statement(without_markup(window))
+        if statement is not None:
+            return statement, match.start()
         end = match.start()  # nothing follows the phrase: the one before it counts
     return None, -1
 
@@ -248,9 +253,9 @@ def _statement(text: str) -> str | None:
     sentence_end = _SENTENCE_END.search(text)
     sentence = text if sentence_end is None else text[: sentence_end.start()]
     boxed = last_boxed(sentence)
-    answer = without_punctuation(sentence if boxed is None else boxed)
-    if _says_something(answer):
-        return answer
+    statement = without_punctuation(sentence if boxed is None else boxed)
+    if _says_something(statement):
+        return statement
     return None
 
 

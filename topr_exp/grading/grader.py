@@ -4,6 +4,7 @@ Text and arithmetic are compared in this process; sympy and users' graders run i
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import threading
@@ -11,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Grader(AbstractContextManager["Grader"]):
         """
         pairs = iter(pairs)
         count = 0
-        while chunk := list(islice(pairs, CHUNK * self.workers)):
+        while chunk := list(itertools.islice(pairs, CHUNK * self.workers)):
             if self._is_users:
                 yield from self._outcomes_by_user(chunk, first_number=count + 1)
             else:
@@ -150,7 +150,8 @@ class Grader(AbstractContextManager["Grader"]):
             if stated is None:
                 classes.append(-1)
             else:
-                classes.append(class_numbers.setdefault(representatives[stated], len(class_numbers)))
+                representative = representatives[stated]
+                classes.append(class_numbers.setdefault(representative, len(class_numbers)))
         return classes
 
     def _equal_candidates(self, candidates: Sequence[str], answer: str) -> tuple[list[str], list[str]]:
@@ -168,12 +169,10 @@ class Grader(AbstractContextManager["Grader"]):
     def _symbolically_equal(self, candidates: Sequence[str], answer: str) -> list[str]:
         if not candidates:
             return []
-        results = self.start().submit([(candidate, answer) for candidate in candidates])
-        equal = []
-        for candidate, result in zip(candidates, results, strict=True):
-            if result == ("ok", True):
-                equal.append(candidate)
-        return equal
+        pairs = [(candidate, answer) for candidate in candidates]
+        results = self.start().submit(pairs)
+        is_equal = [result == ("ok", True) for result in results]
+        return list(itertools.compress(candidates, is_equal))
 
     def _outcomes_by_answer(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         golds = [gold for _, gold in chunk]
@@ -199,7 +198,9 @@ class Grader(AbstractContextManager["Grader"]):
                 undecided.append((gold, answer))
             else:
                 comparisons[gold, answer] = equality, path
-        results = self.start().submit(undecided) if undecided else []
+        if not undecided:
+            return comparisons
+        results = self.start().submit(undecided)
         for pair, (status, value) in zip(undecided, results, strict=True):
             # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
             path = {"ok": "symbolic", "error": "raised"}.get(status, status)
@@ -230,6 +231,7 @@ class Grader(AbstractContextManager["Grader"]):
         verdict, answer, reward = (*parts, None, None, None)[:3]  # what it left out is None
         if _is_json_number(verdict) and reward is None:  # a number in the place of the verdict
             verdict, reward = None, verdict
+        mistake = ""
         if len(parts) > 3 or not _is_outcome(verdict, answer, reward):
             mistake = (
                 f"must return one of {', '.join(VERDICTS)}, or a number, or one of these and the answer's text, or a "
@@ -241,12 +243,13 @@ class Grader(AbstractContextManager["Grader"]):
             mistake = f"must give a number where data.reward=graded; got {value!r:.100}"
         elif reward is not None and not abs(reward) <= LARGEST_REWARD:  # not-a-number, too
             mistake = f"gave the reward {reward}, which is not finite"
-        else:
-            if verdict is None:
-                verdict = "correct" if reward >= self.threshold else "incorrect"
-            given_reward = None if reward is None else float(reward)
-            return Outcome(verdict, answer, "user", given_reward)
-        raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
+        if mistake:
+            raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
+        if verdict is None:
+            verdict = "correct" if reward >= self.threshold else "incorrect"
+        if reward is not None:
+            reward = float(reward)
+        return Outcome(verdict, answer, "user", reward)
 
 
 def open_grader(grading: Grading) -> Grader:

@@ -41,7 +41,8 @@ def score(answer: str, entry: Mapping[str, Any]) -> float:
             return 0.0
         value, numbers = arithmetic
         target = metadata["target"] if task == "countdown" else 24
-        return float(value == target and sorted(numbers) == sorted(metadata["numbers"]))
+        uses_given_numbers = sorted(numbers) == sorted(metadata["numbers"])
+        return float(value == target and uses_given_numbers)
     scorer = task_of(task, json.dumps(entry["options"]))
     try:
         return float(scorer.score_answer(answer, entry))
@@ -54,7 +55,8 @@ def score(answer: str, entry: Mapping[str, Any]) -> float:
 @functools.lru_cache(maxsize=8)
 def task_of(task: str, options: str) -> Any:
     """The task, with these options as JSON; its `score_answer` draws nothing."""
-    return importlib.import_module("reasoning_gym").create_dataset(task, seed=0, size=1, **json.loads(options))
+    library = importlib.import_module("reasoning_gym")
+    return library.create_dataset(task, seed=0, size=1, **json.loads(options))
 
 
 _ARITHMETIC = re.compile(r"[\s0-9+\-*/()]{1,200}", re.ASCII)

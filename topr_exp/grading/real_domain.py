@@ -104,12 +104,12 @@ class _Cells(NamedTuple):
         factors: set[sympy.Expr] = set()
         values = {name: [-1 - GOLDEN_SECTION, 1 + GOLDEN_SECTION] for name in sorted(polynomials)}
         for factor in _factors_in_one_name(expressions):
-            symbol = next(iter(factor.free_symbols))
+            (symbol,) = factor.free_symbols
             bounds = [*polynomials[symbol.name], sympy.Poly(factor, symbol)]
-            between = _values_between_roots([sympy.Poly(symbol, symbol), *bounds])
-            if between and len(bounds) <= MAX_FACTORS:
+            values_between = _values_between_roots([sympy.Poly(symbol, symbol), *bounds])
+            if values_between and len(bounds) <= MAX_FACTORS:
                 polynomials[symbol.name] = bounds
-                values[symbol.name] = between
+                values[symbol.name] = values_between
                 factors.add(factor)
         return cls(frozenset(factors), values)
 
@@ -136,9 +136,7 @@ def _factors_in_one_name(expressions: Sequence[sympy.Expr]) -> list[sympy.Expr]:
     """The sums that are rational polynomials in one name, among the factors of everything whose sign matters."""
     polynomials: dict[sympy.Expr, None] = {}
     for expression in expressions:
-        for node in sympy.preorder_traversal(expression):
-            if not _needs_sign(node):
-                continue
+        for node in filter(_needs_sign, sympy.preorder_traversal(expression)):
             for factor, _ in _split(node.args[0]).powers:
                 if factor.is_Add and factor.is_polynomial() and len(factor.free_symbols) == 1:
                     polynomials[factor] = None
@@ -160,11 +158,13 @@ def _values_between_roots(polynomials: Sequence[sympy.Poly]) -> list[sympy.Ratio
     """A value in each interval that the real roots of all polynomials bound; none if roots are too close."""
     squarefree = prod(polynomials[1:], start=polynomials[0]).sqf_part()
     for width in ROOT_WIDTHS:
-        intervals = squarefree.intervals(eps=width, sqf=True)
-        values = [intervals[0][0] - 1 - GOLDEN_SECTION]
+        intervals = squarefree.intervals(eps=width, sqf=True)  # around each root
+        lowest, _ = intervals[0]
+        _, highest = intervals[-1]
+        values = [lowest - 1 - GOLDEN_SECTION]
         for (_, low), (high, _) in pairwise(intervals):
             values.append(low + GOLDEN_SECTION * (high - low))
-        values.append(intervals[-1][1] + 1 + GOLDEN_SECTION)
+        values.append(highest + 1 + GOLDEN_SECTION)
         if all(squarefree.eval(value) != 0 for value in values):
             return values
     return []
@@ -241,7 +241,8 @@ class _Region:
 
     def normal_form(self, gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr:
         """An expression that is 0 only if gold - answer is, in all of this region; 0 itself for most that are equal."""
-        numerator, _ = sympy.fraction(sympy.together(self.rewrite(gold) - self.rewrite(answer)))
+        gap = self.rewrite(gold) - self.rewrite(answer)
+        numerator = numerator_of(gap)
         for size, value in reversed(self._value_of_size.items()):
             degree = _common_degree(numerator, size)
             root = sympy.Dummy(positive=True)
@@ -249,7 +250,7 @@ class _Region:
             numerator = _reduce_powers(in_roots, root, degree=degree, value=value)
             if numerator.has(root) and self._only_factor_zero(numerator, root, degree=degree, value=value):
                 conjugate_product = sympy.resultant(root**degree - value, numerator, root)
-                numerator, _ = sympy.fraction(sympy.together(conjugate_product))
+                numerator = numerator_of(conjugate_product)
         return sympy.expand(numerator)
 
     def _only_factor_zero(self, polynomial: sympy.Expr, root: sympy.Symbol, *, degree: int, value: sympy.Expr) -> bool:
@@ -263,7 +264,8 @@ class _Region:
             return False
         if polynomial.count_ops() > MAX_OPERATIONS:
             return False
-        coefficients = [self._value_at_point(part) for part in reversed(sympy.Poly(polynomial, root).all_coeffs())]
+        exact_coefficients = sympy.Poly(polynomial, root).all_coeffs()
+        coefficients = [self._value_at_point(coefficient) for coefficient in reversed(exact_coefficients)]
         size = self._value_at_point(value) ** (1 / degree)
         for turn in range(1, degree):
             conjugate = size * cmath.exp(2j * cmath.pi * turn / degree)
@@ -275,7 +277,9 @@ class _Region:
     def _value_at_point(self, expression: sympy.Expr) -> complex:
         for size, value in reversed(self._value_of_size.items()):
             expression = expression.subs(size, value)
-        values = {symbol: abs(self._point.get(symbol.name, 1 + GOLDEN_SECTION)) for symbol in expression.free_symbols}
+        values = {}
+        for symbol in expression.free_symbols:
+            values[symbol] = abs(self._point.get(symbol.name, 1 + GOLDEN_SECTION))
         return complex(expression.subs(values))
 
     def rewrite(self, expression: sympy.Expr) -> sympy.Expr:
@@ -291,12 +295,13 @@ class _Region:
             return self._power(expression, operands)
         if isinstance(expression, sympy.log | sympy.Abs):
             size = self._size(expression.args[0])
-            if size is not None and isinstance(expression, sympy.Abs):
+            if size is None:
+                return expression.func(*operands)
+            if isinstance(expression, sympy.Abs):
                 return sympy.exp(size.logarithm)
-            if size is not None and size.is_negative:
+            if size.is_negative:
                 raise _UndefinedError
-            if size is not None:
-                return size.logarithm
+            return size.logarithm
         return expression.func(*operands)
 
     def _power(self, power: sympy.Pow, operands: list[sympy.Expr]) -> sympy.Expr:
@@ -338,20 +343,27 @@ class _Region:
             size = self._size_of_value.setdefault(absolute_term, sympy.Dummy(positive=True))
             self._value_of_size[size] = absolute_term
             absolute_term = size
-        return _Size(is_negative, sympy.log(abs(coefficient)) + sympy.expand(sympy.log(absolute_term)))
+        logarithm = sympy.log(abs(coefficient)) + sympy.expand(sympy.log(absolute_term))
+        return _Size(is_negative, logarithm)
 
     def _is_factor_negative(self, factor: sympy.Expr, value: sympy.Expr) -> bool:
         """The sign that follows from those of the names, else that at the point, else the given one."""
         if value.is_positive or value.is_negative:
             return bool(value.is_negative)
         if factor in self._factors_at_point:
-            symbol = next(iter(factor.free_symbols))
+            (symbol,) = factor.free_symbols
             return bool(factor.subs(symbol, self._point[symbol.name]) < 0)
         is_reversed = factor.could_extract_minus_sign()  # b - a has the other sign than a - b
         key = -factor if is_reversed else factor
         if key not in self._is_negative:
             raise _UnknownSignError(key)
         return self._is_negative[key] ^ is_reversed
+
+
+def numerator_of(expression: sympy.Expr) -> sympy.Expr:
+    """The numerator of a sum of fractions over their common denominator."""
+    numerator, _ = sympy.fraction(sympy.together(expression))
+    return numerator
 
 
 def _signed(symbol: sympy.Symbol, *, is_negative: bool) -> sympy.Expr:
@@ -373,7 +385,8 @@ def _is_analytic(polynomial: sympy.Expr, root: sympy.Symbol) -> bool:
     for node in sympy.preorder_traversal(polynomial):
         is_power = isinstance(node, sympy.Pow) and (node.exp.is_Integer or node.base.is_positive)
         is_logarithm = isinstance(node, sympy.log) and node.args[0].is_positive
-        if not (node.is_Add or node.is_Mul or node.is_Atom or is_power or is_logarithm or isinstance(node, sympy.exp)):
+        is_function = is_power or is_logarithm or isinstance(node, sympy.exp)
+        if not (node.is_Add or node.is_Mul or node.is_Atom or is_function):
             return False
     return bool(polynomial.is_polynomial(root))
 

@@ -53,10 +53,13 @@ def differ_at(point: Point, gold: Tree, answer: Tree) -> bool | None:
     gold_sample = _Sample(point)
     answer_sample = _Sample(point)
     try:
-        gap = abs(evaluate(gold, gold_sample.value) - evaluate(answer, answer_sample.value))
+        gold_value = evaluate(gold, gold_sample.value)
+        answer_value = evaluate(answer, answer_sample.value)
+        gap = abs(gold_value - answer_value)
     except (UnreadableError, ArithmeticError, TypeError, ValueError, RecursionError):
         return None
-    return gap > _RELATIVE_ROUNDING * max(gold_sample.largest, answer_sample.largest)
+    largest = max(gold_sample.largest, answer_sample.largest)
+    return gap > _RELATIVE_ROUNDING * largest
 
 
 def signed_points(names: Sequence[str], count: int) -> Iterator[Point]:

@@ -245,13 +245,16 @@ def _matrix(tokens: Tokens, depth: int) -> Node | None:
     if not (begins and ends) or tokens.count(r"\begin") > 1:
         return None
     rows = [_cut(row, {"&"}).parts for row in _items_between(r"\\", tokens[4:-4])]
-    widths = {len(row) for row in rows}
-    if len(widths) != 1 or len(rows) * max(widths) > MAX_ITEMS:
+    widths = set(map(len, rows))
+    if len(widths) != 1:
+        return None
+    (width,) = widths
+    if len(rows) * width > MAX_ITEMS:
         return None
     cells: list[Node] = []
     for row in rows:
         cells += [_node(cell, depth + 1) for cell in row]
-    return Group(f"{len(rows)}x{max(widths)}", tuple(cells), tokens)
+    return Group(f"{len(rows)}x{width}", tuple(cells), tokens)
 
 
 def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
@@ -259,8 +262,9 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
     positions = [index for index, token in enumerate(tokens) if token in (r"\pm", r"\mp")]
     if len(positions) != 1:
         return None
-    center = tokens[: positions[0]]
-    deviation = tokens[positions[0] + 1 :]
+    (sign_index,) = positions
+    center = tokens[:sign_index]
+    deviation = tokens[sign_index + 1 :]
     follows_value = bool(center) and center[-1] not in _OPEN
     plus = ("+",) if follows_value else ()
     sum_node = _node((*center, *plus, *deviation), depth + 1)

@@ -21,7 +21,13 @@ from sympy.polys.rings import PolyRing
 from topr_exp.grading.equivalence import Equality, QuickRule, same
 from topr_exp.grading.expression import FUNCTIONS, Tree, expression_tree
 from topr_exp.grading.latex import Tokens, integer_like
-from topr_exp.grading.real_domain import equal_in_all_regions, points_between_roots, values_at, with_signs
+from topr_exp.grading.real_domain import (
+    equal_in_all_regions,
+    numerator_of,
+    points_between_roots,
+    values_at,
+    with_signs,
+)
 from topr_exp.grading.sample_points import Point, differ_at, names_of, signed_points
 from topr_exp.grading.structure import Leaf, parse
 
@@ -125,7 +131,8 @@ def _same_on_domain(
     if not names:
         return _is_zero(gap)
     cancelled = [function for function in functions if not (gold.has(function) or answer.has(function))]
-    for point in chain(signed_points(names, count), points_between_roots((gold, answer, *cancelled), names)):
+    between_roots = points_between_roots((gold, answer, *cancelled), names)
+    for point in chain(signed_points(names, count), between_roots):
         if differ(point):
             return False
     if equal_in_all_regions(gold, answer, lambda regional_gap: regional_gap == 0, cancelled=cancelled):
@@ -219,10 +226,9 @@ def _with_larger_side_right(relation: Relational) -> Relational:
 def _difference_of_sides(relation: Relational) -> sympy.Expr:
     """Left minus right; of an equation only the numerator."""
     difference = (relation.lhs - relation.rhs).doit()
-    if not isinstance(relation, sympy.Eq):
-        return difference
-    numerator, _ = sympy.fraction(sympy.together(difference))
-    return numerator
+    if isinstance(relation, sympy.Eq):
+        return numerator_of(difference)
+    return difference
 
 
 def _constant_ratio(gold: sympy.Expr, answer: sympy.Expr) -> sympy.Expr | None:
@@ -257,7 +263,8 @@ def _real_values(gold: sympy.Expr, answer: sympy.Expr) -> Iterator[_RealValues]:
     names = _free_names(gold, answer)
     if not names or gold.has(*_UNEVALUATED) or answer.has(*_UNEVALUATED):
         return
-    for point in chain(signed_points(names, EXPRESSION_POINTS), points_between_roots((gold, answer), names)):
+    between_roots = points_between_roots((gold, answer), names)
+    for point in chain(signed_points(names, EXPRESSION_POINTS), between_roots):
         gold_value = _real_value(point, gold)
         answer_value = _real_value(point, answer)
         if gold_value is not None and answer_value is not None:
@@ -272,11 +279,13 @@ def to_latex(tokens: Tokens) -> str:
     i_is_index = r"\sum" in tokens or r"\prod" in tokens
     latex: list[str] = []
     for index, token in enumerate(tokens):
-        command = tokens[index - 2] if index >= 2 else ""  # its argument would be this token
-        following = tokens[index + 1] if index + 1 < len(tokens) else ""
+        command = tokens[index - 2] if index >= 2 else ""  # whose argument in braces would be this token
+        next_token = tokens[index + 1] if index + 1 < len(tokens) else ""
         if "." in token:
             integer, _, decimals = token.partition(".")
-            latex.append(rf"\frac{{{int(integer + decimals)}}}{{{10 ** len(decimals)}}}")
+            numerator = int(integer + decimals)
+            denominator = 10 ** len(decimals)
+            latex.append(rf"\frac{{{numerator}}}{{{denominator}}}")
         elif token == "*":
             latex.append(r"\cdot ")
         elif token in _MATRIX_NAMES and command in (r"\begin", r"\end"):
@@ -286,7 +295,7 @@ def to_latex(tokens: Tokens) -> str:
             if not i_is_index and command != "_":
                 letters = letters.replace("i", "I")
             latex.append(letters)
-        elif token[0] == "\\" and token[-1].isalpha() and following != "{":
+        elif token[0] == "\\" and token[-1].isalpha() and next_token != "{":
             latex.append(token + " ")  # a command, which would swallow a letter behind it
         else:
             latex.append(token)
@@ -328,10 +337,13 @@ class _Parser(_Latex2Sympy):
 @lru_cache(maxsize=256)
 def latex_to_sympy(tokens: Tokens) -> Any:
     """The sympy expression that the tokens spell, None if the parser refuses them."""
-    if any(token.isalpha() and len(token) > 4 for token in tokens if token not in _MATRIX_NAMES):
-        return None  # a word, not a product of letters
+    for token in tokens:
+        is_word = token.isalpha() and len(token) > 4  # rather than a product of letters
+        if is_word and token not in _MATRIX_NAMES:
+            return None
     try:
-        expression = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION).parse(to_latex(tokens))
+        parser = _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION)
+        expression = parser.parse(to_latex(tokens))
         if isinstance(expression, sympy.MatrixExpr):  # 2 times a matrix
             return expression.as_explicit()
         return expression

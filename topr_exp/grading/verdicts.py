@@ -15,7 +15,7 @@ from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.terminal import warn
-from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.completions import Completions, ProblemIndex
 from topr_exp.schema import identity
 from topr_exp.store import Store, Table
 from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem, Verdict
@@ -80,8 +80,7 @@ def with_stored_verdicts(completions: Completions, table: Table) -> Completions:
 
 def with_verdicts(completions: Completions, verdicts: pa.Table) -> Completions:
     """Add graded columns, the verdicts as codes; rewards of a log make way for the grader's, or for none."""
-    code_of = {verdict: code for code, verdict in enumerate(VERDICTS)}
-    codes = [code_of[verdict] for verdict in verdicts["verdict"].to_pylist()]
+    codes = [VERDICTS.index(verdict) for verdict in verdicts["verdict"].to_pylist()]
     columns: dict[str, Any] = {"verdict": pa.array(codes, pa.int8())}
     for name in ("answer", "path", "class"):
         columns[name] = verdicts[name]
@@ -89,9 +88,7 @@ def with_verdicts(completions: Completions, verdicts: pa.Table) -> Completions:
     return completions.with_columns(columns)
 
 
-def grade(
-    grader: Grader, texts: Sequence[str], problem_index: NDArray[np.integer], problems: Sequence[Problem]
-) -> pa.Table:
+def grade(grader: Grader, texts: Sequence[str], problem_index: ProblemIndex, problems: Sequence[Problem]) -> pa.Table:
     """Tabulate verdict, answer, path and equivalence class of completions, and rewards where the grader gives them.
 
     problem_index: [rows] indices into `problems`.
@@ -101,7 +98,8 @@ def grade(
     classes = np.full(len(outcomes), -1, dtype=np.int32)
     for index in np.unique(problem_index):
         rows = np.flatnonzero(problem_index == index)
-        classes[rows] = number_classes(grader, [outcomes[row] for row in rows])
+        outcomes_of_problem = [outcomes[row] for row in rows]
+        classes[rows] = number_classes(grader, outcomes_of_problem)
     return tabulate_outcomes(outcomes, classes, graded=grader.graded)
 
 
@@ -110,19 +108,23 @@ def number_classes(grader: Grader, outcomes: Sequence[Outcome]) -> NDArray[np.in
 
     A user's grader may give verdicts without answers: what it calls correct counts as one answer.
     """
-    classes = np.array(grader.classes([outcome.answer for outcome in outcomes]))
+    answers = [outcome.answer for outcome in outcomes]
+    classes = np.array(grader.classes(answers))
     is_correct = np.array([outcome.verdict == "correct" for outcome in outcomes])
-    classes[is_correct & (classes < 0)] = classes.max() + 1
+    lacks_answer = classes < 0
+    classes[is_correct & lacks_answer] = classes.max() + 1
     return classes
 
 
 def tabulate_outcomes(outcomes: Sequence[Outcome], classes: NDArray[np.integer], *, graded: bool) -> pa.Table:
     columns = {}
     for name in ("verdict", "answer", "path"):
-        columns[name] = pa.array([getattr(outcome, name) for outcome in outcomes], pa.string())
+        texts = [getattr(outcome, name) for outcome in outcomes]
+        columns[name] = pa.array(texts, pa.string())
     columns["class"] = pa.array(classes, pa.int32())
     if graded:
-        columns["reward"] = pa.array([outcome.reward for outcome in outcomes], pa.float64())
+        rewards = [outcome.reward for outcome in outcomes]
+        columns["reward"] = pa.array(rewards, pa.float64())
     return pa.table(columns)
 
 
@@ -142,7 +144,8 @@ def count_paths(completions: Completions, *paths: str) -> int:
 def votes_are_known(completions: Completions) -> bool:
     """Check that incorrect completions can be told apart; a user's grader may give verdicts alone."""
     is_unnamed = (completions.verdicts == INCORRECT) & (completions.answer_classes < 0)
-    return "user" not in set(completions.table["path"].filter(is_unnamed).to_pylist())
+    paths = completions.table["path"].filter(is_unnamed)
+    return "user" not in paths.to_pylist()
 
 
 def warn_of_failures(completions: Completions, grader_name: str, remedy: str = "") -> None:
@@ -168,7 +171,9 @@ def warn_of_invalid(completions: Completions, grader_name: str) -> None:
     lines = [f"{summary}, such as"]
     for row in invalid_rows[:INVALID_EXAMPLES].tolist():
         (text,) = completions.texts(range(row, row + 1))
-        reason = why_invalid(text, grader_name) if grader_name in FORMATS else "the grader calls it invalid"
+        reason = "the grader calls it invalid"
+        if grader_name in FORMATS:
+            reason = why_invalid(text, grader_name)
         if completions.is_truncated[row]:
             reason += ", and the token limit cut it off"
         lines.append(f"  {reason}: {quote_end(text)}")

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow.compute import coalesce
 
 from topr_exp.config.data import DataConfig
@@ -16,7 +15,7 @@ from topr_exp.imported.log import ROWS_PER_SHARD, ImportedLog
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.terminal import plural, warn
-from topr_exp.sampling.completions import Completions, StoredTables, index_in_group
+from topr_exp.sampling.completions import Completions, ProblemIndex, StoredTables, TokenIds, index_in_group
 from topr_exp.sampling.generation import fingerprint
 from topr_exp.store import Ragged
 from topr_exp.types import Problem, TOPRError
@@ -33,12 +32,20 @@ class LoggedPrompt:
     value: Any
 
 
+class PromptKey(NamedTuple):
+    """What rows of one problem have in common; the id alone where a row brings no prompt."""
+
+    problem_id: str
+    prompt: Any = None
+    gold: str | None = None
+
+
 @dataclass(frozen=True)
 class MatchedRows:
     """The problems that a log's rows answer."""
 
     problems: list[Problem]  # [P] in the order in which they occur
-    problem_index: NDArray[np.int32]  # [M] of each row
+    problem_index: ProblemIndex  # of each row
     prompts: dict[int, LoggedPrompt]  # by problem, where the log brought the prompt
 
 
@@ -72,7 +79,8 @@ def encode_log(
     faults = token_faults(Ragged(columns["tokens"]), questions.prompts, problem_index, policy)
     if faults:
         refuse_or_warn(faults, len(columns), data)
-        is_good = ~np.isin(np.arange(len(columns)), list(faults))
+        is_good = np.full(len(columns), True)
+        is_good[list(faults)] = False
         columns = columns.filter(pa.array(is_good))
         problem_index = problem_index[is_good]
         name += " without malformed ones"
@@ -100,21 +108,21 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
     is_graded: a gold is needed.
     """
     known_problems = {problem.id: problem for problem in problems}
-    # By (problem id, prompt, gold); by the id alone where the row brings no prompt.
-    index_by_key: dict[tuple[Any, ...], int] = {}
+    index_by_key: dict[PromptKey, int] = {}
     matched = MatchedRows([], np.zeros(len(columns), dtype=np.int32), {})
     for row_index, row in enumerate(prompt_rows(columns)):
         where = f"data.completions={source}: completion {row_index + 1}"
         kind = kind_of_prompt(where, row, problem_ids=known_problems, is_graded=is_graded)
         problem_id = row.get("problem_id") or ""
         known_problem = known_problems.get(problem_id)
-        gold = row.get("gold")
-        if gold is None and kind != "question" and known_problem is not None:
-            gold = known_problem.answer
-        key: tuple[Any, ...] = (problem_id,)
-        if kind is not None:
-            value = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
-            key = (problem_id, value, gold)
+        if kind is None:
+            key = PromptKey(problem_id)
+        else:
+            gold = row.get("gold")
+            if gold is None and kind != "question" and known_problem is not None:
+                gold = known_problem.answer
+            prompt = tuple(row[kind]) if kind == "prompt_tokens" else row[kind]
+            key = PromptKey(problem_id, prompt, gold)
         new_index = len(matched.problems)
         index = index_by_key.setdefault(key, new_index)
         matched.problem_index[row_index] = index
@@ -124,7 +132,8 @@ def match_problems(columns: pa.Table, problems: Sequence[Problem], source: str, 
             assert known_problem is not None
             matched.problems.append(known_problem)
         else:
-            matched.problems.append(logged_problem(row, index, gold=gold or "", known_problem=known_problem))
+            problem = logged_problem(row, index, gold=key.gold or "", known_problem=known_problem)
+            matched.problems.append(problem)
             if kind != "question":
                 matched.prompts[index] = LoggedPrompt(kind, row[kind])
     return matched
@@ -159,9 +168,7 @@ def encode_prompts(matched: MatchedRows, data: DataConfig, prompter: Prompter, p
     return questions
 
 
-def encode_prompt(
-    prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None
-) -> NDArray[np.int32]:
+def encode_prompt(prompt: LoggedPrompt, policy: Policy, chat_options: Mapping[str, Any] | None = None) -> TokenIds:
     """Encode a logged prompt; chat_options: variables of the model's chat template."""
     if prompt.kind == "prompt_tokens":
         return np.array(prompt.value, dtype=np.int32)
@@ -209,6 +216,7 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
     limit: number of tokens from which on a text without `finish` counts as cut off.
     """
     eos = policy.tokenizer.eos_token_id
+    ids_type = pa.list_(pa.int32())
     chunks = []
     for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
         texts = batch["text"].to_pylist()
@@ -219,14 +227,15 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
                 has_ended = limit is None or len(ids) < limit
             else:
                 has_ended = finish == "stop"
-            if has_ended and eos is not None and ids[-1:] != [eos]:
+            lacks_end = eos is not None and ids[-1:] != [eos]
+            if has_ended and lacks_end:
                 ids.append(eos)
-        chunks.append(pa.array(encoded_texts, pa.list_(pa.int32())))
-    return pa.chunked_array(chunks, pa.list_(pa.int32()))
+        chunks.append(pa.array(encoded_texts, ids_type))
+    return pa.chunked_array(chunks, ids_type)
 
 
 def token_faults(
-    tokens: Ragged, prompts: Sequence[NDArray[np.int32]], problem_index: NDArray[np.int32], policy: Policy
+    tokens: Ragged, prompts: Sequence[TokenIds], problem_index: ProblemIndex, policy: Policy
 ) -> dict[int, str]:
     """Say by row why a completion can't be scored, to follow its number."""
     faults = {}
@@ -246,17 +255,18 @@ def token_faults(
 
 def refuse_or_warn(faults: Mapping[int, str], row_count: int, data: DataConfig) -> None:
     """Raise TOPRError for rows that can't be scored; warn where `data.skip_malformed` leaves them out."""
-    row = min(faults)
-    fault = f"data.completions={data.completions}: completion {row + 1} {faults[row]}"
+    first_row = min(faults)
+    fault = f"data.completions={data.completions}: completion {first_row + 1} {faults[first_row]}"
     if not data.skip_malformed or len(faults) == row_count:
         raise TOPRError(fault)
     warn(f"{plural(len(faults), 'malformed completion')} left out: {fault}")
 
 
-def keep_full_groups(columns: pa.Table, problem_index: NDArray[np.int32], group_size: int, source: str) -> pa.Table:
+def keep_full_groups(columns: pa.Table, problem_index: ProblemIndex, group_size: int, source: str) -> pa.Table:
     """Select the rows of prompts with exactly `group_size` completions; TOPRError where there is none."""
     sizes = np.bincount(problem_index)
-    groups = columns.filter(pa.array(sizes[problem_index] == group_size))
+    is_in_full_group = sizes[problem_index] == group_size  # by row
+    groups = columns.filter(pa.array(is_in_full_group))
     if not len(groups):
         counts = ", ".join(map(str, np.unique(sizes)))
         raise TOPRError(f"data.n={group_size}: no prompt of {source} has so many completions; they have {counts}")

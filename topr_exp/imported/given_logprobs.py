@@ -2,8 +2,8 @@
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from topr_exp.sampling.completions import ProblemIndex
 from topr_exp.store import Ragged
 from topr_exp.types import TOPRError
 
@@ -12,10 +12,10 @@ MOST_CONTRADICTIONS = 0.01  # of the completions: of probability 1, as is a diff
 FEW = 8  # tokens of a log that may all have one value by chance
 
 
-def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], source: str) -> None:
+def check_given_logprobs(columns: pa.Table, problem_index: ProblemIndex, source: str) -> None:
     """Raise TOPRError for log-probabilities that are fill values: one value for all, or 0 where that can't be.
 
-    problem_index: [M] each row's prompt. Where two different completions of a prompt have probability 1 each, neither
+    Where two different completions of a prompt have probability 1 each, neither
     has.
     """
     logprobs = Ragged(columns["sampler_logp"])
@@ -41,7 +41,7 @@ def check_given_logprobs(columns: pa.Table, problem_index: NDArray[np.integer], 
         )
 
 
-def count_contradictions(logprobs: Ragged, tokens: Ragged, problem_index: NDArray[np.integer]) -> int:
+def count_contradictions(logprobs: Ragged, tokens: Ragged, problem_index: ProblemIndex) -> int:
     """Count the completions of probability 1 whose prompt has a different one of probability 1."""
     certain_completions: dict[int, list[bytes]] = {}
     for row, problem in enumerate(problem_index.tolist()):

@@ -21,10 +21,10 @@ from topr_exp.types import TOPRError
 ROWS_PER_SHARD = 10_000
 # Roles that the first version read: not in the key of a table whose columns are called the same.
 FIRST_ROLES = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}
-COLUMN_TYPES = {
+OPTIONAL_TYPES = {  # by role, in the order of a table's columns
     "tokens": pa.list_(pa.int32()),
-    "prompt_tokens": pa.list_(pa.int32()),
     "logprobs": pa.list_(pa.float32()),
+    "prompt_tokens": pa.list_(pa.int32()),
     "reward": pa.float64(),
 }
 
@@ -94,9 +94,13 @@ def read_shards(reader: RolloutReader) -> list[pa.Table]:
 
 def as_table(rows: Sequence[Row]) -> pa.Table:
     """Tabulate checked rows in the columns that are stored; all rows have the same optional roles."""
-    optional_roles = [role for role in ("tokens", "logprobs", "prompt_tokens", "reward") if role in rows[0]]
+    type_by_role = dict.fromkeys(TEXTS, pa.string())
+    for role, column_type in OPTIONAL_TYPES.items():
+        if role in rows[0]:
+            type_by_role[role] = column_type
     columns = {}
-    for role in (*TEXTS, *optional_roles):
+    for role, column_type in type_by_role.items():
         values = [row.get(role) for row in rows]
-        columns[COLUMNS.get(role, role)] = pa.array(values, COLUMN_TYPES.get(role, pa.string()))
+        name = COLUMNS.get(role, role)
+        columns[name] = pa.array(values, column_type)
     return pa.table(columns)

@@ -20,7 +20,7 @@ from topr_exp.imported.given_logprobs import check_given_logprobs
 from topr_exp.imported.log import ImportedLog, open_log
 from topr_exp.imported.reader import without_logprobs
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.sampling.completions import Completions
+from topr_exp.sampling.completions import Completions, ProblemIndex
 from topr_exp.sampling.cut_off import warn_of_imported
 from topr_exp.store import Ragged, Store
 from topr_exp.training.logprobs import log_probabilities
@@ -85,12 +85,14 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
 def describe_without_model(config: Config, log: ImportedLog) -> dict[str, str]:
     """Describe what needs no tokenizer of a log; every problem id counts as known."""
     source = str(config.data.completions)
-    problem_ids = log.columns["problem_id"].unique().to_pylist()
+    columns = log.columns
+    problem_ids = columns["problem_id"].unique().to_pylist()
     problems = [Problem(problem_id, problem_id, "") for problem_id in problem_ids if problem_id]
-    matched = match_problems(log.columns, problems, source, is_graded=False)
-    if "sampler_logp" in log.columns.column_names:
-        check_given_logprobs(log.columns, matched.problem_index, source)
-    return {"columns": log.description, **describe_counts(log.columns, matched.problem_index, config.data.threshold)}
+    problem_index = match_problems(columns, problems, source, is_graded=False).problem_index
+    if "sampler_logp" in columns.column_names:
+        check_given_logprobs(columns, problem_index, source)
+    counts = describe_counts(columns, problem_index, config.data.threshold)
+    return {"columns": log.description, **counts}
 
 
 def describe_log(config: Config, log: ImportedLog, completions: Completions, policy: Policy) -> dict[str, str]:
@@ -116,12 +118,14 @@ def describe_log(config: Config, log: ImportedLog, completions: Completions, pol
     return rows
 
 
-def describe_counts(columns: pa.Table, problem_index: NDArray[np.integer], threshold: float) -> dict[str, str]:
+def describe_counts(columns: pa.Table, problem_index: ProblemIndex, threshold: float) -> dict[str, str]:
     """Describe the numbers of completions, prompts and rewards, and the losses that can use them."""
     _, group_index, sizes = np.unique(problem_index, return_inverse=True, return_counts=True)
-    size_range = f"{sizes.min()} to {sizes.max()}"
-    if sizes.min() == sizes.max():
-        size_range = f"{sizes[0]}"
+    smallest = sizes.min()
+    largest = sizes.max()
+    size_range = f"{smallest} to {largest}"
+    if smallest == largest:
+        size_range = f"{largest}"
     rows = {"log": f"{len(columns):,} completions of {len(sizes):,} prompts, {size_range} of each"}
     losses = ["of single completions"]
     if "reward" in columns.column_names:
@@ -131,10 +135,10 @@ def describe_counts(columns: pa.Table, problem_index: NDArray[np.integer], thres
             f"{rewards.min():g} to {rewards.max():g}, mean {rewards.mean():.3g}; "
             f"{100 * is_correct.mean():.1f} % at least data.threshold={threshold:g}"
         )
-        correct_counts = np.bincount(group_index, weights=is_correct)
-        mixed_prompts = int(((correct_counts > 0) & (correct_counts < sizes)).sum())
-        if mixed_prompts:
-            losses.append(f"of pairs ({mixed_prompts} prompts have both kinds)")
+        correct_counts = np.bincount(group_index, weights=is_correct)  # by prompt
+        is_mixed = (correct_counts > 0) & (correct_counts < sizes)
+        if is_mixed.any():
+            losses.append(f"of pairs ({is_mixed.sum()} prompts have both kinds)")
     group_sizes, prompt_counts = np.unique(sizes[sizes > 1], return_counts=True)
     if len(group_sizes):
         commonest = prompt_counts.argmax()
@@ -162,11 +166,12 @@ def describe_ends(completions: Completions, policy: Policy) -> str:
 def describe_tokenization(log: ImportedLog, policy: Policy) -> str:
     """Say how many texts don't give the token ids that were logged beside them."""
     encoded_texts = Ragged(tokenize_completions(log.columns, policy))
+    logged_tokens = Ragged(log.columns["tokens"])
     different = 0
-    for encoded_ids, logged_ids in zip(encoded_texts, Ragged(log.columns["tokens"]), strict=True):
+    for encoded_ids, logged_ids in zip(encoded_texts, logged_tokens, strict=True):
         if not np.array_equal(without_end(encoded_ids, policy), without_end(logged_ids, policy)):
             different += 1
-    return f"{different} of {len(log.columns)} don't give the logged token ids when they are encoded again"
+    return f"{different} of {len(logged_tokens)} don't give the logged token ids when they are encoded again"
 
 
 def without_end(ids: NDArray[np.integer], policy: Policy) -> NDArray[np.integer]:
@@ -187,7 +192,8 @@ def describe_logprob_gap(completions: Completions, policy: Policy, batch_size: i
         gaps.append(np.array(token_log_pi, np.float64) - log_mu[row])
     sequence_gaps = torch.tensor([gap.sum() for gap in gaps])
     ess = effective_sample_size(sequence_gaps)
-    token_gap = np.abs(np.concatenate(gaps)).mean()
+    token_gaps = np.concatenate(gaps)
+    token_gap = np.abs(token_gaps).mean()
     return (
         f"|log π − log μ| is {token_gap:.2g} a token on {len(rows)} of them, "
         f"the effective sample size {100 * ess:.0f} %"

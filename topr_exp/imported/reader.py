@@ -53,7 +53,8 @@ class RolloutReader:
         """Read the completions of a line of JSON, or of a table's row; ValueError or TOPRError for a bad one."""
         row = strict_object(where, raw_row) if isinstance(raw_row, bytes) else raw_row
         logged_rows = [row]
-        if "nodes" in row or "traces" in row:
+        is_trace = "nodes" in row or "traces" in row
+        if is_trace:
             logged_rows = list(trace_rows(row))
         completions = []
         for logged_row in logged_rows:
@@ -63,14 +64,16 @@ class RolloutReader:
 
     def values_by_role(self, row: Row) -> list[Row]:
         """Split a row into its completions, each with its values by role."""
+        names = tuple(row)
         filled_names = tuple(name for name, value in row.items() if value is not None)
-        self.names.begin_row(row)
-        roles = assign_roles(self.names.newest_row, filled_names, self.columns)
-        self.names.add(roles)
+        roles = assign_roles(names, filled_names, self.columns)
+        self.names.add_row(names, roles)
         values = {}
         for role, name in roles.items():
-            is_column = name in row  # else columns to add up, as in accuracy+format
-            values[role] = row[name] if is_column else sum_rewards(row, name)
+            if name in row:
+                values[role] = row[name]
+            else:  # columns to add up, as in accuracy+format
+                values[role] = sum_rewards(row, name)
         reward_names = roles.get("reward", "").split("+")
         self.unread |= row.keys() - {*roles.values(), *reward_names}
         return completions_of(values, roles)
@@ -92,9 +95,10 @@ class Agreement:
             roles = ALL_OR_NONE & row.keys()
             if shared_roles is None:
                 shared_roles = roles
-            differing = sorted(roles ^ shared_roles)
-            if differing:
-                raise ValueError(self._names.difference(differing[0], has_role=differing[0] in roles))
+            differing_roles = sorted(roles ^ shared_roles)
+            if differing_roles:
+                role = differing_roles[0]
+                raise ValueError(self._names.difference(role, has_role=role in roles))
             self._check_prompt(row, new_prompt_by_id)
         self.shared_roles = shared_roles
         self._prompt_by_id |= new_prompt_by_id
@@ -130,7 +134,10 @@ def describe_columns(reader: RolloutReader) -> str:
     """Say which columns were read in which role, and what was not read."""
     parts = []
     for role, name in reader.names.by_role.items():
-        parts.append(role if role == name else f"{role} from {name}")
+        if role == name:
+            parts.append(role)
+        else:
+            parts.append(f"{role} from {name}")
     if reader.unread:
         parts.append(f"not read: {', '.join(sorted(reader.unread))}")
     if reader.skipped:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,28 +30,27 @@ VERL_ROW = {"step", "input", "output"}
 class ColumnNames:
     """Names of a log's columns, for messages."""
 
-    by_role: dict[str, str] = field(default_factory=dict)  # of all rows
+    by_role: dict[str, str] = field(default_factory=dict)  # that were read, of all rows
     newest_row: tuple[str, ...] = ()
 
-    def begin_row(self, names: Iterable[str]) -> None:
-        """Note the columns of the row that is read next."""
-        self.newest_row = tuple(names)
-
-    def add(self, roles: Mapping[str, str]) -> None:
-        """Note the columns from which roles were read."""
+    def add_row(self, columns: tuple[str, ...], roles: Mapping[str, str]) -> None:
+        """Note the columns of a row, and those from which roles were read."""
+        self.newest_row = columns
         self.by_role |= roles
 
     def label(self, role: str) -> str:
         """Return the column that a role was read from."""
-        return self.by_role.get("prompt" if role == "messages" else role, role)
+        column_role = "prompt" if role == "messages" else role
+        return self.by_role.get(column_role, role)
 
     def difference(self, role: str, *, has_role: bool) -> str:
         """Say that a row has a value that the rows before lack, or lacks one that they have."""
         label = self.label(role)
         if has_role:
             return f"has {label}, unlike the rows before; all rows or none"
-        is_empty = label in self.newest_row or "+" in label
-        state = f"{label} is empty (null, or pandas' NaN)" if is_empty else f"lacks {label}"
+        state = f"lacks {label}"
+        if label in self.newest_row or "+" in label:
+            state = f"{label} is empty (null, or pandas' NaN)"
         return f"{state}, unlike the rows before; all rows or none (data.skip_malformed=true leaves such rows out)"
 
     def remedy(self, role: str) -> str:
@@ -72,20 +71,22 @@ def assign_roles(names: tuple[str, ...], filled: tuple[str, ...], columns: Colum
     that the row doesn't have. A reward may be a sum of columns, as in accuracy+format.
     """
     configured = configured_columns(columns, names)
-    free = [name for name in filled if name not in configured.values()]
+    free = set(filled).difference(configured.values())
+    is_trl_row = free >= TRL_ROW
+    is_verl_row = free >= VERL_ROW
     roles = {}
     for role, known_names in KNOWN_NAMES.items():
         matches = [name for name in known_names if name in free]
         if matches:
             roles[role] = matches[0]
     roles |= configured
-    if "reward" not in roles and set(free) >= TRL_ROW:
+    if "reward" not in roles and is_trl_row:
         # TRL names a reward after the function that gave it; of several it logs no sum.
-        unassigned = [name for name in names if name not in {*TRL_ROW, *roles.values()}]
+        unassigned = set(names).difference(TRL_ROW, roles.values())
         if len(unassigned) == 1:
-            roles["reward"] = unassigned[0]
+            roles["reward"] = unassigned.pop()
     roles = {role: name for role, name in roles.items() if name in filled or "+" in name}
-    if "problem_id" not in roles and (set(free) >= TRL_ROW or set(free) >= VERL_ROW):
+    if "problem_id" not in roles and (is_trl_row or is_verl_row):
         roles["step"] = "step"  # a prompt of another epoch makes another group
     return roles
 

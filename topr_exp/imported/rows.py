@@ -28,20 +28,21 @@ def completions_of(values: Row, roles: Mapping[str, str]) -> list[Row]:
 
     roles: the column of each role, for messages.
     """
-    first_list = values.get("completion", values.get("tokens"))
-    entry_types = (str, list) if "completion" in values else (list,)
-    if not isinstance(first_list, list) or not first_list:
+    completions = values.get("completion", values.get("tokens"))
+    completion_types = (str, list) if "completion" in values else (list,)  # messages or token ids are lists
+    if not isinstance(completions, list) or not completions:
         return [values]
-    if not all(isinstance(entry, entry_types) for entry in first_list):
+    if not all(isinstance(completion, completion_types) for completion in completions):
         return [values]
+    count = len(completions)
     lists = {role: values[role] for role in COMPLETION_ROLES if role in values}
     for role, entries in lists.items():
         if not isinstance(entries, list):
-            raise ValueError(f"{roles[role]} has one value for {len(first_list)} completions")
-        if len(entries) != len(first_list):
-            raise ValueError(f"{roles[role]} has {len(entries)} values for {len(first_list)} completions")
+            raise ValueError(f"{roles[role]} has one value for {count} completions")
+        if len(entries) != count:
+            raise ValueError(f"{roles[role]} has {len(entries)} values for {count} completions")
     rows = []
-    for index in range(len(first_list)):
+    for index in range(count):
         row = drop_keys(values, *lists)
         for role, entries in lists.items():
             if entries[index] is not None:
@@ -124,15 +125,16 @@ def render_messages(row: Row) -> Row:
 def message_of(turn: Any) -> dict[str, str]:
     """Return the role and the text of a message; ValueError for tools and for content that is no text."""
     turn = turn if isinstance(turn, dict) else {}
-    if turn.get("tool_calls") or turn.get("role") == "tool":
-        raise ValueError("a message calls a tool; completions with tool calls are not trained on")
+    role = turn.get("role")
     content = turn.get("content")
+    if turn.get("tool_calls") or role == "tool":
+        raise ValueError("a message calls a tool; completions with tool calls are not trained on")
     texts = [content]
-    if isinstance(content, list):
+    if isinstance(content, list):  # of blocks
         texts = [block.get("text") if isinstance(block, dict) else None for block in content]
-    if not all(isinstance(text, str) for text in (turn.get("role"), *texts)):
+    if not all(isinstance(text, str) for text in (role, *texts)):
         raise ValueError("a message must have a role and a content that is text")
-    return {"role": turn["role"], "content": "".join(texts)}
+    return {"role": role, "content": "".join(texts)}
 
 
 # ---- faults
@@ -186,7 +188,7 @@ def reward_fault(row: Row, names: ColumnNames) -> str | None:
 def token_fault(row: Row, names: ColumnNames) -> str | None:
     for role in ("prompt_tokens", "tokens"):
         ids = row.get(role, [0])
-        is_int_list = isinstance(ids, list) and set(map(type, ids)) == {int}
+        is_int_list = isinstance(ids, list) and set(map(type, ids)) == {int}  # false for an empty one
         if not is_int_list or min(ids) < 0 or max(ids) > LARGEST_TOKEN:
             return f"{names.label(role)} must be token ids from 0 to {LARGEST_TOKEN}, at least one; got {ids!r:.80}"
     return None
@@ -201,11 +203,15 @@ def logprob_fault(row: Row, names: ColumnNames) -> str | None:
     if "tokens" not in row:
         return f"{label} without {tokens_label}: nothing says which tokens they belong to"
     are_numbers = isinstance(logprobs, list) and set(map(type, logprobs)) <= {int, float}
-    if not are_numbers or not all(SMALLEST_LOGPROB <= value <= LOGPROB_ABOVE_ZERO for value in logprobs):  # NaN too
+    if not are_numbers or not all(map(is_logprob, logprobs)):
         return f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)"
     if len(logprobs) != len(row["tokens"]):
         return f"{len(logprobs)} {label} for {len(row['tokens'])} {tokens_label}"
     return None
+
+
+def is_logprob(number: float) -> bool:
+    return SMALLEST_LOGPROB <= number <= LOGPROB_ABOVE_ZERO  # false for NaN, too
 
 
 # ---- prompts
@@ -214,9 +220,10 @@ def logprob_fault(row: Row, names: ColumnNames) -> str | None:
 def prompt_text(row: Mapping[str, Any]) -> str | None:
     """Return the kind of prompt that a row brings and the prompt, as a text; None: it names a problem of the run's."""
     kind = first_kind(row)
-    if kind == "question" and row.get("gold") is None and row.get("reward") is None:
-        kind = None
-    return f"{kind} {row[kind]}" if kind is not None else None
+    is_gradable = row.get("gold") is not None or row.get("reward") is not None
+    if kind is None or (kind == "question" and not is_gradable):
+        return None
+    return f"{kind} {row[kind]}"
 
 
 def first_kind(row: Mapping[str, Any]) -> str | None:

@@ -46,18 +46,24 @@ def sampled_leaves(trace: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "completion": [leaf["message"]],
         }
         if True in mask:
-            start = mask.index(True)  # after the generation prompt
-            leaf_ids = leaf.get("token_ids") or []
-            prompt_ids: list[int] = []
-            for node in ancestors:
-                prompt_ids += node["token_ids"]
-            row["prompt_tokens"] = prompt_ids + leaf_ids[:start]
-            row["tokens"] = leaf_ids[start:]
-            row["logprobs"] = leaf.get("logprobs")
+            row |= sampled_tokens(leaf, ancestors, start=mask.index(True))
         row["reward"] = reward
         row["finish"] = finish_by_index.get(index) or leaf.get("finish_reason")
         row["gold"] = gold if isinstance(gold, str) else None
         yield row
+
+
+def sampled_tokens(leaf: Node, ancestors: Sequence[Node], *, start: int) -> dict[str, Any]:
+    """The tokens of a row, the prompt's and the sampled ones; start: of these in the message, after its header."""
+    prompt_ids: list[int] = []
+    for node in ancestors:
+        prompt_ids += node["token_ids"]
+    leaf_ids = leaf.get("token_ids") or []
+    return {
+        "prompt_tokens": prompt_ids + leaf_ids[:start],
+        "tokens": leaf_ids[start:],
+        "logprobs": leaf.get("logprobs"),
+    }
 
 
 def ancestors_of(index: int, nodes: Sequence[Node], parents: Sequence[int | None]) -> list[Node]:

@@ -23,6 +23,8 @@ from topr_exp.store import Ragged, Store, Table
 from topr_exp.store.source import Derivation, Source
 from topr_exp.types import CORRECT, Problem
 
+TokenIds = NDArray[np.int32]
+ProblemIndex = NDArray[np.integer]  # [M] the problem of each completion
 MADE_BY = b"made_by"  # in the metadata of sampled columns
 # Columns of a sampler that notes all tokens that could be drawn: their ids, and how many there were for each token.
 DRAWABLE_COLUMNS = ("kept", "kept_sizes")
