@@ -6,6 +6,7 @@ Every function takes time linear in the text.
 import re
 from fractions import Fraction
 
+from topr_exp.grading.east_asian import NUMERAL, begins_with_numeral, without_unit
 from topr_exp.grading.expression import rational_value
 from topr_exp.grading.latex import SCALES, TooComplexError, tokenize
 
@@ -75,7 +76,7 @@ _LEADING_NUMBER = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 NUMBER_IN_TEXT = re.compile(
-    rf"(?:(?<![\w.)])-)?\$?(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_SCALE})*", re.ASCII | re.IGNORECASE
+    rf"(?:(?<![\w.)])-)?\$?(?:\d+(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:{_SCALE})*(?:{NUMERAL})*", re.ASCII | re.IGNORECASE
 )
 # Greek and mathematical letters, which are variables and constants; not μ and Ω of units.
 _SYMBOLS = "\u0370-\u03a8\u03aa-\u03bb\u03bd-\u03ff\u2100-\u2125\u2127-\u214f\U0001d400-\U0001d7ff"
@@ -112,14 +113,19 @@ def without_words(answer: str) -> str:
     """The number before words that only describe it: 60 of "60 clips in April and May", 42 of "42 km/h (6 × 7)".
 
     The answer stays as it is where the words hold another number, a letter, "or", "not" or the like, and where they are
-    a plain unit, which the comparison understands.
+    a plain unit, which the comparison understands; those that it does not know, as in 60个, are dropped here.
     """
     leading = _LEADING_NUMBER.match(answer)
     if leading is None:
         return answer
     number = leading.group().strip()
     words = answer[leading.end() :]
-    if _SEPARATOR.search(words) and _only_describe(_without_calculations(words, number)):
+    if begins_with_numeral(words):
+        return answer
+    words_behind_unit = without_unit(words)
+    if words_behind_unit != words and not words_behind_unit.strip(" .!"):
+        return number
+    if _SEPARATOR.search(words_behind_unit) and _only_describe(_without_calculations(words_behind_unit, number)):
         return number
     return answer
 
