@@ -14,7 +14,13 @@ from tests.conftest import ROOT, read_json, values_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.__main__ import main
-from topr_exp.sweeps.named_code import CODE_KEYS, TARGET_KEYS, cluster_code_settings, code_settings, is_installed
+from topr_exp.sweeps.named_code import (
+    CODE_KEYS,
+    TARGET_KEYS,
+    cluster_code_settings,
+    code_settings,
+    names_installed_code,
+)
 from topr_exp.sweeps.sweep import read_runs
 
 PAYLOAD = """
@@ -258,9 +264,9 @@ def test_our_own_and_installed_modules_need_no_confirmation():
     assert code_settings({"algo": None, "data": {"grader": 3}, "sampler": ["x"]}) == []
     assert code_settings({"algo": {"_target_": "transformers.Loss"}}) == ["algo._target_=transformers.Loss"]
     assert code_settings({"algo": {"_target_": "evil.X"}, "algo._target_": {}}) == ["algo._target_=evil.X"]
-    assert is_installed("algo._target_=transformers.Loss")
-    assert not is_installed("algo._target_=nice_sweep.payload.Loss")
-    assert not is_installed("sampler.python=transformers")
+    assert names_installed_code("algo._target_=transformers.Loss")
+    assert not names_installed_code("algo._target_=nice_sweep.payload.Loss")
+    assert not names_installed_code("sampler.python=transformers")
 
 
 @pytest.mark.parametrize("setting", ["cluster.setup=['touch ran']", "cluster.additional_parameters={comment: 'a b'}"])

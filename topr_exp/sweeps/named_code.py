@@ -7,11 +7,11 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from topr_exp.config.groups import ClusterConfig
+from topr_exp.runs.installed_modules import is_installed
 from topr_exp.runtime.terminal import printable
 from topr_exp.schema import plain, show
 from topr_exp.sweeps.sweep import Run
@@ -52,17 +52,13 @@ def names_code(key: str, value: Any) -> bool:
     """True if a setting of CODE_KEYS names code outside this package."""
     if key in COMMAND_KEYS:
         return bool(value)
-    return isinstance(value, str) and package_of(value) != "topr_exp"
+    return isinstance(value, str) and value.partition(".")[0] != "topr_exp"
 
 
-def is_installed(override: str) -> bool:
+def names_installed_code(override: str) -> bool:
     """True if a setting of `code_settings` names a module of an installed distribution."""
     key, _, value = override.partition("=")
-    return key not in COMMAND_KEYS and package_of(value) in metadata.packages_distributions()
-
-
-def package_of(name: str) -> str:
-    return name.partition(".")[0]
+    return key not in COMMAND_KEYS and is_installed(value)
 
 
 def cluster_code_settings(cluster: ClusterConfig) -> list[str]:
@@ -98,7 +94,7 @@ def confirm_code(folder: Path, runs: Sequence[Run], cluster: ClusterConfig, sett
     unknown = sorted(confirmations - run_settings.keys())
     if unknown:
         raise ConfigError(f"{unknown[0]}: no run of {folder} that is to start has this setting")
-    unconfirmed = [text for text in run_settings if text not in confirmations and not is_installed(text)]
+    unconfirmed = [text for text in run_settings if text not in confirmations and not names_installed_code(text)]
     replaced_keys = {text.lstrip("+~").partition("=")[0] for text in settings}
     unconfirmed += [text for text in cluster_settings if text.partition("=")[0] not in replaced_keys]
     if unconfirmed:
