@@ -316,20 +316,21 @@ def identity_settings(settings: Any, prefix: str) -> Iterator[Setting]:
             yield Setting(field, key, value)
 
 
-def run_name(settings: Any, own_loss: Any = None) -> str:
+def run_name(settings: Any, own_loss: Any = None, swept_keys: Iterable[str] = ()) -> str:
     """A run's folder: algorithm, data, model, learning rate, what is not the default, seed, hash of the identity.
 
-    own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too.
+    own_loss: the loss as its own YAML has it; hyper-parameters that differ from it are parts, too. swept_keys: other
+    keys that are parts, though they have no default.
     """
     choices = (settings.algo, settings.data, settings.model)
     parts = [safe_name(choice.name)[:MAX_CHOICE_LENGTH] for choice in choices]
     learning_rate = f"lr{text_in_name(settings.optim.lr)}"
     seed = f"s{settings.seed}"
-    hyper_keys = set[str]()
+    shown_keys = {*swept_keys} - {"optim.lr", "seed"}  # which have places of their own
     for setting in identity_settings(settings.algo, "algo."):
         if differs_from_yaml(own_loss, setting.key, setting.value):
-            hyper_keys.add(setting.key)
-    for part in (learning_rate, *non_default_parts(settings, hyper_keys)):
+            shown_keys.add(setting.key)
+    for part in (learning_rate, *non_default_parts(settings, shown_keys)):
         name = "_".join([*parts, part, seed])
         if len(name) <= MAX_NAME_LENGTH:
             parts.append(part)
@@ -341,15 +342,15 @@ def differs_from_yaml(own_loss: Any, key: str, value: Any) -> bool:
     return own_loss is not None and getattr(own_loss, key.removeprefix("algo.")) != value
 
 
-def non_default_parts(settings: Any, hyper_keys: Collection[str] = (), prefix: str = "") -> Iterator[str]:
+def non_default_parts(settings: Any, shown_keys: Collection[str] = (), prefix: str = "") -> Iterator[str]:
     """The settings that are not at their default, as parts of a name; what is too long for one stands in the hash.
 
-    hyper_keys: of hyper-parameters without a default that are parts, too.
+    shown_keys: of settings without a default that are parts, too.
     """
     for field, key, value in identity_settings(settings, prefix):
         if dataclasses.is_dataclass(value):
-            yield from non_default_parts(value, hyper_keys, f"{key}.")
-        elif key in ABBREVIATIONS or key in hyper_keys or field.default is not dataclasses.MISSING:
+            yield from non_default_parts(value, shown_keys, f"{key}.")
+        elif key in ABBREVIATIONS or key in shown_keys or field.default is not dataclasses.MISSING:
             part = name_part(ABBREVIATIONS.get(key, field.name), value)
             if part is not None:
                 yield part

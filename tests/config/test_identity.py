@@ -10,7 +10,9 @@ import pytest
 from tests.algorithms.tabular_policies import NAMES as LOSSES
 from tests.conftest import config_of, each_row
 from tests.extending import LOSS, project
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.yamls import loss_of_own_yaml
+from topr_exp.runs.plan import plan
 from topr_exp.schema import NOT_IDENTITY, run_name
 
 LORA = "model.lora={rank:16,alpha:32,targets:all-linear}"
@@ -110,6 +112,24 @@ algo=cispo algo.cap=.inf | _cap-inf_
 @each_row("words part", PARTS)
 def test_a_name_shows_what_differs_from_the_losss_own_yaml(words, part):
     assert part in config_of(*words.split()).folder.name
+
+
+# A command line | what the name of its last run begins with, before the hash
+SWEPT = """
+-m data.n=8,32 sampler.temperature=0.5,0.7 seed=0,1 | topr_gsm8k_tiny_lr1e-4_n32_temperature0.7_s1_
+-m data.n=8 seed=0,1 | topr_gsm8k_tiny_lr1e-4_s1_
+experiment=fig7 algo=topr seed=0 | topr_gsm8k_tiny_lr3e-4_proportion_n_examples3200_positive_share0.4_every25_s0_
+"""
+
+
+@each_row("words beginning", SWEPT)
+def test_a_name_shows_what_a_command_line_varies_and_is_found_without(words, beginning, tmp_path):
+    job = plan(parse_arguments([*words.split(), f"output_dir={tmp_path}"])).jobs[-1]
+    assert job.folder.name[:-10] == beginning
+
+    job.folder.mkdir(parents=True)
+
+    assert job.config.folder == job.folder
 
 
 @pytest.mark.parametrize("name", LOSSES)

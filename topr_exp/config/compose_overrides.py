@@ -227,6 +227,11 @@ class Composer:
         """The overrides that are not swept."""
         return [override for override in self.overrides if not override.is_sweep_override()]
 
+    def swept_keys(self) -> list[str]:
+        """The keys that the command line gives several values, but for hyper-parameters, which names show anyway."""
+        keys = [str(override.key_or_group) for override in self.overrides if override.is_sweep_override()]
+        return [key for key in keys if not key.startswith("algo.")]
+
     @property
     def is_sweep(self) -> bool:
         """True if the command line is a sweep, if only of one run."""

@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -129,7 +129,12 @@ class Config(Section):
     @property
     def folder(self) -> Path:
         """The run's folder: the same for the same experiment, however it is started."""
-        return folder_of(Path(self.output_dir) / self.name, run_name(self, loss_of_own_yaml(self.algo)))
+        return self.folder_in_sweep()
+
+    def folder_in_sweep(self, swept_keys: Iterable[str] = ()) -> Path:
+        """The run's folder; the name of a new one shows the values of some keys without a default."""
+        name = run_name(self, loss_of_own_yaml(self.algo), swept_keys)
+        return folder_of(Path(self.output_dir) / self.name, name)
 
     @property
     def store(self) -> Path:

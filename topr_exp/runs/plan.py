@@ -3,7 +3,6 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
+from topr_exp.runs.installed_modules import is_installed
 from topr_exp.runs.preflight import check_files, describe_unsolvable_problems
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.types import ConfigError
@@ -28,6 +28,12 @@ class Job:
     overrides: list[str]
     config: Config
     composed: DictConfig | None = field(default=None, repr=False, compare=False)  # with `learning_rates`
+    swept_keys: Sequence[str] = ()  # of the command line
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder; the name of a new one shows what the command line varies."""
+        return self.config.folder_in_sweep(self.swept_keys)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def plan(args: Namespace) -> Plan:
     for overrides, composed in composer.jobs():
         config = load(composed)
         check_files(config)
-        jobs.append(Job(overrides, config, composed))
+        jobs.append(Job(overrides, config, composed, composer.swept_keys()))
     for model in composer.model_choices.values():
         say(f"model {model.path}: settings of {model.described}")
     warn_of_settings([job.config for job in jobs])
@@ -136,7 +142,7 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
 def refuse_strange_modules(composer: Composer) -> None:
     """Raise ConfigError for YAMLs of a module that is not installed: whoever packed a sweep may have written it."""
     for module in composer.searched_modules():
-        if module.partition(".")[0] not in metadata.packages_distributions():
+        if not is_installed(module):
             raise ConfigError(
                 f"hydra.searchpath names {module}, which is not installed: its code would run; if you trust it, launch "
                 "the sweep again"
