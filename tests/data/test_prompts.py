@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tests.conftest import config_of, each_row, refused, values_of
 from topr_exp.config.data import ENDINGS
+from topr_exp.data import prompts
 from topr_exp.data.benchmarks import math_gold
 from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
 from topr_exp.grading import extract
@@ -120,6 +122,23 @@ def test_chat_prompts_are_turns_and_get_the_options_that_are_set():
     assert prompter.stop == ()
     with refused("no chat template"):
         prompter.render("Q", SimpleNamespace(chat_template=None))
+
+
+class JinjaTokenizer(SimpleNamespace):
+    """A tokenizer whose chat template is rendered in the sandbox that transformers renders it in."""
+
+    def apply_chat_template(self, messages, **_):
+        return ImmutableSandboxedEnvironment().from_string(self.chat_template).render(messages=messages)
+
+
+def test_a_chat_template_that_would_never_end_is_one_line(monkeypatch):
+    monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.05)
+    prompter = Prompter("{question}", (), True, ())
+    loop = "{% for _ in range(100000) %}"
+    assert prompter.render("Why?", JinjaTokenizer(chat_template="{{ messages[0].content }}")) == "Why?"
+
+    with refused(r"the model's chat template refuses the prompt \(it takes more than 0\.05 s of processor time\)"):
+        prompter.render("Why?", JinjaTokenizer(chat_template=3 * loop + 3 * "{% endfor %}"))
 
 
 @pytest.mark.parametrize(

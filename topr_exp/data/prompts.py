@@ -12,6 +12,7 @@ from topr_exp.config.data import ENDINGS, DataConfig
 from topr_exp.data.problems import as_text
 from topr_exp.data.user_lines import read_json_lines
 from topr_exp.runtime.terminal import warn
+from topr_exp.runtime.time_limit import processor_time_limit
 from topr_exp.schema import first_line
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -32,6 +33,8 @@ CHAT_TEMPLATES = {
     "math": "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
     "final": '{question}\n\nWork it out step by step. End with your answer, as in "So the final answer is 12."',
 }
+
+TEMPLATE_SECONDS = 10.0  # of processor time for a chat template; one of a released model takes milliseconds
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ def apply_chat_template(
 ) -> str:
     """Render messages up to where the assistant's next one begins; a TOPRError of the template begins with `fault`."""
     try:
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        with processor_time_limit(TEMPLATE_SECONDS):  # its sandbox limits no nested loops
+            text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
     except Exception as error:  # a template is a program of the model's
         raise TOPRError(f"{fault} ({first_line(error)})") from None
     return text
