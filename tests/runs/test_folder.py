@@ -11,6 +11,7 @@ import torch
 from tests.conftest import config_of, make_graded, read_json, refused
 from tests.run_folders import make_run
 from topr_exp.models.policy import Policy, save_policy
+from topr_exp.runs import console
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.console import describes_run
 from topr_exp.runs.folder import RunFolder
@@ -166,6 +167,18 @@ def test_no_summary_of_a_finished_run_ends_in_a_traceback(value, tmp_path):
     verdicts_on_copies = [describes_run(changed) for changed in values_changed_alone(summary, value)]
 
     assert 0 < sum(verdicts_on_copies) < len(verdicts_on_copies)
+
+
+def test_a_mistake_of_ours_in_the_results_is_not_told_as_a_damaged_summary(tmp_path, monkeypatch):
+    _, folder = make_run(tmp_path)
+
+    def break_down(summary):
+        raise AssertionError("ours")
+
+    monkeypatch.setattr(console, "results_table", break_down)
+
+    with pytest.raises(AssertionError, match="ours"):
+        describes_run(read_json(folder / "summary.json"))
 
 
 def test_a_finished_run_whose_summary_cant_be_shown_is_begun_again(tmp_path, capsys):

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.conftest import column, lines_of, read_json, write_lines
+from tests.run_folders import make_run
+from topr_exp import read_curves
 from topr_exp.runs.records import MAX_COUNT, Evaluations, Metrics, UpdateKey, on_one_axis
 from topr_exp.runs.training_data import save_rounds
 from topr_exp.runtime.json_files import read_lines
@@ -18,6 +20,20 @@ def test_a_resumed_run_drops_the_updates_after_its_checkpoint(checkpoint, count,
     metrics.rewind(*checkpoint)
 
     assert [*metrics.updates()] == [UpdateKey(**update) for update in UPDATES[:count]]
+
+
+def test_a_figure_of_another_type_is_one_line_that_names_file_and_line(tmp_path, capsys):
+    """Where a run goes on, and where it is read for a report, a comparison and its curves."""
+    _, folder = make_run(tmp_path, done=False)
+    updates = lines_of(folder / "metrics.jsonl")
+    updates[2]["loss"] = [0.5]
+    write_lines(folder / "metrics.jsonl", updates)
+    metrics = folder / "metrics.jsonl"
+
+    assert "loss" in read_curves(folder)
+    assert capsys.readouterr().err == f"warning: {metrics}: line 3 left out, damaged or another version's\n"
+    Metrics(folder).rewind(1, 20)
+    assert capsys.readouterr().err == f"warning: {metrics} lacks update 3 (line 3 damaged)\n"
 
 
 def test_a_repeated_evaluation_replaces_the_earlier_one_and_damaged_lines_are_dropped(tmp_path, capsys):
@@ -37,12 +53,12 @@ def test_a_repeated_evaluation_replaces_the_earlier_one_and_damaged_lines_are_dr
 
 def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert read_lines(path) == ([], 0)
+    assert read_lines(path) == ([], [])
 
     path.write_text('{"step": 1}\nrubbish\n[1]\n{"step": 2')
 
-    assert read_lines(path, growing=True) == ([{"step": 1}], 2)
-    assert read_lines(path) == ([{"step": 1}], 3)
+    assert read_lines(path, growing=True) == ([{"step": 1}], [2, 3])
+    assert read_lines(path) == ([{"step": 1}], [2, 3, 4])
 
 
 @pytest.mark.parametrize("step", [10**15, 10**300])

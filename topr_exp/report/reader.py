@@ -13,8 +13,8 @@ from topr_exp.runs.attempt import ERROR, last_error
 from topr_exp.runs.finished import MARK, changed_results
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runs.run_files import read_run_file
-from topr_exp.runtime.json_files import MISSING, as_number, read_lines
-from topr_exp.runtime.terminal import plural, printable, warn
+from topr_exp.runtime.json_files import MISSING, as_number, name_lines, read_lines
+from topr_exp.runtime.terminal import printable, warn
 from topr_exp.types import TOPRError
 
 RUN_FILES = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
@@ -148,20 +148,20 @@ class Run:
     def _read_records(
         self, name: str, is_valid: Callable[[Record], bool], *, is_optional: bool = False
     ) -> list[Record]:
-        """Read the valid lines of a JSON-lines file; a note counts the others.
+        """Read the valid lines of a JSON-lines file; a note and a warning name the others.
 
         A note also says where a finished run lacks the file, unless it is optional, or the end of its last line.
         """
         path = self.path / name
         is_complete = self.is_done and (path.exists() or not is_optional)
-        records, damaged_count = read_lines(path, growing=not is_complete)
-        valid_records = list(filter(is_valid, records))
-        dropped_count = damaged_count + len(records) - len(valid_records)
-        if dropped_count:
-            self.notes.append(f"{name}: {plural(dropped_count, 'line')} left out, damaged or another version's")
+        records, damaged_lines = read_lines(path, is_valid, growing=not is_complete)
+        if damaged_lines:
+            fault = f"{name_lines(damaged_lines)} left out, damaged or another version's"
+            self.notes.append(f"{name}: {fault}")
+            warn(f"{path}: {fault}")
         elif is_complete and not records:
             self.notes.append(f"{name} is missing or holds nothing")
-        return valid_records
+        return records
 
 
 def read_run(path: Path) -> Run:

@@ -197,7 +197,7 @@ def damage_as_error(run: Run) -> Iterator[None]:
     """Turn what damaged settings, evaluations or verdicts lead to into a TOPRError."""
     try:
         yield
-    except DAMAGE as error:
+    except (*DAMAGE, AssertionError) as error:  # the statistics assert what intact verdicts hold
         raise TOPRError(f"{run.name}: its verdicts can't be read ({one_line(error, 100)})") from error
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import check_guards, disk_errors, open_own_file, sync, write_text
-from topr_exp.runtime.json_files import as_number, read_lines
+from topr_exp.runtime.json_files import as_number, name_lines, read_lines
 from topr_exp.runtime.terminal import warn
 
 MAX_NAMED_UPDATES = 10  # in a line on lost ones
@@ -73,11 +73,13 @@ class Metrics(RecordFile):
     def rewind(self, iteration: int, step: int) -> None:
         """Drop the records after an update, which is repeated from there; warn of lost ones before it."""
         end = UpdateKey(iteration, step)
+        _, damaged_lines = read_lines(self.path, is_update)
         records = {key: record for key, record in self.updates().items() if key <= end}
         write_lines(self.path, records.values())
         lost_updates = describe_missing_updates(records, {iteration: step})
         if lost_updates:
-            warn(f"{self.path} lacks {lost_updates}")
+            cause = f" ({name_lines(damaged_lines)} damaged)" if damaged_lines else ""
+            warn(f"{self.path} lacks {lost_updates}{cause}")
 
     @main_process_only
     def append(self, record: dict[str, float]) -> None:
@@ -109,11 +111,8 @@ class Metrics(RecordFile):
 
     def updates(self) -> dict[UpdateKey, Record]:
         """Return the records by update."""
-        updates = {}
-        records, _ = read_lines(self.path)
-        for record in filter(is_update, records):
-            updates[update_key(record)] = record
-        return updates
+        records, _ = read_lines(self.path, is_update)
+        return {update_key(record): record for record in records}
 
 
 class Evaluations(RecordFile):
@@ -124,11 +123,9 @@ class Evaluations(RecordFile):
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines with a warning: evaluations that this attempt does not repeat are lost."""
-        records, damaged_lines = read_lines(self.path)
-        evaluations = [*filter(is_evaluation, records)]
-        dropped = damaged_lines + len(records) - len(evaluations)
-        if dropped:
-            warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
+        evaluations, damaged_lines = read_lines(self.path, is_evaluation)
+        if damaged_lines:
+            warn(f"{self.path}: {len(damaged_lines)} damaged; only evaluations from here on are made again")
             write_lines(self.path, evaluations)
 
     @main_process_only
@@ -149,8 +146,8 @@ class Evaluations(RecordFile):
 
     def evaluations(self) -> dict[EvaluationKey, Record]:
         """Return the records by weights and problems."""
-        records, _ = read_lines(self.path)
-        return {evaluation_key(record): record for record in filter(is_evaluation, records)}
+        records, _ = read_lines(self.path, is_evaluation)
+        return {evaluation_key(record): record for record in records}
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
@@ -193,8 +190,9 @@ def evaluation_key(record: Record) -> EvaluationKey:
 
 
 def is_update(record: Record) -> bool:
-    """True if a record of metrics.jsonl names its update."""
-    return is_count(record.get("iteration")) and is_count(record.get("step"))
+    """True if a record of metrics.jsonl names its update, and its figures are numbers or null."""
+    has_place = is_count(record.get("iteration")) and is_count(record.get("step"))
+    return has_place and all(value is None or as_number(value) is not None for value in record.values())
 
 
 def is_evaluation(record: Record) -> bool:

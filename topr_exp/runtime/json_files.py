@@ -7,6 +7,7 @@ import json
 import math
 import types
 import typing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from topr_exp.types import TOPRError
 MAX_DEPTH = 24  # of nested lists and objects; a run's files have 6
 MAX_SIZE = 1 << 28  # bytes; a run's files, and those of a model that are read, have a few million at most
 MAX_SHOWN_LENGTH = 60  # characters of a wrong value in a message
+MAX_NAMED_LINES = 10  # of a file, in a message
 MISSING = "is missing"
-# What reading a damaged file, and computing with what it holds, can raise.
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)
+# What reading a damaged file, and computing with what it holds, can raise; an assertion that fails is our mistake.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 TYPE_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "null"}
 
 
@@ -61,26 +63,37 @@ def read_typed_object(path: Path, schema: type, *, unreadable_is_damage: bool = 
     return stored, ""
 
 
-def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any]], int]:
-    """Return the JSON objects of a file with one per line, and the number of damaged lines; [] for a missing file.
+def read_lines(
+    path: Path, is_valid: Callable[[dict[str, Any]], bool] = lambda _: True, *, growing: bool = False
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the valid JSON objects of a file with one per line, and the numbers of the other lines.
 
-    growing: another process is writing the file, so skip a last line without a newline.
+    A missing file has no lines. growing: another process is writing the file, so skip a last line without a newline.
     """
     with disk_errors(f"read {path}"):
         if not path.exists():
-            return [], 0
+            return [], []
         content = read_file(path)
     if growing:
         content = content[: content.rfind(b"\n") + 1]
     records = []
-    damaged_lines = 0
-    for line in content.splitlines():
+    damaged_lines = []
+    for number, line in enumerate(content.splitlines(), 1):
         record = parse_object(line)
-        if record is None:
-            damaged_lines += 1
-        else:
+        if record is not None and is_valid(record):
             records.append(record)
+        else:
+            damaged_lines.append(number)
     return records, damaged_lines
+
+
+def name_lines(numbers: Sequence[int]) -> str:
+    """Name lines of a file, such as "lines 3, 4"; of many the first ones."""
+    noun = "line" if len(numbers) == 1 else "lines"
+    text = f"{noun} {', '.join(map(str, numbers[:MAX_NAMED_LINES]))}"
+    if len(numbers) > MAX_NAMED_LINES:
+        text += f" and {len(numbers) - MAX_NAMED_LINES} more"
+    return text
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
