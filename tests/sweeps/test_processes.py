@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import types
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 
 import pytest
@@ -97,6 +98,28 @@ def test_processes_take_turns_in_the_slots():
     assert slots[:2] == [0, 1]
     assert set(slots) == {0, 1}
     assert len(slots) == 5
+
+
+def test_a_server_of_forks_that_is_killed_as_a_process_starts_ends_no_other(monkeypatch):
+    connect = forkserver.connect_to_new_process
+    answers = iter([connect, None, connect])
+
+    def connect_unless_killed(descriptors):
+        answer = next(answers)
+        if answer is None:
+            raise EOFError
+        return answer(descriptors)
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", connect_unless_killed)
+    errors = []
+
+    def start(slot):
+        return Child("it", None, end, "done")
+
+    supervise([start] * 2, StopFlag(), lambda child, error: errors.append(error), slots=2)
+
+    assert errors == [None, None]
+    assert next(answers, "all used") == "all used"
 
 
 @pytest.mark.parametrize("processes, share", [(1, 8), (2, 4), (3, 2), (40, 1)])

@@ -104,6 +104,22 @@ def test_a_removed_run_is_shown_with_the_way_to_make_it_again(sweep, capsys):
     assert f"python -m topr_exp -m algo=topr,tis output_dir={sweep.parent} name={sweep.name}\n" in out
 
 
+NOT_KNOWN = "whether a run's folder was removed is not known"
+
+
+@pytest.mark.parametrize("algo, words", [("topr", "gone: run 1, and maybe later ones"), ("tis", NOT_KNOWN)])
+@pytest.mark.parametrize("command", ["status", "resume"])
+def test_a_removed_record_is_said_with_the_runs_that_are_missing_too(command, algo, words, sweep, capsys):
+    shutil.rmtree(next(sweep.glob(f"{algo}*")))
+    (sweep / RECORD).unlink()
+    for run in read_runs(sweep):
+        (run.folder / "DONE").touch()
+
+    assert main([command, str(sweep)]) == 0
+
+    assert f"warning: {sweep / RECORD} is missing: {words}" in capsys.readouterr().err
+
+
 def test_the_record_is_written_before_any_run_and_keeps_those_of_earlier_launches(sweep):
     words = ["-m", *TINY, "algo=ppo,grpo", f"output_dir={sweep.parent}", f"name={sweep.name}"]
     planned = plan(parse_arguments(words))

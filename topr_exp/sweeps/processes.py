@@ -33,6 +33,7 @@ from topr_exp.sweeps.imports import import_pipeline
 from topr_exp.types import ConfigError, TOPRError
 
 PRELOAD = ["topr_exp.sweeps.preload"]
+START_ATTEMPTS = 3  # of a process
 POLL_SECONDS = 0.2  # between looks at the stop flag
 GRACE_SECONDS = 5.0  # for the other processes of a run to end by themselves once one of them failed
 
@@ -49,12 +50,23 @@ class Child:
         context.set_forkserver_preload(PRELOAD)
         self._receiver, sender = context.Pipe(duplex=False)
         self.process = context.Process(target=_run, args=(log, work, arguments, sender), name=name)
-        try:
-            with hidden_main_module():
-                self.process.start()
-        except (EOFError, OSError) as error:
-            raise KilledError(f"{name} can't be started: the server that forks it ended (out of memory?)") from error
+        self._start()
         sender.close()
+
+    def _start(self) -> None:
+        """Start the process, by a new server if the one that forks it was killed just now."""
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            try:
+                with hidden_main_module():
+                    self.process.start()
+                return
+            except (EOFError, OSError) as error:
+                if attempts_left == 0:
+                    raise KilledError(
+                        f"{self.process.name} can't be started: the server that forks it ended (out of memory?); the "
+                        "same command goes on from there"
+                    ) from error
+            time.sleep(POLL_SECONDS)  # until the server is seen to be over
 
     def ending(self) -> BaseException | None:
         """Return the error that ended the process, KilledError if it sent none; None if its work is done."""
