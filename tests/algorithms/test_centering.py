@@ -149,29 +149,19 @@ def test_a_token_that_could_not_be_drawn_has_no_part():
 # ---- where it can be used
 
 
-def test_a_loop_of_ones_own_has_the_head_of_the_sampler():
-    generator = torch.Generator().manual_seed(0)
-    logits, sampler_logits = torch.randn(2, 2, 5, 7, generator=generator, dtype=torch.float64)
-    ids = torch.randint(7, (2, 5), generator=generator)
-    mask = torch.tensor([[False, False, True, True, True], [False, True, True, False, False]])
-    loss = topr_exp.loss("topr", ratio="token", center_scores=True)
+def test_a_batch_without_the_head_of_its_sampler_is_refused():
+    case, _ = all_single(0, 1, np.ones(7))
 
-    def batch_with(**options):
-        mu_logp = topr_exp.completion_logprobs(sampler_logits, ids, mask)
-        reward = torch.tensor([1.0, -1.0])
-        options |= {"mu_logp": mu_logp, "reward": reward, "sampler_logits": sampler_logits}
-        return topr_exp.batch_from_logits(logits, ids, mask, **options)
-
-    whole_vocabulary, head = batch_with(), batch_with(head_size=2)
-
-    assert loss.needs == {"head"}
-    assert whole_vocabulary.head_logp.exp().sum(-1)[whole_vocabulary.mask] == pytest.approx(1)
-    assert torch.equal(head.head_mu_logp, whole_vocabulary.head_mu_logp[..., :2])
-    assert loss(head).loss.isfinite().all()
-    with refused("^head_size must be 1 to 7, the vocabulary; got 8$"):
-        batch_with(head_size=8)
     with refused(r"^Batch\.head_logp is missing"):
-        loss(dataclasses.replace(whole_vocabulary, head_logp=None))
+        policy_gradient(ratio="token", **TOPR)(case.batch())
+
+
+def test_a_head_of_more_than_the_vocabulary_is_refused():
+    logits, mask = torch.zeros(1, 2, 7), torch.tensor([[False, True]])
+    options = {"mu_logp": torch.zeros(1, 1), "reward": torch.ones(1), "sampler_logits": logits}
+
+    with refused("^head_size must be 1 to 7, the vocabulary; got 8$"):
+        topr_exp.batch_from_logits(logits, mask.long(), mask, **options, head_size=8)
 
 
 @pytest.mark.parametrize("sampler", ["hf", "vllm"])

@@ -16,8 +16,6 @@ LOSSES = load_losses([])
 METHODS = list_items((ROOT / "docs/losses.md").read_text())
 WEIGHTS = {  # of a right and of a wrong answer
     "topr": (lambda delta: 1.0, lambda delta: min(math.exp(delta), 1.0)),
-    "tis": (lambda delta: min(math.exp(delta), 1.0), lambda delta: min(math.exp(delta), 1.0)),
-    "sft": (lambda delta: 1.0, lambda delta: 0.0),
     "dpo": (lambda delta: 2 / (1 + math.exp(0.1 * delta)), lambda delta: 2 / (1 + math.exp(-0.1 * delta))),
     "opmd": (lambda delta: 1 - 0.1 * delta, lambda delta: 1 + 0.1 * delta),
 }

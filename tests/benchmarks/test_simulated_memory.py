@@ -139,9 +139,10 @@ def test_the_document_holds_the_minutes_that_are_derived():
     config = topr_exp.compose(minutes.WORDS)
     stages_of_layout = [minutes.stages(layout, config) for layout in minutes.LAYOUTS]
     one_gpu, _, eight_processes, eight_runs = [round(sum(stages.values())) for stages in stages_of_layout]
+    training = round(stages_of_layout[0]["training"])
     page = (ROOT / "docs/performance.md").read_text()
 
-    assert f"{one_gpu} minutes on one H200, {stages_of_layout[0]['training']:.0f} of them training" in page
+    assert f"{one_gpu} minutes on one H200, {training} of them training" in page
     assert f"{eight_processes} on eight H100 by\n`cluster.processes=8`, {eight_runs} by `cluster.jobs=8`" in page
 
 
@@ -194,7 +195,8 @@ def test_the_table_of_presets_has_the_memory_that_is_simulated():
     simulated = {name: cells for name, cells in preset_table().items() if cells[1] != "–"}
 
     assert len(simulated) >= 3
-    for name, cells in simulated.items():
+    for name, (_, updates_cell, sampling_cell, _) in simulated.items():
         (row,) = simulated_memory.preset_rows([name])
-        assert cells[1:3] == [f"{row['recompute']:.1f}, {row['keep']:.1f}", f"{row['sampling']:.1f}"], name
+        assert updates_cell == f"{row['recompute']:.1f}, {row['keep']:.1f}", name
+        assert sampling_cell == f"{row['sampling']:.1f}", name
         assert max(row["recompute"], row["sampling"]) < 22.4, f"{name}: a card of 24 GB has 22.4 GiB"

@@ -218,10 +218,13 @@ def grpo(answer):
 
 def gspo(answer):
     """PPO's rule for the ratio's geometric mean; near to a limit rounding decides whether it counts as clipped."""
-    algo, a, mean = answer.algo, answer.completion.standardized, answer.delta.mean()
+    algo, a = answer.algo, answer.completion.standardized
+    mean = answer.delta.mean()
     value, is_clipped = clipped_objective(algo, mean, a)
-    distances = [abs(float(mean) - math.log(limit)) for limit in (1 - algo["eps_low"], 1 + algo["eps_high"])]
-    clipped = math.nan if min(distances) < 1e-6 else share(is_clipped)
+    clipped = share(is_clipped)
+    for limit in (1 - algo["eps_low"], 1 + algo["eps_high"]):
+        if abs(mean.item() - math.log(limit)) < 1e-6:
+            clipped = math.nan
     return masked(answer, -value, {"advantage": a, "clipped": clipped})
 
 
@@ -242,10 +245,11 @@ def cispo(answer):
 
 def vespo(answer):
     """−stopgrad(r^c1 e^(c2 (1 − r))) A log π, c1 and c2 by the sign of A."""
-    a, ratio = answer.advantage, math.exp(float(answer.delta.sum()))
+    algo, a = answer.algo, answer.advantage
     sign = "pos" if a >= 0 else "neg"
-    power, slope = answer.algo[f"c1_{sign}"], answer.algo[f"c2_{sign}"]
-    weight = ratio**power * math.exp(slope * (1 - ratio))
+    c1, c2 = algo[f"c1_{sign}"], algo[f"c2_{sign}"]
+    ratio = math.exp(float(answer.delta.detach().sum()))
+    weight = ratio**c1 * math.exp(c2 * (1 - ratio))
     return -weight * a * answer.logp.sum(), {"advantage": a, "weight": weight}
 
 
@@ -267,20 +271,22 @@ def gmpo(answer):
 
 def sapo(answer):
     """−(4/τ) σ(τ (r_t − 1)) A; the weight that is reported is the slope of that in log r_t."""
-    ratio, a = answer.delta.exp(), answer.completion.standardized
+    a, ratio = answer.completion.standardized, answer.delta.exp()
     tau = answer.algo["tau_pos"] if a > 0 else answer.algo["tau_neg"]
     gate = 1 / (1 + (-tau * (ratio - 1)).exp())
-    weight = float((4 * gate * (1 - gate) * ratio).mean())
-    return -a * (4 / tau * gate).sum(), {"advantage": a, "weight": weight}
+    slope = 4 * gate * (1 - gate) * ratio
+    return -a * (4 / tau * gate).sum(), {"advantage": a, "weight": float(slope.detach().mean())}
 
 
 def rec(answer):
     """A token counts until its ratio has left the trust interval on the side to which A drives it."""
-    algo, ratio = answer.algo, answer.delta.detach().exp()
-    a = answer.completion.centered
-    may_grow = (ratio <= 1 + algo["eps_high"]) & (a >= 0)
-    may_shrink = (ratio >= 1 - algo["eps_low"]) & (a <= 0)
-    is_inside = may_grow | may_shrink
+    algo, a = answer.algo, answer.completion.centered
+    ratio = answer.delta.detach().exp()
+    is_inside = torch.ones(len(ratio), dtype=torch.bool)
+    if a > 0:
+        is_inside = ratio <= 1 + algo["eps_high"]
+    elif a < 0:
+        is_inside = ratio >= 1 - algo["eps_low"]
     return -a * answer.logp[is_inside].sum(), {"advantage": a, "clipped": share(~is_inside)}
 
 

@@ -65,29 +65,35 @@ class Reference:
     def __init__(self, folder, draws=()):
         self.folder = folder
         text = (folder / "config.json").read_text().replace('".inf"', "Infinity")
-        settings = json.loads(text)["resolved"]
-        self.settings, self.seed = settings, settings["seed"]
-        self.algo, self.optim, self.schedule = settings["algo"], settings["optim"], settings["schedule"]
-        self.data, self.selection = settings["data"], settings["compose"]
+        self.settings = settings = json.loads(text)["resolved"]
+        self.seed, self.algo, self.optim = settings["seed"], settings["algo"], settings["optim"]
+        self.schedule, self.data, self.selection = settings["schedule"], settings["data"], settings["compose"]
         self.name, self.n = self.algo["name"], self.data["n"]
         self.is_graded = self.data["reward"] == "graded"
         assert (self.data["shots"], self.data["template"], self.data["chat"]) == (0, None, False)
 
         model = settings["model"]
-        self.policy, self.tokenizer = load(model["path"]), AutoTokenizer.from_pretrained(model["path"])
+        self.policy = load(model["path"])
+        self.tokenizer = AutoTokenizer.from_pretrained(model["path"])
         self.reference = None
-        if self.algo.get("anchor") == "ref" or (self.name in REGULARIZED and self.algo["beta"] > 0):
+        is_regularized = self.name in REGULARIZED and self.algo["beta"] > 0
+        if is_regularized or self.algo.get("anchor") == "ref":
             self.reference = load(model["reference"] or model["path"])
-        compares_groups = self.reference is not None and self.name not in ("kl_pg", "oapl")
-        self.takes_groups = compares_groups or self.name == "red_drop"
+        self.takes_groups = self.name == "red_drop" or (is_regularized and self.name != "kl_pg")
 
-        self.prompts, self.golds = [], []
+        self.prompts, self.golds = self.read_problems()
+        self.draws = iter([draw for draw in draws if draw[0] in self.prompts])  # without what evaluation samples
+
+    def read_problems(self):
+        """The prompts of the training problems, and their answers."""
+        prompts, golds = [], []
         for text in (Path(self.data["source"]) / "train.jsonl").read_text().splitlines():
             line = json.loads(text)
-            ids = self.tokenizer(TEMPLATE.format(question=line["question"]), add_special_tokens=False)["input_ids"]
-            self.prompts.append([self.tokenizer.bos_token_id, *ids])
-            self.golds.append(int(line["answer"].rpartition("#### ")[2]))
-        self.draws = iter([draw for draw in draws if draw[0] in self.prompts])  # without what evaluation samples
+            prompt = TEMPLATE.format(question=line["question"])
+            ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            prompts.append([self.tokenizer.bos_token_id, *ids])
+            golds.append(int(line["answer"].rpartition("#### ")[2]))
+        return prompts, golds
 
     def replay(self):
         replay = Replay(initial_weights=weights_of(self.policy))
@@ -137,13 +143,13 @@ class Reference:
         examples = training_set.examples
         if self.takes_groups:
             problems = sorted({completion.problem for (completion,) in examples})
-            ranks = dict(zip(problems, rng.permutation(len(problems)).tolist(), strict=True))
-            examples = sorted(examples, key=lambda example: ranks[example[0].problem])
+            rank_of_problem = dict(zip(problems, rng.permutation(len(problems)).tolist(), strict=True))
+            examples = sorted(examples, key=lambda example: rank_of_problem[example[0].problem])
         else:
             examples = [examples[row] for row in rng.permutation(len(examples))]
-        size = self.optim["batch_size"]
-        for start in range(0, len(examples), size):
-            yield examples[start : start + size]
+        batch_size = self.optim["batch_size"]
+        for start in range(0, len(examples), batch_size):
+            yield examples[start : start + batch_size]
 
     def stored(self, iteration):
         """The completions of an iteration with their verdicts, as the store has them; problems count as they come."""
@@ -329,7 +335,8 @@ class Reference:
         """Loss and gradient, a step of the optimizer, and everything that is logged of it."""
         completions = list(chain.from_iterable(zip(*batch, strict=True)))  # of pairs the correct ones first
         scores = list(map(self.score, completions))
-        losses, reports = zip(*losses_of(self.algo, completions, scores, baseline), strict=True)
+        outcomes = losses_of(self.algo, completions, scores, baseline)
+        losses, reports = zip(*outcomes, strict=True)
         tokens = sum(map(len, values_of(completions, "tokens")))
         divisor = tokens if self.optim["reduction"] == "tokens" else len(losses)
         loss = torch.stack(losses).sum() / divisor

@@ -109,6 +109,30 @@ def float64():
         yield
 
 
+def write_another_model(shipped, folder):
+    """A copy of a model, whose weights differ by a tenth."""
+    shutil.copytree(shipped, folder)
+    weights, generator = load_file(shipped / "model.safetensors"), torch.Generator().manual_seed(0)
+    for name, weight in weights.items():
+        noise = torch.randn(weight.shape, generator=generator)
+        weights[name] = weight.float() * (1 + 0.1 * noise)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def write_imported(rollouts, folder):
+    """Completions as if made elsewhere, of each problem another number; with and without log-probabilities."""
+    bare, complete = [], []
+    for row in rollouts:
+        if row["sample"] < 3 + row["problem"] % 4:
+            line = {"problem_id": row["problem_id"], "tokens": row["tokens"], "finish": row["finish"]}
+            line["completion"] = row["text"]
+            error = 0.03 * (len(complete) % 4)
+            bare.append(line)
+            complete.append(line | {"logprobs": [logp - error for logp in row["sampler_logp"]]})
+    write_lines(folder / "bare.jsonl", bare)
+    write_lines(folder / "completions.jsonl", complete)
+
+
 @pytest.fixture(scope="module")
 def outputs(float64, tmp_path_factory):
     """Problems, the model, another one as π_ref, completions as if made elsewhere; the store that all runs share."""
@@ -117,12 +141,8 @@ def outputs(float64, tmp_path_factory):
         lines = [{"question": question, "answer": f"#### {gold}"} for question, gold in problems.items()]
         write_lines(folder / f"problems/{split}.jsonl", lines)
     shipped = Path(topr_exp.__file__).parent / "tiny/tiny"
-    for name in ("base", "another"):
-        shutil.copytree(shipped, folder / name)
-    weights, generator = load_file(shipped / "model.safetensors"), torch.Generator().manual_seed(0)
-    for name, weight in weights.items():
-        weights[name] = weight.float() * (1 + 0.1 * torch.randn(weight.shape, generator=generator))
-    save_file(weights, folder / "another/model.safetensors", {"format": "pt"})
+    shutil.copytree(shipped, folder / "base")
+    write_another_model(shipped, folder / "another")
 
     config = config_of(*settings(folder, "name=first"))
     run(config)
@@ -130,14 +150,7 @@ def outputs(float64, tmp_path_factory):
     # Of each kind there must be some, or it is not seen how they are treated.
     assert set(column(rollouts, "finish")) == {"stop", "length"}
     assert set(column(verdicts, "verdict")) == {"correct", "incorrect", "invalid"}
-    bare, complete = [], []
-    for row in rollouts:
-        if row["sample"] < 3 + row["problem"] % 4:  # of each problem another number
-            bare.append({key: row[key] for key in ("problem_id", "tokens", "finish")} | {"completion": row["text"]})
-            error = 0.03 * (len(complete) % 4)
-            complete.append(bare[-1] | {"logprobs": [logp - error for logp in row["sampler_logp"]]})
-    write_lines(folder / "bare.jsonl", bare)
-    write_lines(folder / "completions.jsonl", complete)
+    write_imported(rollouts, folder)
     return folder
 
 
@@ -212,29 +225,32 @@ def compare_training_set(folder, training_set):
     assert summary["n_train"] == len(training_set.examples)
     assert summary["positive_share"] == pytest.approx(p, abs=1e-12)
     assert summary["baseline"] == pytest.approx(c, abs=1e-12)
+    effective = p * (1 - c) / (1 + (1 - 2 * p) * c)
     if summary["effective_positive"] is not None:
-        assert summary["effective_positive"] == pytest.approx(p * (1 - c) / (1 + (1 - 2 * p) * c))
+        assert summary["effective_positive"] == pytest.approx(effective)
 
 
 def compare_rounds(folder, records):
-    summary = read_json(folder / f"iteration-{records[-1]['iteration']}/training_set.json")
-    assert summary["n_train"] == records[-1]["samples"]
-    of_rounds = {record["round"]: record for record in records}.values()
-    for name in {"problems_drawn", "problems_kept"} & records[0].keys():
-        assert summary[name] == sum(record[name] for record in of_rounds)
+    last_record = records[-1]
+    summary = read_json(folder / f"iteration-{last_record['iteration']}/training_set.json")
+    assert summary["n_train"] == last_record["samples"]
+    record_of_round = {record["round"]: record for record in records}
+    for name in ("problems_drawn", "problems_kept"):
+        if name in last_record:
+            assert summary[name] == sum(record[name] for record in record_of_round.values())
 
 
 def compare_updates(lines, records):
-    wrong = []
+    differences = []
     for line, record in zip(lines, records, strict=True):
         assert set(line) == {*record, "tokens_per_second"}
-        assert (line["iteration"], line["step"]) == (record["iteration"], record["step"])
+        place = f"iteration {line['iteration']}, update {line['step']}"
         for name, expected in record.items():
             value = math.nan if line[name] is None else line[name]
             is_close = abs(value - expected) <= TOLERANCE * max(1, abs(expected))
             if not is_close and not math.isnan(expected):
-                wrong.append(f"iteration {line['iteration']}, update {line['step']}: {name} {value}, not {expected}")
-    assert not wrong, "\n".join(wrong[:20])
+                differences.append(f"{place}: {name} {value}, not {expected}")
+    assert not differences, "\n".join(differences[:20])
 
 
 @pytest.mark.parametrize(

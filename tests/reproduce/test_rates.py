@@ -7,7 +7,7 @@ import pytest
 
 from reproduce import rates, records
 from reproduce.jobs import plan_figure
-from reproduce.rates import RateFiles, missing_trials, nearest
+from reproduce.rates import RateFiles, missing_trials
 from reproduce.records import read_rates, runs_of
 from reproduce.selection import Runs, pick
 from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, best_rate, best_stands_beside_cliff
@@ -80,11 +80,6 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower():
     assert best_rate(tried) == 1e-4
     assert tried[1e-3] == [60, 20]
     assert tried[3e-5] == [50], "the choice was at the edge of what was tried"
-
-
-@pytest.mark.parametrize("rate, in_grid", [(3e-5, 3e-5), (4e-4, 3e-4), (5e-7, 3e-6), (None, 3e-4)])
-def test_the_nearest_rate_of_the_grid(rate, in_grid):
-    assert nearest(rate) == in_grid
 
 
 class TrainedRuns:

@@ -66,18 +66,24 @@ def test_the_installed_build_has_every_name():
     assert main(packages) == 0
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.13"])
-def test_pins_satisfy_the_ranges_of_the_package(python):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
+def pinned_versions(python):
+    """The version of each package that is pinned for an interpreter."""
     environment = {"python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": "x86_64"}
-
     versions: dict[str, str] = {}
     for line in re.findall(r"^[^#\n].*", (ROOT / PINS).read_text(), re.MULTILINE):
         pin = Requirement(line)
         if pin.marker is None or pin.marker.evaluate(environment):
             assert pin.name not in versions
             versions[pin.name] = str(pin.specifier).removeprefix("==")
+    return versions
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.13"])
+def test_pins_satisfy_the_ranges_of_the_package(python):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    versions = pinned_versions(python)
 
     for requirement in map(Requirement, (*project["dependencies"], *extras["vllm"], *extras["dev"])):
         assert versions[requirement.name] in requirement.specifier, requirement
