@@ -170,7 +170,7 @@ def load_experiment(session: Session, task: Task, policies: Policies) -> Experim
     log_report = dict[str, str]()
     if config.data.completions is not None:
         with folder.stage("sampling"):
-            imported, log_report = load_log(config, task.sets.train, task.prompter, policy, session.shared_store)
+            imported, log_report = load_log(config, task.sets.train, policy, session.shared_store)
     if not config.needs_sampling:  # prompts that are too long to sample for are not left out
         train = replace(train, too_long=0)
     trained_on = count_trained_on(config, task.sets.train, train.problems, imported)

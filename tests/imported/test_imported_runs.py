@@ -37,8 +37,7 @@ def encode(folder, rows, *words, policy=None, **options):
     data = dataclasses.replace(config.data, completions=path, **options)
     policy = policy or load_policy(config.model, "cpu")
     log = open_log(data, Store(folder))
-    prompter = build_prompter(config.data)
-    return encode_log(log, data, policy, problems=PROBLEMS, prompter=prompter, group_size=group_size)
+    return encode_log(log, data, policy, problems=PROBLEMS, group_size=group_size)
 
 
 # ---- from rows to completions

@@ -117,8 +117,9 @@ class WorkerPool:
 
     def _end(self) -> None:
         self.closed = True
-        for channel in (self._control, *(worker.channel for worker in self._workers)):
-            channel.close()  # the server then kills the workers and ends
+        self._control.close()  # the server then kills the workers and ends
+        for worker in self._workers:
+            worker.channel.close()
         try:
             self._server.wait(5)
         except subprocess.TimeoutExpired:
@@ -138,8 +139,9 @@ class WorkerPool:
                 busy[slot] = self._assign(slot, task_index, tasks[task_index])
             if not busy:
                 return answers
-            seconds = min(assignment.due for assignment in busy.values()) - time.monotonic()
-            ready = wait([self._workers[slot].channel for slot in busy], max(0.0, seconds))
+            next_due = min(assignment.due for assignment in busy.values())
+            channels = [self._workers[slot].channel for slot in busy]
+            ready = wait(channels, max(0.0, next_due - time.monotonic()))
             for slot, assignment in list(busy.items()):
                 worker = self._workers[slot]
                 answer = answer_of(worker) if worker.channel in ready else None
@@ -157,8 +159,9 @@ class WorkerPool:
         """Send a task to an idle worker."""
         if self._workers[slot].channel.poll(0):  # unasked: it ended while it was idle
             self._replace(slot)
+        channel = self._workers[slot].channel
         with contextlib.suppress(OSError):  # where it ended just now, its channel says so
-            self._workers[slot].channel.send_bytes(json.dumps(task).encode())
+            channel.send_bytes(json.dumps(task).encode())
         return _Assignment(task_index, due=time.monotonic() + self._deadline)
 
     def _replace(self, slot: int) -> None:
@@ -196,9 +199,11 @@ def answer_of(worker: _Worker) -> Answer | None:
 
 def limit_sending(channel: Connection, seconds: float) -> None:
     """Make a send time out: a stopped worker reads nothing."""
-    with socket.socket(fileno=os.dup(channel.fileno())) as end:
-        fraction, full_seconds = math.modf(seconds)
-        timeval = struct.pack("ll", int(full_seconds), int(1e6 * fraction))
+    fraction, full_seconds = math.modf(seconds)
+    microseconds = int(1e6 * fraction)
+    timeval = struct.pack("ll", int(full_seconds), microseconds)
+    descriptor = os.dup(channel.fileno())  # which the socket closes
+    with socket.socket(fileno=descriptor) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 

@@ -117,14 +117,15 @@ def _work(channel: Connection, server_pid: int, task: Task) -> NoReturn:
 def _limit() -> None:
     """Limit this process's memory, files and child processes."""
     with open("/proc/self/statm") as statm:
-        mapped_bytes = int(statm.read().split()[0]) * resource.getpagesize()
-    for kind, amount in (
-        (resource.RLIMIT_AS, mapped_bytes + MEMORY_BYTES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_NPROC, 0),  # root is exempt: there the seal refuses processes
-        (resource.RLIMIT_CORE, 0),
-    ):
+        mapped_pages = int(statm.read().split()[0])
+    limits = {
+        resource.RLIMIT_AS: mapped_pages * resource.getpagesize() + MEMORY_BYTES,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_NPROC: 0,  # root is exempt: there the seal refuses processes
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, amount in limits.items():
         _, hard_limit = resource.getrlimit(kind)
         if hard_limit != resource.RLIM_INFINITY:
             amount = min(amount, hard_limit)

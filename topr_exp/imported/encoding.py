@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow.compute import coalesce
 
 from topr_exp.config.data import DataConfig
-from topr_exp.data.prompts import Prompter, TokenizedProblems, apply_chat_template, tokenize_prompts
+from topr_exp.data.prompts import TokenizedProblems, apply_chat_template, build_prompter, tokenize_prompts
 from topr_exp.imported.log import ROWS_PER_SHARD, ImportedLog
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.models.policy import Policy
@@ -55,7 +55,6 @@ def encode_log(
     policy: Policy,
     *,
     problems: Sequence[Problem],
-    prompter: Prompter,
     group_size: int | None = None,
 ) -> Completions:
     """Encode a log for a model, with the log-probabilities and rewards that came with it.
@@ -70,7 +69,7 @@ def encode_log(
     row_numbers = pa.array(range(len(log.columns)), pa.int32())
     columns = log.columns.append_column("row", row_numbers)  # in the log, whatever is left out below
     matched = match_problems(columns, problems, source, is_graded=data.reward != "given")
-    questions = encode_prompts(matched, data, prompter, policy)
+    questions = encode_prompts(matched, data, policy)
     columns = with_tokens(columns, policy, data.completion_limit)
     # Scores depend on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
@@ -156,11 +155,12 @@ def logged_problem(row: Mapping[str, Any], index: int, *, gold: str, known_probl
     return Problem(problem_id, text, gold, fields=fields)
 
 
-def encode_prompts(matched: MatchedRows, data: DataConfig, prompter: Prompter, policy: Policy) -> TokenizedProblems:
+def encode_prompts(matched: MatchedRows, data: DataConfig, policy: Policy) -> TokenizedProblems:
     """Encode the prompts of the matched problems; TOPRError for one that the context can't hold."""
     encoded_prompts = {}
     for index, prompt in matched.prompts.items():
         encoded_prompts[index] = encode_prompt(prompt, policy, data.chat_options)
+    prompter = build_prompter(data)
     questions = tokenize_prompts(matched.problems, prompter, policy, max_new_tokens=1, encoded_prompts=encoded_prompts)
     if questions.too_long:
         fault = f"{questions.too_long} prompts are longer than the model's context"

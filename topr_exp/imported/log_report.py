@@ -14,7 +14,6 @@ from topr_exp.config.groups import unit_of
 from topr_exp.config.load import load
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
-from topr_exp.data.prompts import Prompter, build_prompter
 from topr_exp.imported.encoding import encode_log, match_problems, tokenize_completions
 from topr_exp.imported.given_logprobs import check_given_logprobs
 from topr_exp.imported.log import ImportedLog, open_log
@@ -31,19 +30,13 @@ COMPARED_ROWS = 64  # completions, evenly spread, whose log-probabilities are co
 
 
 def load_log(
-    config: Config, problems: Sequence[Problem], prompter: Prompter, policy: Policy, store: Store
+    config: Config, problems: Sequence[Problem], policy: Policy, store: Store
 ) -> tuple[Completions, dict[str, str]]:
     """Load the completions that a run imports, and rows on them for its header."""
     log = open_log(config.data, store)
     needs_groups = config.optim.whole_groups or unit_of(config.algo.needs) == "groups"
-    completions = encode_log(
-        log,
-        config.data,
-        policy,
-        problems=problems,
-        prompter=prompter,
-        group_size=config.data.n if needs_groups else None,
-    )
+    group_size = config.data.n if needs_groups else None
+    completions = encode_log(log, config.data, policy, problems=problems, group_size=group_size)
     if config.mu == "sampler" and not completions.has("mu_logp"):
         raise without_logprobs(config.data)
     if "group_rewards" in config.algo.needs and config.compose.mix is None:
@@ -72,13 +65,9 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
         if not any(text.startswith("model") for text in settings):
             return describe_without_model(config, log)
         policy = load_policy(config.model, config.cluster.device)
-        completions = encode_log(
-            log,
-            dataclasses.replace(config.data, reward="given"),  # no gold is needed
-            policy,
-            problems=load_problems(config.data).train,
-            prompter=build_prompter(config.data),
-        )
+        problems = load_problems(config.data).train
+        data = dataclasses.replace(config.data, reward="given")  # no gold is needed
+        completions = encode_log(log, data, policy, problems=problems)
         return describe_log(config, log, completions, policy)
 
 

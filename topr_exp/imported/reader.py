@@ -64,10 +64,10 @@ class RolloutReader:
 
     def values_by_role(self, row: Row) -> list[Row]:
         """Split a row into its completions, each with its values by role."""
-        names = tuple(row)
+        column_names = tuple(row)
         filled_names = tuple(name for name, value in row.items() if value is not None)
-        roles = assign_roles(names, filled_names, self.columns)
-        self.names.add_row(names, roles)
+        roles = assign_roles(column_names, filled_names, self.columns)
+        self.names.add_row(column_names, roles)
         values = {}
         for role, name in roles.items():
             if name in row:
