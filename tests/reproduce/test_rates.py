@@ -9,8 +9,7 @@ from reproduce import rates, records
 from reproduce.jobs import plan_figure
 from reproduce.rates import RateFiles, missing_trials
 from reproduce.records import read_rates, runs_of
-from reproduce.selection import Runs, pick
-from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, best_rate, best_stands_beside_cliff
+from reproduce.tried_rates import GRID, HALF_STEPS, SEEDS, best_rate
 from tests.conftest import lines_of, values_of, write_lines
 from tests.reproduce.worlds import figure_named, request_for
 from tests.run_folders import write_json
@@ -60,16 +59,6 @@ def test_towards_a_cliff_the_rate_half_way_is_tried():
     assert set(tried) & set(HALF_STEPS) == {1.7e-4}
     assert best_rate(tried) == 1.7e-4
     assert best_rate(searched(scores | {1.7e-4: (95, 60)})) == 1e-4
-
-
-@pytest.mark.parametrize(
-    "figure, choice, beside_cliff",
-    [("nats", "topr algo.ratio=token data.choices=1", True), ("fig1", "ppo model.name=tiny", False)],
-)
-def test_a_chosen_rate_stands_beside_a_cliff_by_what_it_was_chosen_from(figure, choice, beside_cliff):
-    runs = runs_of(records.read(records.TRIED_RATES.with_name(f"{figure}.json")))
-
-    assert best_stands_beside_cliff(pick(runs, choice), Runs([])) is beside_cliff
 
 
 def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower():
