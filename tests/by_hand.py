@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import combinations
 from statistics import fmean as mean
 from statistics import variance
+from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -17,18 +18,32 @@ def student(freedom):
 
 def interval(values):
     """Mean, low and high: Student's 95 % interval of a mean."""
-    half = student(len(values) - 1) * math.sqrt(variance(values) / len(values))
-    return mean(values), mean(values) - half, mean(values) + half
+    standard_error = math.sqrt(variance(values) / len(values))
+    return around(mean(values), standard_error, len(values) - 1)
+
+
+def around(center, standard_error, freedom):
+    half = student(freedom) * standard_error
+    return center, center - half, center + half
+
+
+class MeanSquares(NamedTuple):
+    """Sums of squares by their degrees of freedom."""
+
+    seeds: float  # rows
+    problems: float  # columns
+    residuals: float
 
 
 def mean_squares(table):
-    """Of rows (seeds), of columns (problems) and of residuals: sums of squares by their degrees of freedom."""
     table = np.array(table, float)
     seeds, problems = table.shape
     rows, columns = table.mean(1), table.mean(0)
     residuals = table - rows[:, None] - columns + table.mean()
-    of_residuals = (residuals**2).sum() / ((seeds - 1) * (problems - 1))
-    return problems * rows.var(ddof=1), seeds * columns.var(ddof=1), of_residuals
+    residual_freedom = (seeds - 1) * (problems - 1)
+    return MeanSquares(
+        problems * rows.var(ddof=1), seeds * columns.var(ddof=1), (residuals**2).sum() / residual_freedom
+    )
 
 
 def crossed_interval_of_shares(table):
@@ -39,37 +54,39 @@ def crossed_interval_of_shares(table):
     seeds, or problems, differ by less than e explains, the means of the other are a sample like any.
     """
     seeds, problems = np.shape(table)
-    of_seeds, of_problems, of_residuals = mean_squares(table)
-    if of_seeds <= of_residuals < of_problems:
+    squares = mean_squares(table)
+    if squares.seeds <= squares.residuals < squares.problems:
         return interval(np.mean(table, 0).tolist())
-    if of_problems <= of_residuals < of_seeds:
+    if squares.problems <= squares.residuals < squares.seeds:
         return interval(np.mean(table, 1).tolist())
-    total, squares = of_residuals, of_residuals**2 / ((seeds - 1) * (problems - 1))
-    if of_seeds > of_residuals:
-        total = of_seeds + of_problems - of_residuals
-        squares += of_seeds**2 / (seeds - 1) + of_problems**2 / (problems - 1)
-    half = student(total**2 / squares) * math.sqrt(total / (seeds * problems))
-    return np.mean(table), np.mean(table) - half, np.mean(table) + half
+    total = squares.residuals
+    uncertainty = squares.residuals**2 / ((seeds - 1) * (problems - 1))
+    if squares.seeds > squares.residuals:
+        total = squares.seeds + squares.problems - squares.residuals
+        uncertainty += squares.seeds**2 / (seeds - 1) + squares.problems**2 / (problems - 1)
+    standard_error = math.sqrt(total / (seeds * problems))
+    return around(np.mean(table), standard_error, total**2 / uncertainty)
 
 
 def crossed_interval(table):
     """Of a mean difference: the same, in which the spread over seeds always has only S - 1 degrees of freedom."""
-    of_seeds, of_problems, of_residuals = mean_squares(table)
-    total = max(of_seeds, of_residuals) + max(of_problems, of_residuals) - of_residuals
-    half = student(cautious_freedom(table)) * math.sqrt(total / np.size(table))
-    return np.mean(table), np.mean(table) - half, np.mean(table) + half
+    squares = mean_squares(table)
+    of_seeds, of_problems = max(squares.seeds, squares.residuals), max(squares.problems, squares.residuals)
+    standard_error = math.sqrt((of_seeds + of_problems - squares.residuals) / np.size(table))
+    return around(np.mean(table), standard_error, cautious_freedom(table))
 
 
 def cautious_freedom(table):
     """Satterthwaite's degrees of freedom of the same, in which the spread over seeds always has only S − 1."""
     seeds, problems = np.shape(table)
-    of_seeds, of_problems, of_residuals = mean_squares(table)
-    total = max(of_seeds, of_residuals)
-    squares = total**2 / (seeds - 1)
-    if of_problems > of_residuals * (1 + 1e-9):
-        total += of_problems - of_residuals
-        squares += of_problems**2 / (problems - 1) + of_residuals**2 / ((seeds - 1) * (problems - 1))
-    return total**2 / squares
+    squares = mean_squares(table)
+    total = max(squares.seeds, squares.residuals)
+    uncertainty = total**2 / (seeds - 1)
+    if squares.problems > squares.residuals * (1 + 1e-9):
+        total += squares.problems - squares.residuals
+        residual_freedom = (seeds - 1) * (problems - 1)
+        uncertainty += squares.problems**2 / (problems - 1) + squares.residuals**2 / residual_freedom
+    return total**2 / uncertainty
 
 
 # ---- pass@K and maj@K by listing every set of K, of evaluations from a known distribution
@@ -98,9 +115,12 @@ def majority(votes):
     """Expected score of one vote; votes: (verdict, answer) of each completion."""
     counts = Counter(answer for verdict, answer in votes if verdict != INVALID)
     right = Counter(answer for verdict, answer in votes if verdict == CORRECT)
-    tied = [answer for answer, count in counts.items() if count == max(counts.values())]
-    return mean(right[answer] / counts[answer] for answer in tied) if tied else 0.0
+    if not counts:
+        return 0.0
+    most_votes = max(counts.values())
+    return mean(right[answer] / count for answer, count in counts.items() if count == most_votes)
 
 
 def maj_at_k(verdicts, answers, k):
-    return mean(majority(votes) for votes in combinations(zip(verdicts, answers, strict=True), k))
+    votes = zip(verdicts, answers, strict=True)
+    return mean(majority(subset) for subset in combinations(votes, k))

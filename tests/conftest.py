@@ -55,7 +55,7 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    rank = {f"tests/{name}.py": i for i, name in enumerate(LONGEST)}
+    rank = {f"tests/{name}.py": index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.location[0], len(LONGEST)))
 
 
@@ -222,18 +222,31 @@ def make_completions(problem, prompts=None, name=None, bounds=None, **columns):
     from topr_exp.sampling.completions import Completions, StoredTables
     from topr_exp.types import Problem
 
-    types = {"tokens": pa.list_(pa.int32()), "mu_logp": pa.list_(pa.float32()), "class": pa.int32()}
-    types |= {"problem": pa.int32(), "sample": pa.int16(), "verdict": pa.int8()}
-    types |= dict.fromkeys(("text", "answer", "path"), pa.string())
     rows = np.asarray(problem)
     if prompts is None:
         prompts = [[0]] * (int(rows.max()) + 1)
-    problems = columns.pop("problems", None) or [Problem(f"p{i}", "?", "1") for i in range(len(prompts))]
-    samples = [int((rows[:i] == rows[i]).sum()) for i in range(len(rows))]
+    problems = columns.pop("problems", None)
+    if problems is None:
+        problems = [Problem(f"p{index}", "?", "1") for index in range(len(prompts))]
+    samples = [int((rows[:row] == rows[row]).sum()) for row in range(len(rows))]
     columns = {"problem": rows, "sample": samples, "finish": ["stop"] * len(rows)} | columns
-    table = pa.table({column: pa.array(values, types.get(column)) for column, values in columns.items()})
-    stored = None if name is None else StoredTables(name, bounds or [0, len(rows)], ())
-    return Completions(problems, [np.array(prompt, np.int32) for prompt in prompts], table, stored)
+    types = {
+        "problem": pa.int32(),
+        "sample": pa.int16(),
+        "verdict": pa.int8(),
+        "class": pa.int32(),
+        "tokens": pa.list_(pa.int32()),
+        "mu_logp": pa.list_(pa.float32()),
+        "text": pa.string(),
+        "answer": pa.string(),
+        "path": pa.string(),
+    }
+    arrays = {column: pa.array(values, types.get(column)) for column, values in columns.items()}
+    stored = None
+    if name is not None:
+        stored = StoredTables(name, bounds or [0, len(rows)], ())
+    prompt_ids = [np.array(prompt, np.int32) for prompt in prompts]
+    return Completions(problems, prompt_ids, pa.table(arrays), stored)
 
 
 def make_graded(problem, is_correct, **columns):
@@ -241,21 +254,6 @@ def make_graded(problem, is_correct, **columns):
     import numpy as np
 
     return make_completions(problem, verdict=np.where(is_correct, 0, 1), **columns)
-
-
-@pytest.fixture
-def make_policy():
-    """A function that wraps a copy of a model as a policy."""
-    import copy
-
-    import torch
-
-    from topr_exp.models.policy import Policy
-
-    def wrap(model):
-        return Policy(copy.deepcopy(model), None, "test", torch.float32)
-
-    return wrap
 
 
 def overrides(folder, *settings):

@@ -130,26 +130,37 @@ def make_sweep(output_dir, count, steps=20):
     config = config_of(f"output_dir={output_dir}")
     metrics = [update(step, random.Random(step)) for step in range(1, steps + 1)]
     for index in range(count):
-        algo = ("topr", "tis")[index % 2]
-        share = (0.05, 0.2, 0.5, 0.8, 1.0)[index // 2 % 5]
-        seed = index // 10
-        resolved = plain(config) | {"effective_positive": share, "seed": seed}
-        resolved["algo"] |= {"name": algo, "a_pos": 1.0 if algo == "topr" else 0.0}
-        gain = 0.1 + 0.5 * share * (1.2 - share) + 0.05 * random.Random(index).random()
-        if algo == "tis" and share < 0.1:
-            gain -= 0.2
-        evaluations = [evaluation(0, 0.2, subset=True), evaluation(0, 0.2)]
-        interval = max(1, steps // 5)
-        for step in range(interval, steps + 1, interval):
-            accuracy = 0.2 + gain * step / steps
-            evaluations.append(evaluation(1, accuracy, step=step, samples_seen=32 * step, subset=True))
-        evaluations.append(evaluation(1, 0.2 + gain))
-        folder = config.folder.with_name(f"{algo}_{share}_s{seed}")
-        summary = {"effective_positive": share, "baseline": 0.1, "seconds": {"training": 10.0 + index}}
-        write_run(folder, resolved, metrics, evaluations, summary)
-        entries = []
-        for row in range(60):
-            verdict = ("correct", "incorrect", "invalid")[row % 3]
-            entries.append(completion(row, verdict, f" Run {index} says 3+4=7. The answer is {row}."))
-        write_lines(folder / "completions.jsonl", entries)
+        make_run_of_sweep(config, index, metrics)
     return config.folder.parent
+
+
+def make_run_of_sweep(config, index, metrics):
+    algo = ("topr", "tis")[index % 2]
+    share = (0.05, 0.2, 0.5, 0.8, 1.0)[index // 2 % 5]
+    seed = index // 10
+    resolved = plain(config) | {"effective_positive": share, "seed": seed}
+    resolved["algo"] |= {"name": algo, "a_pos": float(algo == "topr")}
+    gain = 0.1 + 0.5 * share * (1.2 - share) + 0.05 * random.Random(index).random()
+    if algo == "tis" and share < 0.1:
+        gain -= 0.2
+    folder = config.folder.with_name(f"{algo}_{share}_s{seed}")
+    summary = {"effective_positive": share, "baseline": 0.1, "seconds": {"training": 10.0 + index}}
+    write_run(folder, resolved, metrics, rising_evaluations(gain, len(metrics)), summary)
+    entries = []
+    for row in range(60):
+        verdict = ("correct", "incorrect", "invalid")[row % 3]
+        text = f" Run {index} says 3+4=7. The answer is {row}."
+        entries.append(completion(row, verdict, text))
+    write_lines(folder / "completions.jsonl", entries)
+
+
+def rising_evaluations(gain, steps):
+    """Evaluations before, at five points of and after a training that gains so much accuracy."""
+    evaluations = [evaluation(0, 0.2, subset=True), evaluation(0, 0.2)]
+    interval = max(1, steps // 5)
+    for step in range(interval, steps + 1, interval):
+        accuracy = 0.2 + gain * step / steps
+        point = evaluation(1, accuracy, step=step, samples_seen=32 * step, subset=True)
+        evaluations.append(point)
+    evaluations.append(evaluation(1, 0.2 + gain))
+    return evaluations

@@ -69,14 +69,16 @@ def test_a_mistake_is_one_line_and_a_status(words, status, message, tmp_path):
     assert re.fullmatch(rf"error: .*{re.escape(message)}.*\n", process.stderr)
 
 
-def test_help_asked_for_halfway_names_groups_and_examples_in_a_process_of_its_own():
-    words = ["--help", "-m", "seed=0,1", "basline=-0.3"]
+def run_process(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
-    process = subprocess.run([sys.executable, "-m", "topr_exp", *words], cwd=ROOT, capture_output=True, text=True)
+
+def test_help_asked_for_halfway_names_groups_and_examples_in_a_process_of_its_own():
+    process = run_process(sys.executable, "-m", "topr_exp", "--help", "-m", "seed=0,1", "basline=-0.3", cwd=ROOT)
 
     assert (process.returncode, process.stderr) == (0, "")
     for path in (ROOT / "conf").iterdir():
-        assert not path.is_dir() or f"\n{path.name}: " in process.stdout
+        assert path.is_file() or f"\n{path.name}: " in process.stdout
     assert process.stdout.count("  python -m topr_exp") == 5
 
 
@@ -93,14 +95,15 @@ def test_a_dry_run_of_fifty_runs(tmp_path):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_clean_removes_environments_that_make_made_and_no_result(tmp_path):
-    results = ["outputs/runs/RUN/model/weights", "outputs/store/imported/HASH/key.json", ".venv/a-users-own"]
+    results = {"outputs/runs/RUN/model/weights", "outputs/store/imported/HASH/key.json", ".venv/a-users-own"}
     for name in (*results, ".venv-vllm/.made", ".venv-vllm/bin/python", ".mypy_cache/cache"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
-    process = subprocess.run(["make", "-C", tmp_path, "-f", ROOT / "Makefile", "clean"], capture_output=True, text=True)
+    process = run_process("make", "-C", tmp_path, "-f", ROOT / "Makefile", "clean")
 
     assert process.returncode == 0, process.stderr
-    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == set(results)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(tmp_path)) for path in files} == results
     assert "kept .venv: it was there before make" in process.stdout

@@ -24,6 +24,11 @@ def bounds_of(figure):
     return [figure, f"{figure}_low", f"{figure}_high"]
 
 
+def ends_of(frame, group, figure):
+    """A group's figure and the ends of its interval."""
+    return frame.loc[group, bounds_of(figure)].tolist()
+
+
 def write_run(folder, algo, seed=0, level=0.5, **settings):
     """Write a run of these; returns the correct and invalid completions of each problem, [2, problems].
 
@@ -31,8 +36,9 @@ def write_run(folder, algo, seed=0, level=0.5, **settings):
     """
     difficulty = np.random.default_rng(0).uniform(-0.25, 0.25, 30)
     rng = np.random.default_rng([1, seed, int(100 * level)])
-    shares = np.clip(level + 0.04 * seed + difficulty + 0.05 * rng.normal(size=30), 0.0, 0.95)
-    correct = rng.binomial(N, shares)
+    noise = 0.05 * rng.normal(size=30)
+    shares = level + 0.04 * seed + difficulty + noise
+    correct = rng.binomial(N, shares.clip(0.0, 0.95))
     invalid = rng.integers(0, N - correct + 1) // 2
     write_graded_run(folder, correct, invalid, algo={"name": algo}, seed=seed, **settings)
     return np.stack([correct, invalid])
@@ -45,8 +51,10 @@ def numbers(text):
 def vote(correct, invalid):
     """Whether the most frequent answer is right: the correct one against that of all wrong ones but one."""
     wrong = N - correct - invalid
-    answers = ["wrong"] * (wrong - 1) + ["also wrong"] * min(wrong, 1)
-    return by_hand.majority([(CORRECT, "right")] * correct + [(INCORRECT, answer) for answer in answers])
+    votes = [(CORRECT, "right")] * correct
+    if wrong:
+        votes += [(INCORRECT, "wrong")] * (wrong - 1) + [(INCORRECT, "also wrong")]
+    return by_hand.majority(votes)
 
 
 FIGURES = {"pass@1": lambda correct, invalid: correct / N, "invalid": lambda correct, invalid: invalid / N, "maj": vote}
@@ -59,23 +67,27 @@ def test_means_and_differences_are_those_of_plain_arithmetic(figure, tmp_path, c
     for algo, level, folders in (("topr", 0.6, "cab"), ("is", 0.4, "bca")):
         for seed, name in enumerate(folders):
             counts = write_run(tmp_path / f"{name}_{algo}", algo, seed, level)
-            table[algo].append(list(map(FIGURES[figure], *counts.tolist())))
+            shares = map(FIGURES[figure], *counts.tolist())
+            table[algo].append(list(shares))
 
     frame = compare_runs(tmp_path, against="topr", figure=figure)
     assert main([str(tmp_path), "--figure", figure, "--against", "topr"]) == 0
 
     mean = frame.columns[1]
     for algo, shares in table.items():
-        expected = by_hand.crossed_interval_of_shares(shares)
-        assert frame.loc[algo, bounds_of(mean)].tolist() == pytest.approx(expected, abs=1e-3)
-    expected_difference = by_hand.crossed_interval(np.subtract(table["is"], table["topr"]).tolist())
-    assert frame.loc["is", bounds_of("difference")].tolist() == pytest.approx(expected_difference, abs=1e-3)
+        expected_mean = by_hand.crossed_interval_of_shares(shares)
+        assert ends_of(frame, algo, mean) == pytest.approx(expected_mean, abs=1e-3)
+    differences = np.subtract(table["is"], table["topr"])
+    expected_difference = by_hand.crossed_interval(differences.tolist())
+    assert ends_of(frame, "is", "difference") == pytest.approx(expected_difference, abs=1e-3)
     assert frame["against"].dropna().to_dict() == {"is": "topr"}
     assert frame["not_compared"].isna().all()
-    assert ("topr has the highest mean" in "".join(frame.attrs["remarks"])) == (figure != "invalid")
+    remarks = "".join(frame.attrs["remarks"])
+    assert ("topr has the highest mean" in remarks) == (figure != "invalid")
     (line,) = re.findall(r"^is .*", capsys.readouterr().out, re.MULTILINE)
-    in_percent = 100 * frame.loc["is", bounds_of(mean) + bounds_of("difference")]
-    assert numbers(line) == pytest.approx(in_percent.tolist(), abs=0.051)
+    shares_of_line = [number / 100 for number in numbers(line)]
+    expected_shares = ends_of(frame, "is", mean) + ends_of(frame, "is", "difference")
+    assert shares_of_line == pytest.approx(expected_shares, abs=0.00051)
 
 
 def test_the_report_has_the_same_numbers_and_so_has_the_summary_of_a_single_run(tmp_path):
@@ -117,14 +129,18 @@ def test_what_else_differs_and_what_is_counted_once_is_reported(tmp_path, capsys
     assert err == "warning: tis_again has the settings and seeds of tis: counted once\n"
 
 
+SEEDS = {"a": (0, 1, 2), "b": (1, 2, 3), "c": (1,), "d": (9,)}  # by algorithm
+
+
 def test_a_line_ends_with_what_it_rests_on(tmp_path, capsys):
-    for algo, seeds in {"a": (0, 1, 2), "b": (1, 2, 3), "c": (1,), "d": (9,)}.items():
+    for algo, seeds in SEEDS.items():
         for seed in seeds:
             write_run(tmp_path / f"{algo}{seed}", algo, seed)
 
     assert main([str(tmp_path)]) == 0
 
-    endings = [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()[1:5]]
+    lines = capsys.readouterr().out.splitlines()[1:5]
+    endings = [line.split("  ")[-1].strip() for line in lines]
     assert endings == ["3 seeds, problems", "2 seeds, problems", "problems", "no seed in common"]
     shutil.rmtree(tmp_path / "a0/store")
     reasons = compare_runs(tmp_path)["not_compared"].dropna()
@@ -152,16 +168,18 @@ def test_groups_of_a_notebook_are_paired_by_seed_as_those_of_the_comparison(tmp_
 def test_each_group_is_compared_at_its_own_level_of_the_other_setting():
     """As after a sweep over algorithm and p̃, with --against topr."""
     groups = {"sft, p̃=not set": ("sft", "p̃=not set")}
-    for share in ("p̃=0.1", "p̃=0.5"):
-        for algo in ("tis", "topr"):
-            groups[f"{algo}, {share}"] = (algo, share)
+    for level in ("p̃=0.1", "p̃=0.5"):
+        groups |= {f"tis, {level}": ("tis", level), f"topr, {level}": ("topr", level)}
 
     against_topr = choose_references(groups, "topr")
+    against_level = choose_references(groups, "p̃=0.1")
+    against_group = choose_references(groups, "tis, p̃=0.5")
 
-    assert against_topr == {group: group.replace("tis", "topr") for group in groups} | {"sft, p̃=not set": None}
-    assert {*choose_references(groups, "p̃=0.1").values()} == {"tis, p̃=0.1", "topr, p̃=0.1", None}
-    assert {*choose_references(groups, "tis, p̃=0.5").values()} == {"tis, p̃=0.5"}
-    assert {*choose_references(groups, None).values()} == {"sft, p̃=not set"}
+    own_level = {group: group.replace("tis", "topr") for group in groups}
+    assert against_topr == own_level | {"sft, p̃=not set": None}
+    assert set(against_level.values()) == {"tis, p̃=0.1", "topr, p̃=0.1", None}
+    assert set(against_group.values()) == {"tis, p̃=0.5"}
+    assert set(choose_references(groups, None).values()) == {"sft, p̃=not set"}
     with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: sft, .*; sft; p̃=not set; tis; "):
         choose_references(groups, "ppo")
 

@@ -1,5 +1,6 @@
 """`python -m topr_exp.evaluate`: any model folder, one that a run wrote with that run's settings."""
 
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -47,20 +48,22 @@ def change_settings(folder, group, values):
     write_json(folder / "config.json", stored)
 
 
+NAMES = ("pass@1", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k")  # of figures
+
+
 def test_a_runs_model_gets_the_runs_questions_once_and_the_command_line_wins(finished, tmp_path, capsys):
     final = read_json(finished / "summary.json")["final"]
-    names = ("pass@1", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k")
 
     for place, is_stored in (("model", False), (".", True)):
         results = evaluate(finished.parents[1], f"model={finished / place}")
 
-        output = capsys.readouterr()
+        figures, printed = results["figures"], capsys.readouterr()
         assert results["sampler"]["temperature"] == 0.9
-        assert [results["figures"][name] for name in names] == [final[name] for name in names]
-        assert "32/32 completions" in output.err
-        assert ("from the store" in output.err) == is_stored
-        assert "95 % interval over problems" in output.out
-        rows = [line.split()[0] for line in output.out.splitlines() if "@" in line[:5]]
+        assert {name: figures[name] for name in NAMES} == {name: final[name] for name in NAMES}
+        assert "32/32 completions" in printed.err
+        assert ("from the store" in printed.err) == is_stored
+        assert "95 % interval over problems" in printed.out
+        rows = re.findall(r"^(\w+@\d) ", printed.out, re.MULTILINE)
         assert rows == ["pass@1", "pass@2", "pass@4", "maj@2", "maj@4"], "maj@1 is pass@1"
 
     assert evaluate(tmp_path, f"model={finished}", "data.eval_n=2")["figures"]["samples"] == 2
@@ -77,22 +80,28 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished, cop
     for folder in (finished, copied, moved):
         assert main([f"model={folder}", f"output_dir={tmp_path / 'outputs'}", *SMALL]) == 0
 
-    results = list(map(read_json, (tmp_path / "outputs").glob("*/*/eval.json")))
-    assert len(results) == len(set(column(results, "weights"))) == 2
+    results = [read_json(path) for path in tmp_path.glob("outputs/*/*/eval.json")]
+    assert len(results) == 2
+    assert len(set(column(results, "weights"))) == 2
 
 
 @pytest.mark.extended
-def test_other_data_and_foreign_folders(finished, tmp_path):
-    foreign = shutil.copytree(finished / "model", tmp_path / "it's mine/x")
+def test_other_data(finished, tmp_path):
+    results = evaluate(tmp_path, f"model={finished}", "data=math", *SMALL[:2])
 
-    other_data = evaluate(tmp_path / "b", f"model={finished}", "data=math", *SMALL[:2])
-    model = evaluate(tmp_path / "c", f"model={foreign}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
-
-    (folder,) = (tmp_path / "b").glob("evaluations/*")
+    (folder,) = tmp_path.glob("evaluations/*")
     assert names_in(folder) == {"eval.json", "environment.json", "completions.jsonl"}
     assert set(column(lines_of(folder / "completions.jsonl"), "set")) == {"test"}
-    assert (other_data["data"]["name"], other_data["sampler"]["temperature"]) == ("math", 0.9)
-    assert (model["name"], model["path"], model["dtype"]) == ("x", str(foreign), "float32")
+    assert (results["data"]["name"], results["sampler"]["temperature"]) == ("math", 0.9)
+
+
+@pytest.mark.extended
+def test_a_folder_that_no_run_wrote(finished, tmp_path):
+    folder = shutil.copytree(finished / "model", tmp_path / "it's mine/x")
+
+    model = evaluate(tmp_path / "out", f"model={folder}", "data.shots=0", "sampler=hf", *SMALL[:2])["model"]
+
+    assert (model["name"], model["path"], model["dtype"]) == ("x", str(folder), "float32")
 
 
 def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
@@ -101,8 +110,9 @@ def test_a_run_whose_model_has_a_name_of_its_own(finished, copied, tmp_path):
 
     results = evaluate(tmp_path / "out", f"model={copied}")
 
-    assert (results["model"]["name"], results["model"]["dtype"]) == ("mine", "float32")
-    assert results["figures"]["pass@1"] == read_json(finished / "summary.json")["final"]["pass@1"]
+    model, final = results["model"], read_json(finished / "summary.json")["final"]
+    assert (model["name"], model["dtype"]) == ("mine", "float32")
+    assert results["figures"]["pass@1"] == final["pass@1"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from scripts.real_model import write_real_model
-from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, needs_peft, read_json, write_lines
+from tests.conftest import SHARED_DATA, config_of, last_of_each, lines_of, read_json, write_lines
+from tests.plain_scoring import completion_logp
 from tests.sweep_tools import result
 from tests.training.broken_runs import break_off
 from topr_exp.data.benchmarks import gsm8k_gold
@@ -47,22 +48,23 @@ def policy(real_model):
 
 def test_the_shape_is_the_published_one_with_grouped_heads_and_tied_embeddings(policy):
     config, model = policy.model.config, policy.model
+    weight_counts = [weight.numel() for weight in model.parameters()]
+    embeddings, output_layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
 
-    assert sum(weight.numel() for weight in model.parameters()) == 134_515_008
+    assert sum(weight_counts) == 134_515_008
     assert (config.num_attention_heads, config.num_key_value_heads, config.num_hidden_layers) == (9, 3, 30)
-    assert model.get_output_embeddings().weight.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    assert output_layer.data_ptr() == embeddings.data_ptr()
     assert (policy.vocabulary, policy.context) == (49_152, 8192)
 
 
 def test_the_weights_are_a_language_models(policy):
     """A wrong order of heads or a lost layer would leave tokens little likelier than chance, −10.8 nats."""
-    ids = policy.encode("The capital of France is Paris. The capital of Germany is Berlin.")
-    tokens = torch.tensor(ids.astype("int64"))
+    first_token, *tokens = policy.encode("The capital of France is Paris. The capital of Germany is Berlin.").tolist()
 
     with torch.no_grad():
-        logp = policy.model(tokens[None]).logits[0].log_softmax(-1)
+        logp = completion_logp(policy.model, [first_token], tokens)
 
-    assert float(logp[:-1].gather(-1, tokens[1:, None]).mean()) > -3
+    assert float(logp.mean()) > -3
 
 
 def test_a_chat_prompt_is_the_templates_and_its_end_is_also_the_padding(policy):
@@ -115,15 +117,6 @@ def imitation(folder, real_model):
 
 @pytest.mark.slow
 @needs_gsm8k
-def test_sft_on_imported_solutions_makes_them_likelier(imitation):
-    first, second = lines_of(imitation.folder / "metrics.jsonl")
-
-    assert second["loss"] < first["loss"]
-    assert read_json(imitation.folder / "summary.json")["positive_share"] == 1
-
-
-@pytest.mark.slow
-@needs_gsm8k
 def test_topr_from_there_breaks_off_and_goes_on_bit_for_bit_and_is_evaluated(imitation, folder):
     start = imitation.folder / "model"
     words = ("algo=topr", "checkpoint.every_seconds=0")
@@ -134,23 +127,10 @@ def test_topr_from_there_breaks_off_and_goes_on_bit_for_bit_and_is_evaluated(imi
     run(broken)
     status = main([f"model={undisturbed.folder}", f"output_dir={folder}", "cluster.threads=1"])
 
+    first, second = lines_of(imitation.folder / "metrics.jsonl")
+    assert second["loss"] < first["loss"], "imitation makes solutions likelier"
     assert result(broken.folder) == result(undisturbed.folder)
     assert result(undisturbed.folder)["weights"] != result(imitation.folder)["weights"]
     assert status == 0
     (evaluation,) = folder.glob("evaluations/*/eval.json")
     assert read_json(evaluation)["figures"]["pass@1"] == summary["final"]["pass@1"]
-
-
-@pytest.mark.slow
-@needs_gsm8k
-@needs_peft
-def test_lora_trains_the_adapter_alone(folder, real_model):
-    lora = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
-    config = short_run(folder, real_model, lora, "algo=topr", "optim.lr=1e-3", "name=lora")
-
-    run(config)
-
-    adapter = config.folder / "model/adapter/adapter_model.safetensors"
-    assert adapter.stat().st_size < 10e6  # of all weights 538 MB
-    first, second = lines_of(config.folder / "metrics.jsonl")
-    assert abs(first["kl_mu"]) < 1e-6 < second["kl_mu"], "the adapter starts at 0, and then moves the policy"

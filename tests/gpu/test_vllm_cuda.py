@@ -106,7 +106,7 @@ def test_what_could_be_drawn_and_the_likeliest_tokens_are_noted(tiny: Policy, tm
             prompts, groups = draw(sampler, policy, 8, temperature=1.5, top_k=top_k, top_p=top_p)
             for prompt, group in zip(prompts, groups, strict=True):
                 for sample in group:
-                    assert_drawable(tempered_logits(tiny, prompt, sample, sampler.config), sample, top_k)
+                    assert_drawable(tempered_logits(tiny, prompt, sample, temperature=1.5), sample, top_k)
 
 
 def assert_drawable(logits: torch.Tensor, sample: Sample, top_k: int) -> None:

@@ -50,28 +50,32 @@ def score(model, reference=None):
 
 
 def test_an_adapter_that_could_not_be_merged_is_refused():
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 11}
-    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads, num_experts=4, num_experts_per_tok=2))
+    config = Qwen3MoeConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        moe_intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        vocab_size=11,
+        num_experts=4,
+        num_experts_per_tok=2,
+    )
 
     with refused("an adapter of Qwen3MoeForCausalLM can't be merged", ConfigError):
-        adapter.add_adapter(model, LoRA(4, 8.0, ALL_LINEAR), 0)
+        adapter.add_adapter(Qwen3MoeForCausalLM(config), LoRA(4, 8.0, ALL_LINEAR), 0)
 
 
-@pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"]], ids=str)
-def test_only_the_adapter_is_trained_in_float32_and_the_rest_stays_as_it_is(targets):
-    base, policy = make_adapted(torch.bfloat16, targets)
-
-    trained_weights = dict(adapter.trained_weights(policy.model))
-    assert trained_weights
-    for name, weight in trained_weights.items():
-        assert ".lora_" in name
-        assert weight.dtype is torch.float32
-    base_weights = adapter.base_weights(policy.model)
-    assert base_weights.keys() == dict(base.named_parameters()).keys()
-    for name, weight in base.named_parameters():
-        assert base_weights[name].dtype is torch.bfloat16
-        assert torch.equal(base_weights[name], weight)
+def new_adapter_weights(dtype, seed):
+    """The weights of a new adapter, flat; nothing else is drawn from torch's global randomness."""
+    model = make_model(11).to(dtype)
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    adapter.add_adapter(model, LoRA(4, 8.0, ALL_LINEAR), seed)
+    assert torch.equal(torch.get_rng_state(), state)
+    flat_weights = [weight.flatten() for _, weight in adapter.trained_weights(model)]
+    return torch.cat(flat_weights)
 
 
 @both_dtypes
@@ -80,18 +84,9 @@ def test_a_new_adapter_changes_no_bit_and_is_the_same_by_its_seed(dtype):
     assert torch.equal(logits(policy.model), logits(base))
     assert (policy.fingerprint, policy.base) == ("base", ("somewhere/base", "base"))
 
-    flat_weights = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(7)  # of no consequence
-        state = torch.get_rng_state()
-        model = make_model(11).to(dtype)
-        torch.set_rng_state(state)
-        adapter.add_adapter(model, LoRA(4, 8.0, ALL_LINEAR), seed)
-        assert torch.equal(torch.get_rng_state(), state)
-        flat_weights.append(torch.cat([weight.flatten() for _, weight in adapter.trained_weights(model)]))
-    first, repeated, of_other_seed = flat_weights
-    assert torch.equal(first, repeated)
-    assert not torch.equal(first, of_other_seed)
+    weights = new_adapter_weights(dtype, seed=0)
+    assert torch.equal(weights, new_adapter_weights(dtype, seed=0))
+    assert not torch.equal(weights, new_adapter_weights(dtype, seed=1))
 
 
 @both_dtypes
@@ -112,16 +107,24 @@ def test_with_its_adapter_off_a_model_is_the_base_bit_for_bit(dtype):
     assert all(weight.grad is not None for _, weight in adapter.trained_weights(policy.model))
 
 
-def test_a_layer_adds_alpha_over_rank_times_its_two_matrices():
-    base, policy = make_adapted(targets="q_proj")
-    name = "model.layers.1.self_attn.q_proj"
-    down, up = (policy.model.get_parameter(f"{name}.lora_{matrix}.default.weight").detach() for matrix in "AB")
-    expected = base.get_parameter(f"{name}.weight") + 8.0 / 4 * up @ down
+def test_a_layer_adds_alpha_over_rank_times_its_two_matrices_and_no_other_is_changed():
+    targets = ["layers.1.mlp.up_proj", "layers.0.mlp.up_proj"]
+    base, policy = make_adapted(targets=targets)
+    trained_weights = dict(adapter.trained_weights(policy.model))
+    base_weights = adapter.base_weights(policy.model)
 
-    base_weight = adapter.base_weights(policy.model)[f"{name}.weight"]
-    torch.testing.assert_close(adapter.merged_weight(policy.model, f"{name}.weight", base_weight), expected)
+    assert len(trained_weights) == 2 * len(targets)
+    assert base_weights.keys() == dict(base.named_parameters()).keys()
     states = torch.randn(3, 16, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(policy.model.get_submodule(name)(states), states @ expected.T)
+    for target in targets:
+        name = f"model.{target}"
+        down = trained_weights[f"{name}.lora_A.default.weight"]
+        up = trained_weights[f"{name}.lora_B.default.weight"]
+        expected = base.get_parameter(f"{name}.weight") + 8.0 / 4 * up @ down
+        merged_weight = adapter.merged_weight(policy.model, f"{name}.weight", base_weights[f"{name}.weight"])
+        layer = policy.model.get_submodule(name)
+        torch.testing.assert_close(merged_weight, expected)
+        torch.testing.assert_close(layer(states), states @ expected.T)
 
 
 # ---- on disk
@@ -136,8 +139,9 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert float((expected - logits(base)).abs().max()) > 0.1
 
     merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    names = [name for name, _ in merged.named_parameters()]
     torch.testing.assert_close(logits(merged), expected, atol=1e-4, rtol=1e-4)
-    assert "lora" not in " ".join(name for name, _ in merged.named_parameters())
+    assert "lora" not in " ".join(names)
 
     peft_model = PeftModel.from_pretrained(base, str(tmp_path / ADAPTER))
     config = peft_model.peft_config["default"]
@@ -188,15 +192,20 @@ def test_an_engine_is_compared_with_merged_weights_and_training_keeps_its_own(dt
     assert torch.equal(logits(policy.model), adapted_logits)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def dtypes_of(policy):
+    return set(values_of(policy.model.parameters(), "dtype"))
+
+
+@both_dtypes
 def test_weights_that_stay_as_they_are_are_loaded_in_the_precision_of_the_forward_pass(dtype):
-    lora, precision = "model.lora={rank: 4, alpha: 8, targets: all-linear}", f"model.dtype={dtype}"
+    precision = str(dtype).removeprefix("torch.")
+    lora = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 
-    frozen = load_policy(config_of(lora, precision).model, "cpu")
-    trained = load_policy(config_of(precision).model, "cpu")
+    frozen = load_policy(config_of(lora, f"model.dtype={precision}").model, "cpu")
+    trained = load_policy(config_of(f"model.dtype={precision}").model, "cpu")
 
-    assert {str(weight.dtype) for weight in frozen.model.parameters()} == {f"torch.{dtype}"}
-    assert set(values_of(trained.model.parameters(), "dtype")) == {torch.float32}
+    assert dtypes_of(frozen) == {dtype}
+    assert dtypes_of(trained) == {torch.float32}
     # What both compute alike they share in the store.
-    assert (frozen.numerics_key == trained.numerics_key) == (dtype == "float32")
-    assert trained.numerics_key == {"precision": dtype}
+    assert (frozen.numerics_key == trained.numerics_key) == (dtype is torch.float32)
+    assert trained.numerics_key == {"precision": precision}

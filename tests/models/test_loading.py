@@ -28,19 +28,22 @@ from topr_exp.types import ConfigError
 LAYERS = model_folder.linear_layers(SHIPPED / "tiny")
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
+SHIPPED_NAMES = [name for name in RECIPES if (SHIPPED / name).is_dir()]
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
 def test_a_shipped_model_loads_and_is_what_it_says(name):
     model, tokenizer = load_model(name)
 
+    sizes = [path.stat().st_size for path in (SHIPPED / name).iterdir()]
+    embeddings, output_layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     assert 500_000 <= model.num_parameters() <= 1_200_000
-    assert sum(path.stat().st_size for path in (SHIPPED / name).iterdir()) < 1.2 * 2**20
+    assert sum(sizes) < 1.2 * 2**20
     assert not model.training
     assert (model.config.eos_token_id, model.config.vocab_size) == (tokenizer.eos_token_id, len(tokenizer))
-    # Untied, so that weights can be replaced in a running vLLM.
-    assert model.get_input_embeddings().weight.data_ptr() != model.get_output_embeddings().weight.data_ptr()
-    # The rounded float16 weights are the base: nothing is lost by storing them so.
+    assert embeddings.data_ptr() != output_layer.data_ptr(), "weights can't be replaced in a running vLLM"
     for weight in model.parameters():
-        assert torch.equal(weight, weight.half().float())
+        assert torch.equal(weight, weight.half().float()), "as float16 it would not be the base"
 
 
 def test_weights_stored_in_bfloat16_are_trained_in_float32(own_model, tmp_path):
@@ -108,12 +111,10 @@ def test_a_folder_from_elsewhere_has_no_checksums(saved_model, tmp_path):
     (copy / "generation_config.json").unlink()
     (copy / "checksums.json").unlink()
 
-    loaded_weights = load_policy(config_of().model, "cpu", copy).model.state_dict()
-    saved_weights = load_policy(config_of().model, "cpu", saved_model).model.state_dict()
+    loaded, saved = (load_policy(config_of().model, "cpu", folder).model for folder in (copy, saved_model))
 
-    assert loaded_weights.keys() == saved_weights.keys()
-    for name, weight in saved_weights.items():
-        assert torch.equal(loaded_weights[name], weight)
+    for name, weight in saved.named_parameters():
+        assert torch.equal(loaded.get_parameter(name), weight), name
 
 
 # ---- folders that can't be used
@@ -148,9 +149,14 @@ def write_index(weight_map):
     return lambda folder: (folder / "model.safetensors.index.json").write_text(text)
 
 
+def write_weights(folder, header, content=b""):
+    """Write a safetensors file; header: its JSON text."""
+    length = len(header).to_bytes(8, "little")
+    (folder / "model.safetensors").write_bytes(length + header + content)
+
+
 def nest_header(folder):
-    text = b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    write_weights(folder, b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
 def with_tensors(tensors, **settings):
@@ -162,8 +168,7 @@ def with_tensors(tensors, **settings):
         header = json.loads(content[8:header_end])
         for name, shape in tensors.items():
             header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
-        text = json.dumps(header).encode()
-        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + content[header_end:])
+        write_weights(folder, json.dumps(header).encode(), content[header_end:])
         change_settings("config.json", **settings)(folder)
 
     return change

@@ -49,16 +49,19 @@ SHIPPED_NAMES = sorted(path.name for path in SHIPPED.iterdir() if path.is_dir())
 
 def write_tokenizer(kind, folder):
     """Write a tokenizer of bytes with the special tokens of a kind."""
-    words = [*dict.fromkeys([*kind.special_tokens.values(), "<|im_start|>", "<|im_end|>", "<h>"])]
-    alphabet = [*words, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(alphabet)}, []))
+    special_words = list(dict.fromkeys([*kind.special_tokens.values(), "<|im_start|>", "<|im_end|>", "<h>"]))
+    words = special_words + sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(ids, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in words])
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in special_words])
     if kind.form is not None:
-        ids = [(word, alphabet.index(word)) for word in kind.special_tokens.values()]
-        pair = kind.form.replace("$A", "$A $B")
-        tokenizer.post_processor = processors.TemplateProcessing(single=kind.form, pair=pair, special_tokens=ids)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=kind.form,
+            pair=kind.form.replace("$A", "$A $B"),
+            special_tokens=[(word, ids[word]) for word in kind.special_tokens.values()],
+        )
     roles = {f"{role}_token": word for role, word in kind.special_tokens.items()}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles).save_pretrained(folder)
     change_settings(folder, tokenizer_class=kind.tokenizer_class)
@@ -115,12 +118,13 @@ def test_messages_begin_as_the_chat_template_says(folder):
 
 def test_a_dry_run_shows_these_tokens(folder):
     policy = policy_of(folder)
-    config = config_of(f"output_dir={folder.parent}")
-    data = dataclasses.replace(config.data, chat=policy.tokenizer.chat_template is not None)
-    model = dataclasses.replace(config.model, path=str(folder))
+    settings = config_of(f"output_dir={folder.parent}")
+    data = dataclasses.replace(settings.data, chat=policy.tokenizer.chat_template is not None)
+    model = dataclasses.replace(settings.model, path=str(folder))
+
+    preview = preview_prompt(dataclasses.replace(settings, model=model, data=data))
+
     problem, prompter = load_problems(data).train[0], build_prompter(data)
-
-    preview = preview_prompt(dataclasses.replace(config, model=model, data=data))
-
-    ids = policy.encode(prompter.render(problem.question, policy.tokenizer), chat=data.chat).tolist()
+    text = prompter.render(problem.question, policy.tokenizer)
+    ids = policy.encode(text, chat=data.chat).tolist()
     assert preview == format_prompt(ids, policy.tokenizer, stop=prompter.stop, split="training")

@@ -46,7 +46,9 @@ def start_engine(stand_in, log):
 
 
 def generate(engine, *prompts):
-    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **SAMPLING), 11)
+    seeds = [0] * len(prompts)
+    answer = engine.ask("generate", prompts=prompts, seeds=seeds, **SAMPLING)
+    return completions_of(answer, 11)
 
 
 @pytest.fixture(scope="module")
@@ -74,24 +76,23 @@ def own_engine(stand_in, tmp_path):
 
 
 def test_completions_come_in_the_order_of_prompts_from_an_empty_cache(engine, shared_stand_in):
-    first, second = generate(engine, (PLAIN, 5), (STOPS, 6))
+    groups = generate(engine, (PLAIN, 5), (STOPS, 6))
 
-    logprob = pytest.approx(-math.log(11))
-    assert first == [Sample([5], [logprob], "stop")] * 2
-    assert second == [Sample([6], [logprob], "stop_string")] * 2
-    assert len(shared_stand_in.notes("reset")) == len(shared_stand_in.notes("generate"))
+    logprobs = [pytest.approx(-math.log(11))]
+    assert groups == [[Sample([5], logprobs, "stop")] * 2, [Sample([6], logprobs, "stop_string")] * 2]
+    resets, requests = shared_stand_in.notes("reset"), shared_stand_in.notes("generate")
+    assert len(resets) == len(requests)
 
 
-def test_drawn_tokens_are_reported_before_the_answer(own_engine):
+def test_drawn_tokens_are_reported_before_the_answer(engine):
     reported_counts = []
+    prompts = [(REPORTS, 5), (PLAIN, 6)]
 
-    answer = own_engine.ask(
-        "generate", report=reported_counts.append, prompts=[(REPORTS, 5), (PLAIN, 6)], seeds=[0, 0], **SAMPLING
-    )
+    answer = engine.ask("generate", report=reported_counts.append, prompts=prompts, seeds=[0, 0], **SAMPLING)
 
     assert reported_counts == [1, 1, 1, 1]
     assert len(completions_of(answer, 11)) == 2
-    assert len(generate(own_engine, (PLAIN, 5))) == 1, "reports of a request without a reader are left out"
+    assert len(generate(engine, (PLAIN, 5))) == 1, "reports of a request without a reader are left out"
 
 
 def test_an_engine_computes_in_full_float32_and_draws_by_its_seeds(engine, shared_stand_in):
@@ -144,14 +145,6 @@ def test_an_engine_that_hangs_is_an_error_and_is_killed(own_engine):
     own_engine.close()
 
     assert own_engine.process.returncode == -signal.SIGKILL
-
-
-def test_an_importing_engine_is_killed(stand_in, tmp_path):
-    (stand_in.folder / "vllm/__init__.py").write_text("import time\ntime.sleep(3600)\n")
-    engine = Engine(str(stand_in.python), tmp_path / "engine.log", threads=1, gpu=None, timeout_minutes=5)
-    engine.close()
-
-    assert engine.process.returncode == -signal.SIGKILL
 
 
 def test_a_failing_import_is_reported_by_the_start(stand_in, tmp_path):

@@ -29,22 +29,26 @@ def sample_of(output, *, top_count=0, keeps_drawable=False):
     return sample
 
 
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
 def distributions(drawable):
     """[PLACES, VOCABULARY] log-probabilities, of which `drawable` of each place are finite."""
-    logits = torch.randn(PLACES, VOCABULARY, generator=torch.Generator().manual_seed(drawable))
+    logits = torch.randn(PLACES, VOCABULARY, generator=generator(drawable))
     smallest = logits.topk(drawable).values[:, -1:]
     return logits.masked_fill(logits < smallest, -torch.inf).log_softmax(-1)
 
 
-def arrays_of(distribution, tokens, count):
-    """Ids and log-probabilities as vLLM has them: the drawn token's, then those of the likeliest in any order."""
-    generator = torch.Generator().manual_seed(1)
-    disorder = torch.rand(distribution.shape, generator=generator)
-    order = np.lexsort((disorder.numpy(), -distribution.numpy()))[:, :count]
-    shuffled = torch.argsort(torch.rand(order.shape, generator=generator), dim=1).numpy()
-    top_ids = np.take_along_axis(order, shuffled, axis=1)
-    ids = np.concatenate([tokens.numpy()[:, None], top_ids], axis=1)
-    return ids, np.take_along_axis(distribution.numpy(), ids, axis=1)
+def ids_of_vllm(distribution, tokens, count):
+    """[PLACES, 1 + count] tokens as vLLM has them: the drawn one, then the likeliest in any order."""
+    rng = np.random.default_rng(1)
+    ids = np.zeros((PLACES, 1 + count), np.int64)
+    for place, logp in enumerate(distribution.numpy()):
+        by_chance_if_equal = rng.permutation(VOCABULARY)
+        likeliest = by_chance_if_equal[np.argsort(-logp[by_chance_if_equal], kind="stable")][:count]
+        ids[place] = [tokens[place], *rng.permutation(likeliest)]
+    return ids
 
 
 @pytest.mark.parametrize("drawable", [3, 12, VOCABULARY])
@@ -52,24 +56,23 @@ def arrays_of(distribution, tokens, count):
 def test_likeliest_tokens_come_as_those_of_transformers_sampler(drawable, count):
     """Also where fewer could be drawn than are noted, and where the drawn token is none of the likeliest."""
     distribution = distributions(drawable)
-    tokens = torch.multinomial(distribution.exp(), 1, generator=torch.Generator().manual_seed(0))[:, 0]
+    tokens = torch.multinomial(distribution.exp(), 1, generator=generator(0))[:, 0].tolist()
+    ids = ids_of_vllm(distribution, tokens, count)
+    logprobs = np.take_along_axis(distribution.numpy(), ids, axis=1)
     packed = PackedLogprobs()
-    ids, logprobs = arrays_of(distribution, tokens, count)
     for first in range(0, PLACES, 2):  # steps of two places
         packed.append(ids[first : first + 2], logprobs[first : first + 2])
 
-    sample = sample_of(output_of(tokens.tolist(), packed), top_count=count)
+    sample = sample_of(output_of(tokens, packed), top_count=count)
 
-    assert sample.tokens == tokens.tolist()
-    assert sample.logprobs == distribution.gather(1, tokens[:, None])[:, 0].tolist()
-    for (logp, top_ids), expected in zip(sample.top_tokens, likeliest_tokens(distribution, count), strict=True):
-        assert logp.dtype == expected.logp.dtype
-        assert logp.tolist() == expected.logp.tolist()
-        assert (top_ids is None) == (expected.ids is None) == (count == VOCABULARY)
-        if expected.ids is not None:
-            assert top_ids is not None
-            assert top_ids.dtype == expected.ids.dtype
-            assert top_ids.tolist() == expected.ids.tolist()
+    assert sample.tokens == tokens
+    assert sample.logprobs == logprobs[:, 0].tolist()
+    for top_tokens, expected in zip(sample.top_tokens, likeliest_tokens(distribution, count), strict=True):
+        np.testing.assert_array_equal(top_tokens.logp, expected.logp, strict=True)
+        if count == VOCABULARY:
+            assert top_tokens.ids is expected.ids is None
+        else:
+            np.testing.assert_array_equal(top_tokens.ids, expected.ids, strict=True)
 
 
 def drawn_alone(*tokens):
@@ -80,14 +83,15 @@ def drawn_alone(*tokens):
     return packed
 
 
-def test_tokens_that_could_be_drawn_keep_their_places():
-    masks = [[2, 7, 9], [4], [0, 7]]
-    mask = SimpleNamespace(token_ids=masks)
+@pytest.mark.parametrize("keeps_drawable", [True, False])
+def test_tokens_that_could_be_drawn_keep_their_places(keeps_drawable):
+    tokens, masks = [7, 4, 0], [[2, 7, 9], [4], [0, 7]]
+    output = output_of(tokens, drawn_alone(*tokens), sampling_mask=SimpleNamespace(token_ids=masks))
 
-    sample = sample_of(output_of([7, 4, 0], drawn_alone(7, 4, 0), sampling_mask=mask), keeps_drawable=True)
+    sample = sample_of(output, keeps_drawable=keeps_drawable)
 
-    assert sample == Sample([7, 4, 0], [-0.5] * 3, "length", drawable_ids=masks)
-    assert sample_of(output_of([7, 4, 0], drawn_alone(7, 4, 0), sampling_mask=mask)).drawable_ids == []
+    drawable_ids = masks if keeps_drawable else []
+    assert sample == Sample(tokens, [-0.5] * 3, "length", drawable_ids)
 
 
 @pytest.mark.parametrize(
@@ -108,34 +112,40 @@ def test_answers_that_contradict_themselves_are_refused(tokens, fields, error, m
 @pytest.mark.parametrize("top_count", [0, 1, 3])
 def test_another_number_of_likeliest_tokens_than_was_asked_for_is_refused(top_count):
     """As vLLM gives to a request that shares its steps with one that asks for more."""
+    ids, logprobs = [[9, 3, 4], [3, 3, 4]], [[-2.0, -0.25, -0.5], [-0.25, -0.25, -0.5]]
     packed = PackedLogprobs()
-    packed.append(np.array([[9, 3, 4], [3, 3, 4]]), np.array([[-2.0, -0.25, -0.5], [-0.25, -0.25, -0.5]]))
+    packed.append(np.array(ids), np.array(logprobs))
 
     with pytest.raises(RefusedError, match=f"^vLLM gave 4 likeliest tokens for 2 places, not {top_count} at each$"):
         sample_of(output_of([9, 3], packed), top_count=top_count)
 
 
-def test_a_worker_reports_tokens_every_few_seconds(monkeypatch):
-    clock = Mock(now=100.0)
-    monkeypatch.setattr(vllm_worker, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    connection = Mock()
-    reports = TokenReports(connection)
+@pytest.fixture
+def seconds(monkeypatch):
+    """A list whose sum is the time that a worker sees."""
+    seconds = [100.0]
+    monkeypatch.setattr(vllm_worker, "time", SimpleNamespace(monotonic=lambda: sum(seconds)))
+    return seconds
 
-    for seconds, count in [(1.0, 5), (0.9, 6), (0.2, 7), (1.0, 8), (9.0, 9)]:
-        clock.now += seconds
+
+def test_a_worker_reports_tokens_every_few_seconds(seconds):
+    sent = []
+    reports = TokenReports(SimpleNamespace(send=lambda report: sent.append(report["drawn_tokens"])))
+
+    for elapsed, count in [(1.0, 5), (0.9, 6), (0.2, 7), (1.0, 8), (9.0, 9)]:
+        seconds.append(elapsed)
         reports.add(count)
-
-    assert [call.args[0] for call in connection.send.call_args_list] == [{"drawn_tokens": 18}, {"drawn_tokens": 17}]
+    assert sent == [5 + 6 + 7, 8 + 9]
 
     reports.add(3)
     reports.restart()
-    clock.now += 5.0
+    seconds.append(5.0)
     reports.add(4)
-    connection.send.assert_called_with({"drawn_tokens": 4})
+    assert sent[2:] == [4]
 
     reports.add(5)
     reports.send()
-    connection.send.assert_called_with({"drawn_tokens": 5})
+    assert sent[3:] == [5]
 
 
 def test_an_engine_that_sleeps_keeps_neither_weights_nor_the_states_of_old_ones():

@@ -2,10 +2,8 @@
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import make_model
-from topr_exp.sampling import engine_weights
 from topr_exp.sampling.engine_weights import completion_logp
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
@@ -25,36 +23,3 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy):
     with torch.no_grad():
         rounded_logp = completion_logp(policy, prompt, tokens)
     assert float((rounded_logp - expected).abs().max()) > 1e-2
-
-
-def tf32(values):
-    """Numbers with 10 bits behind the leading one, rounded half to even."""
-    bits = values.contiguous().view(torch.int32)
-    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
-
-
-def test_the_tolerance_separates_products_of_tf32_from_those_of_float32():
-    """The logits are spread as a trained model's."""
-    torch.manual_seed(0)
-    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=2000, **shape)).eval()
-    model.lm_head.weight.data *= 15
-    tokens = torch.randint(0, 2000, (2, 64))
-
-    def log_probabilities():
-        with torch.no_grad():
-            logits = model(tokens).logits.float()
-        return logits.log_softmax(-1)[:, :-1].gather(2, tokens[:, 1:, None])
-
-    float32 = log_probabilities()
-    model.double()
-    float64 = log_probabilities()
-    model.float()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.weight.data = tf32(module.weight.data)
-            module.register_forward_pre_hook(lambda module, inputs: (tf32(inputs[0]),))
-
-    tolerance = engine_weights.TOLERANCE["float32"]
-    assert float((log_probabilities() - float32).abs().mean()) > 2 * tolerance
-    assert float((float64 - float32).abs().mean()) < tolerance / 50

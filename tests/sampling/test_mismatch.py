@@ -1,8 +1,8 @@
 """What is put between sampler and trainer on purpose: by enumeration of small languages, and through whole runs."""
 
 import copy
+import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,25 +10,17 @@ import torch
 from torch.testing import assert_close
 
 from tests.conftest import lines_of, make_model, read_json, small_config
-from tests.sampling.test_sampler import EOS, check_frequencies, exact_probabilities, settings
+from tests.plain_scoring import completion_logits
+from tests.sampling.test_sampler import PROMPTS, check_frequencies, draw, exact_probabilities, settings
 from topr_exp.config.model import Mismatch
-from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
-from topr_exp.sampling.hf import HFSampler, normal_of
+from topr_exp.sampling.hf import normal_of
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, round_matrix, rounded_weights
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 
 CPU = torch.device("cpu")
-PROMPTS = [[0, 3], [0, 4, 2]]
 MISMATCH = Mismatch("int4", 0.5)
-
-
-def draw(model, n, *, keeps_drawable=False, **changes):
-    """n completions of each prompt that the sampler drew from a model, as changed."""
-    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
-    return HFSampler(settings(**changes), keeps_drawable=keeps_drawable).sample(policy, PROMPTS, n, (1,), ())
-
 
 # ---- what is put in
 
@@ -44,24 +36,40 @@ REPRESENTABLE = {
 def test_a_weight_becomes_the_nearest_that_its_kind_holds_by_a_scale_for_each_row(kind):
     weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
 
-    for row, result in zip(weight.double().numpy(), round_matrix(weight, kind).double().numpy(), strict=True):
-        held_values = REPRESENTABLE[kind] * np.abs(row).max() / REPRESENTABLE[kind][-1]
-        distances = np.abs(np.abs(row)[:, None] - held_values)
-        np.testing.assert_allclose(np.abs(result), held_values[distances.argmin(1)], rtol=1e-5)
-        assert (result * row >= 0).all()
+    rounded = round_matrix(weight, kind)
+
+    for row, rounded_row in zip(weight.tolist(), rounded.tolist(), strict=True):
+        largest = max(map(abs, row))
+        sizes = REPRESENTABLE[kind] * largest / REPRESENTABLE[kind][-1]
+        for value, rounded_value in zip(row, rounded_row, strict=True):
+            distances = np.abs(sizes - abs(value))
+            nearest = math.copysign(sizes[distances.argmin()], value)
+            assert rounded_value == pytest.approx(nearest, rel=1e-5)
     assert round_matrix(torch.zeros(1, 2), kind).tolist() == [[0, 0]]
 
 
 def test_noise_is_a_normal_function_of_seed_and_prefix():
-    prefixes = [(5, first, second) for first in range(40) for second in range(40)]
+    prefixes = list(itertools.product([5], range(40), range(40)))
     logits = torch.zeros(1, 7)
 
     noise = normal_of(0, prefixes, logits)
+    of_reversed = normal_of(0, prefixes[::-1], logits)
+    of_other_seed = normal_of(1, prefixes, logits)
 
-    assert torch.equal(normal_of(0, prefixes[::-1], logits), noise.flip(0))
-    assert len(torch.unique(torch.cat([noise, normal_of(1, prefixes, logits)]), dim=0)) == 2 * len(prefixes)
+    assert torch.equal(of_reversed.flip(0), noise)
+    rows = torch.cat([noise, of_other_seed])
+    assert len(torch.unique(rows, dim=0)) == 2 * len(prefixes)
     assert float(noise.mean()) == pytest.approx(0, abs=0.05)
     assert float(noise.std()) == pytest.approx(1, abs=0.05)
+
+
+def logp_by_training(model, prompt, group):
+    """[T] log-probabilities of each completion by the training forward pass."""
+    sequences = [(np.array(prompt), np.array(sample.tokens)) for sample in group]
+    inputs = Inputs(sequences, CPU)
+    with torch.no_grad():
+        logp = score_tokens(model, inputs).logp
+    return [row[row_mask].numpy() for row, row_mask in zip(logp, inputs.mask, strict=True)]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -72,27 +80,48 @@ def test_frequencies_log_probabilities_and_divergence_are_what_enumeration_says(
 
     group = draw(model, 6000, max_new_tokens=2, mismatch=MISMATCH)[place]
 
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, weights[name]), "the policy that is trained has its weights back"
     p = exact_probabilities(model, prompt, settings(max_new_tokens=2))
     with rounded_weights(model, "int4"):
         q = exact_probabilities(model, prompt, config)
     check_frequencies(group, q, 1e-4)
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, weights[name]), "the policy that is trained has its weights back"
 
-    inputs = Inputs([(np.array(prompt), np.array(sample.tokens)) for sample in group], CPU)
-    with torch.no_grad():
-        logp = score_tokens(model, inputs).logp[inputs.mask]
-    scored = np.split(logp.numpy(), np.cumsum(inputs.lengths)[:-1])
-    measured = measure_mismatch(scored, [np.array(sample.logprobs, np.float32) for sample in group], config)
-    divergence = sum(q[tokens] * math.log(q[tokens] / p[tokens]) for tokens in q)
-    length = sum(q[tokens] * len(tokens) for tokens in q)
+    sampler_logp = [np.array(sample.logprobs, np.float32) for sample in group]
+    measured = measure_mismatch(logp_by_training(model, prompt, group), sampler_logp, config)
+
+    divergence = length = 0.0
+    for tokens, probability in q.items():
+        divergence += probability * math.log(probability / p[tokens])
+        length += probability * len(tokens)
+    assert divergence > 0.05
     assert measured["put_in"] == {"weights": "int4", "logits_noise": 0.5}
     assert measured["kl_answer"] == pytest.approx(divergence, rel=0.1)
     assert measured["kl_token"] == pytest.approx(divergence / length, rel=0.1)
-    assert divergence > 0.05
 
 
 # ---- truncation, with π renormalised over what could be drawn
+
+
+def inputs_of(prompt, group):
+    """A group with the tokens that could be drawn in each place, as training has it."""
+    sequences, drawable = [], []
+    for sample in group:
+        set_sizes = [len(ids) for ids in sample.drawable_ids]
+        all_ids = np.concatenate(sample.drawable_ids)
+        sequences.append((np.array(prompt), np.array(sample.tokens)))
+        drawable.append([all_ids.astype(np.int32), np.array(set_sizes, np.int32)])
+    return Inputs(sequences, CPU, drawable)
+
+
+def renormalized_logp(model, prompt, sample):
+    """The log-probability of each token among those that could be drawn."""
+    logits = completion_logits(model, prompt, sample.tokens)
+    logps = []
+    for token_logits, token, ids in zip(logits, sample.tokens, sample.drawable_ids, strict=True):
+        distribution = token_logits[ids].log_softmax(-1)
+        logps.append(distribution[ids.index(token)])
+    return logps
 
 
 @pytest.mark.parametrize("changes", [{"top_k": 2}, {"top_p": 0.75}, {"top_k": 2, "mismatch": MISMATCH}], ids=str)
@@ -100,26 +129,20 @@ def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradie
     """Of the sets of the policy that sampled, which stay as they are while it is trained."""
     group = draw(make_model(11), 8, keeps_drawable=True, **changes)[0]
     model, prompt = make_model(11, seed=1), PROMPTS[0]
-    sequences, drawable = [], []
-    for sample in group:
-        set_sizes = np.array(list(map(len, sample.drawable_ids)), np.int32)
-        sequences.append((np.array(prompt), np.array(sample.tokens)))
-        drawable.append([np.concatenate(sample.drawable_ids).astype(np.int32), set_sizes])
-    inputs = Inputs(sequences, CPU, drawable)
+    inputs = inputs_of(prompt, group)
 
     scores = score_tokens(model, inputs, entropy=True)
 
-    assert torch.isfinite(scores.entropy).all()
     expected = []
     for sample in group:
-        logits = model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
-        for token_logits, token, ids in zip(logits, sample.tokens, sample.drawable_ids, strict=True):
-            expected.append(token_logits[ids].log_softmax(-1)[ids.index(token)])
+        expected += renormalized_logp(model, prompt, sample)
     logp, expected_logp = scores.logp[inputs.mask], torch.stack(expected)
+    assert torch.isfinite(scores.entropy).all()
     assert_close(logp, expected_logp, atol=1e-4, rtol=0)
-    factors, weights = torch.arange(1, len(expected) + 1) / len(expected), [*model.parameters()]
-    gradients = torch.autograd.grad((factors * logp).sum(), weights)
-    expected_gradients = torch.autograd.grad((factors * expected_logp).sum(), weights)
+    coefficients = torch.arange(1, len(logp) + 1) / len(logp)
+    weights = list(model.parameters())
+    gradients = torch.autograd.grad((coefficients * logp).sum(), weights)
+    expected_gradients = torch.autograd.grad((coefficients * expected_logp).sum(), weights)
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         assert_close(gradient, expected_gradient, atol=1e-3, rtol=1e-3)
 
@@ -127,18 +150,23 @@ def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradie
 # ---- what is measured
 
 
-SAMPLER_LOGP = [np.zeros(2, np.float32), np.full(3, -1, np.float32)]
-SCORED_LOGP = [np.array([-1, -2], np.float32), np.array([-1, -1, -0.5], np.float32)]
+def of_two_completions(*rows):
+    return [np.array(row, np.float32) for row in rows]
+
+
+SAMPLER_LOGP = of_two_completions([0, 0], [-1, -1, -1])
+SCORED_LOGP = of_two_completions([-1, -2], [-1, -1, -0.5])  # log μ/q: −1, −2; 0, 0, 0.5
 
 
 def test_quantiles_are_by_token_and_of_the_product_by_completion():
     measured = measure_mismatch(SCORED_LOGP, SAMPLER_LOGP)
 
+    by_token, by_completion = measured["per_token"], measured["sequence_ratio"]
     assert measured["tokens"] == 5
-    assert (measured["per_token"]["min"], measured["per_token"]["50%"], measured["per_token"]["max"]) == (-2, 0, 0.5)
+    assert (by_token["min"], by_token["50%"], by_token["max"]) == (-2, 0, 0.5)
     assert measured["per_token_mean_absolute"] == pytest.approx(3.5 / 5)
-    assert measured["sequence_ratio"]["min"] == pytest.approx(math.exp(-3))
-    assert measured["sequence_ratio"]["max"] == pytest.approx(math.exp(0.5))
+    assert by_completion["min"] == pytest.approx(math.exp(-3))
+    assert by_completion["max"] == pytest.approx(math.exp(0.5))
     assert describe_mismatch(measured).startswith("sampler and trainer differ by up to 2 a token")
 
 
@@ -154,8 +182,9 @@ def test_the_divergence_is_estimated_without_bias_whether_or_not_all_can_be_draw
     cut = measure_mismatch(SCORED_LOGP, SAMPLER_LOGP, settings(top_k=2))
     uncut = measure_mismatch(SCORED_LOGP, SAMPLER_LOGP, settings())
 
+    ratio_sum = math.expm1(-1) + math.expm1(-2) + math.expm1(0.5)
     assert (cut["kl_token"], cut["kl_answer"]) == (2.5 / 5, 2.5 / 2)
-    assert uncut["kl_answer"] == pytest.approx((math.expm1(-1) + math.expm1(-2) + math.expm1(0.5) + 2.5) / 2)
+    assert uncut["kl_answer"] == pytest.approx((ratio_sum + 2.5) / 2)
 
 
 # ---- whole runs

@@ -1,7 +1,6 @@
 """What a sampler notes of its distribution: by a forward pass of its own, and in whole runs that are centered by it."""
 
 import json
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,37 +11,27 @@ from transformers import AutoModelForCausalLM
 
 import topr_exp
 from tests.conftest import column, lines_of, make_model, read_json, small_config
-from tests.sampling.test_sampler import EOS, settings
+from tests.plain_scoring import padded
+from tests.sampling.test_sampler import PROMPTS, draw
 from tests.sweep_tools import result
 from topr_exp.config.model import Mismatch
 from topr_exp.models.model_folder import SHIPPED
-from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
-from topr_exp.sampling.hf import HFSampler, normal_of
+from topr_exp.sampling.hf import normal_of
 from topr_exp.sampling.mismatch import rounded_weights
 
 VOCABULARY = 11
-PROMPTS = [[0, 3], [0, 4, 2]]
-
-
-def draw(top_logprobs, n=8, **changes):
-    """The model, and n completions of each prompt with what was noted of them."""
-    model = make_model(VOCABULARY)
-    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
-    sampler = HFSampler(settings(top_logprobs=top_logprobs, **changes))
-    return model, sampler.sample(policy, PROMPTS, n, (1,), ())
 
 
 def probabilities(model, prefix, noise, temperature, top_p):
     """Of the next token, [V]: the softmax of noised logits, cut to the likeliest tokens that have top_p together."""
     with torch.no_grad():
         logits = model(torch.tensor([prefix])).logits[0, -1]
-    logits = logits + noise * normal_of(0, [tuple(prefix)], logits[None])[0]
-    chances = np.exp((logits / temperature).double().numpy())
-    chances /= chances.sum()
+    noised_logits = logits + noise * normal_of(0, [tuple(prefix)], logits[None])[0]
+    chances = (noised_logits / temperature).double().softmax(-1).numpy()
     order = np.argsort(-chances)
-    has_enough_before = np.cumsum(chances[order]) - chances[order] >= top_p
-    chances[order[has_enough_before]] = 0
+    chance_before = np.cumsum(chances[order]) - chances[order]
+    chances[order[chance_before >= top_p]] = 0
     return chances / chances.sum()
 
 
@@ -51,24 +40,34 @@ def probabilities(model, prefix, noise, temperature, top_p):
     "noise, temperature, top_p", [(0.0, 1.0, 1.0), (0.5, 1.0, 1.0), (0.0, 0.7, 0.8), (0.5, 0.7, 0.8)]
 )
 def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, temperature, top_p):
+    model = make_model(VOCABULARY)
     changes = {"temperature": temperature, "top_p": top_p, "mismatch": Mismatch(weights, noise)}
 
-    model, groups = draw(VOCABULARY, **changes)
-    _, groups_of_three = draw(3, **changes)
+    groups = draw(model, 8, top_logprobs=VOCABULARY, **changes)
 
-    for prompt, group, group_of_three in zip(PROMPTS, groups, groups_of_three, strict=True):
-        for sample, sample_of_three in zip(group, group_of_three, strict=True):
-            assert sample.tokens == sample_of_three.tokens
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for sample in group:
             assert len(sample.tokens) == len(sample.top_tokens), "though completions end before others of their batch"
-            noted_pairs = zip(sample.top_tokens, sample_of_three.top_tokens, strict=True)
-            for place, (vocabulary, likeliest) in enumerate(noted_pairs):
+            for place, noted in enumerate(sample.top_tokens):
+                prefix = [*prompt, *sample.tokens[:place]]
                 with rounded_weights(model, weights):
-                    expected = probabilities(model, [*prompt, *sample.tokens[:place]], noise, temperature, top_p)
-                np.testing.assert_allclose(np.exp(vocabulary.logp), expected, atol=1e-5)
-                assert vocabulary.ids is None
-                assert vocabulary.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
-                assert likeliest.logp.tolist() == sorted(vocabulary.logp.tolist(), reverse=True)[:3]
-                assert vocabulary.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
+                    expected = probabilities(model, prefix, noise, temperature, top_p)
+                np.testing.assert_allclose(np.exp(noted.logp), expected, atol=1e-5)
+                assert noted.ids is None
+                assert noted.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
+
+
+def test_the_likeliest_tokens_are_the_largest_of_the_whole_vocabulary():
+    model = make_model(VOCABULARY)
+    changes = {"temperature": 0.7, "top_p": 0.8, "mismatch": Mismatch("int4", 0.5)}
+
+    of_all, of_three = (draw(model, 8, top_logprobs=count, **changes)[0] for count in (VOCABULARY, 3))
+
+    for sample, sample_of_three in zip(of_all, of_three, strict=True):
+        assert sample.tokens == sample_of_three.tokens
+        for noted, likeliest in zip(sample.top_tokens, sample_of_three.top_tokens, strict=True):
+            assert likeliest.logp.tolist() == sorted(noted.logp.tolist(), reverse=True)[:3]
+            assert noted.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
 
 
 # ---- whole runs
@@ -104,7 +103,8 @@ def shards_of(config, kind):
 
 
 def stored_table(config, kind):
-    return pa.concat_tables([shard.read_all() for shard in shards_of(config, kind)], promote_options="default")
+    tables = [shard.read_all() for shard in shards_of(config, kind)]
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def prompts_of(config):
@@ -113,10 +113,6 @@ def prompts_of(config):
     for shard in shards_of(config, "rollouts"):
         prompts += column(json.loads(shard.schema.metadata[b"prompts"]), "prompt_tokens")
     return prompts
-
-
-def padded(rows):
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def batch_of_own_loop(config, model, head_size):
@@ -130,7 +126,8 @@ def batch_of_own_loop(config, model, head_size):
         masks.append([False] * len(prompt) + [True] * len(tokens))
         sampler_logits.append(np.pad(noted, ((len(prompt) - 1, 1), (0, 0))))
     input_ids = padded(sequences)
-    is_correct = torch.tensor(np.equal(column(stored_table(config, "verdicts").to_pylist(), "verdict"), "correct"))
+    verdicts = stored_table(config, "verdicts")["verdict"].to_pylist()
+    is_correct = torch.tensor([verdict == "correct" for verdict in verdicts])
     return topr_exp.batch_from_logits(
         model(input_ids).logits,
         input_ids,
@@ -145,12 +142,14 @@ def batch_of_own_loop(config, model, head_size):
 def update_of_own_loop(config, head_size, *, center_scores=True):
     model = AutoModelForCausalLM.from_pretrained(SHIPPED / "tiny")
     loss = topr_exp.loss("topr", ratio="token", center_scores=center_scores)
+    batch = batch_of_own_loop(config, model, head_size)
 
-    mean_loss = loss(batch_of_own_loop(config, model, head_size)).loss.mean()
+    mean_loss = loss(batch).loss.mean()
     mean_loss.backward()
 
-    norms = [weight.grad.norm() for weight in model.parameters() if weight.grad is not None]
-    return Update(mean_loss.item(), torch.stack(norms).norm().item())
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return Update(mean_loss.item(), norm.item())
 
 
 def first_update(config):
@@ -180,8 +179,7 @@ def test_what_is_noted_changes_nothing_that_is_drawn_trained_or_evaluated(output
 
     noting, plain = result(noting_run.folder), result(plain_run.folder)
     assert noting["weights"] == plain["weights"]
-    for of_noting, of_plain in zip(noting["evaluations"], plain["evaluations"], strict=True):
-        assert of_noting == of_plain
+    assert noting["evaluations"] == plain["evaluations"]
     noted_table = stored_table(noting_run, "rollouts")
     assert stored_table(exact_run, "rollouts").equals(noted_table), "the same table of the store"
     assert noted_table.drop_columns(["top_logp"]).equals(stored_table(plain_run, "rollouts"))

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, column, config_of, lines_of, overrides, small_config
+from tests.plain_scoring import completion_logits, logp_at
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sweep_tools import wait_for
 from tests.sweeps.test_group import assert_same_run, launch
@@ -56,16 +57,22 @@ def vllm(tmp_path_factory):
 
 def draw(vllm, policy, n, seed=0, stop=(), **changes):
     """n completions of each of PROMPTS."""
-    vllm.config = dataclasses.replace(vllm.config, **{"max_new_tokens": 24} | changes)
+    settings = {"max_new_tokens": 24} | changes
+    vllm.config = dataclasses.replace(vllm.config, **settings)
     prompts = [policy.encode(text).tolist() for text in PROMPTS]
     vllm.prepare(policy, 100)
-    return prompts, vllm.sample(policy, prompts, n, (seed,), stop)
+    groups = vllm.sample(policy, prompts, n, (seed,), stop)
+    return prompts, groups
+
+
+@torch.no_grad()
+def tempered_logits(policy, prompt, sample, temperature=1.0):
+    """[T, V] what transformers would draw each token from, before top-k and top-p."""
+    return completion_logits(policy.model, prompt, sample.tokens) / temperature
 
 
 def transformers_logp(policy, prompt, sample):
-    with torch.no_grad():
-        logits = policy.model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
-    return logits.log_softmax(-1).gather(-1, torch.tensor(sample.tokens)[:, None]).squeeze(-1)
+    return logp_at(tempered_logits(policy, prompt, sample), sample.tokens)
 
 
 def assert_same_model(policy, prompts, groups):
@@ -91,8 +98,9 @@ def test_log_probabilities_are_those_of_transformers(vllm, tiny):
     assert_same_model(tiny, prompts, groups)
     finishes = set()
     for sample in chain.from_iterable(groups):
-        ends = [index for index, token in enumerate(sample.tokens) if token in tiny.eos_ids]
-        assert ends == ([len(sample.tokens) - 1] if sample.finish == "stop" else [])
+        *inner_tokens, last_token = sample.tokens
+        assert not set(inner_tokens) & set(tiny.eos_ids)
+        assert (sample.finish == "stop") == (last_token in tiny.eos_ids)
         assert len(sample.tokens) == 24 or sample.finish == "stop"
         finishes.add(sample.finish)
     assert finishes == {"stop", "length"}
@@ -146,13 +154,6 @@ def noting_sampler(folder, *words, keeps_drawable=False):
     return contextlib.closing(VLLM(config, folder, False, keeps_drawable=keeps_drawable))
 
 
-def tempered_logits(policy, prompt, sample, config):
-    """[T, V] what transformers would draw each token from, before top-k and top-p."""
-    with torch.no_grad():
-        logits = policy.model(torch.tensor([[*prompt, *sample.tokens]])).logits[0, len(prompt) - 1 : -1]
-    return logits / config.temperature
-
-
 def cut_to_top_k(logits, top_k):
     """Log-probabilities [T, V] among the top k (0: all)."""
     if top_k:
@@ -163,36 +164,37 @@ def cut_to_top_k(logits, top_k):
 
 def assert_noted(expected, sample, count):
     """The `count` largest log-probabilities of each row of [T, V] are noted, and the drawn token's is one of them."""
-    for row, (logp, ids), token, logprob in zip(
-        expected, sample.top_tokens, sample.tokens, sample.logprobs, strict=True
-    ):
+    for place, row in enumerate(expected):
+        logp, ids = sample.top_tokens[place]
         if ids is None:
             assert len(logp) == len(row)
             ids = np.arange(len(row))
         else:
-            np.testing.assert_allclose(logp, row.sort(descending=True).values[:count], atol=1e-4)
+            largest = row.sort(descending=True).values[:count]
+            np.testing.assert_allclose(logp, largest, atol=1e-4)
         assert len(set(ids.tolist())) == len(ids) == len(logp)
         np.testing.assert_allclose(logp, row[ids], atol=1e-4)
         noted_by_id = dict(zip(ids.tolist(), logp.tolist(), strict=True))
-        assert noted_by_id.get(token, logprob) == logprob, "the same in both columns"
+        logprob = sample.logprobs[place]
+        assert noted_by_id.get(sample.tokens[place], logprob) == logprob, "the same in both columns"
 
 
 @pytest.mark.parametrize("count", [4, 1000], ids=["the likeliest", "all"])
 def test_noted_log_probabilities_are_those_of_transformers(tiny, tmp_path, count):
     drawn_beside = 0
     with noting_sampler(tmp_path, f"sampler.top_logprobs={count}") as sampler:
-        for changes in ({}, {"temperature": 2.0}, {"temperature": 1.3, "top_k": 3}):
-            prompts, groups = draw(sampler, tiny, 8, **{"temperature": 1.0, "top_k": 0} | changes)
+        for temperature, top_k in ((1.0, 0), (2.0, 0), (1.3, 3)):
+            prompts, groups = draw(sampler, tiny, 8, temperature=temperature, top_k=top_k)
             for prompt, group in zip(prompts, groups, strict=True):
                 for sample in group:
-                    logits = tempered_logits(tiny, prompt, sample, sampler.config)
-                    assert_noted(cut_to_top_k(logits, sampler.config.top_k), sample, count)
+                    logits = tempered_logits(tiny, prompt, sample, temperature)
+                    assert_noted(cut_to_top_k(logits, top_k), sample, count)
                     for token, (_, ids) in zip(sample.tokens, sample.top_tokens, strict=True):
                         drawn_beside += ids is not None and token not in ids
-        evaluated = draw(sampler.without_mismatch(), tiny, 8, temperature=1.3, top_k=3)[1]
+        _, evaluated_groups = draw(sampler.without_mismatch(), tiny, 8, temperature=1.3, top_k=3)
 
     assert (drawn_beside > 0) == (count == 4), "some drawn tokens are none of the likeliest four"
-    for group, evaluated_group in zip(groups, evaluated, strict=True):
+    for group, evaluated_group in zip(groups, evaluated_groups, strict=True):
         for sample, evaluated_sample in zip(group, evaluated_group, strict=True):
             assert evaluated_sample == Sample(sample.tokens, sample.logprobs, sample.finish)
 
@@ -274,12 +276,13 @@ def test_logits_are_rounded_to_bfloat16_only_where_the_output_layer_is(tiny, tmp
 def test_weights_are_reloaded_in_one_process(vllm, tiny):
     draw(vllm, tiny, 1)
     engine = vllm.engine
+    changed = perturbed(tiny, "changed")
 
-    for policy in (perturbed(tiny, "changed"), tiny):
+    for policy in (changed, tiny):
         prompts, groups = draw(vllm, policy, 8)
         assert_same_model(policy, prompts, groups)
     with pytest.raises(AssertionError):
-        assert_same_model(perturbed(tiny, "changed"), prompts, groups)
+        assert_same_model(changed, prompts, groups)
     assert vllm.engine is engine
 
 

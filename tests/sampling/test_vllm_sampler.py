@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import config_of
+from tests.conftest import config_of, make_model
 from tests.sampling.conftest import uniform_policy
 from tests.sweep_tools import wait_for
 from topr_exp.models.policy import stored_weights
@@ -125,16 +125,6 @@ def test_a_sampler_that_notes_nothing_evaluates_with_its_own_engine(sampler):
     assert sampler.without_mismatch() is sampler
 
 
-def test_the_whole_vocabulary_is_noted_in_the_order_of_the_ids(stand_in, policy):
-    with contextlib.closing(open_vllm(stand_in, "sampler.top_logprobs=1000")) as sampler:
-        noted = draw(sampler, policy)
-
-    assert stand_in.notes("options")[0]["max_logprobs"] == 11
-    assert stand_in.notes("sampling")[-1]["logprobs"] == 11
-    ((logp, ids),) = noted.top_tokens
-    assert (len(logp), ids) == (11, None)
-
-
 def test_a_build_that_can_not_note_what_could_be_drawn_is_one_line(stand_in, policy):
     (stand_in.folder / "vllm/triton_utils.py").write_text("HAS_TRITON = False\n")
     line = r"vLLM could not start: vLLM notes the tokens that could be drawn on a GPU alone \(algo\.renormalize\)"
@@ -195,16 +185,6 @@ def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision
     assert stand_in.notes("weights")[1:] == [expected, expected]
 
 
-def test_an_engine_stays_where_there_is_room_to_train_beside_it(sampler, stand_in, policy, gpu):
-    gpu.free = 100
-
-    sample(sampler, policy)
-    sampler.release()
-    sample(sampler, uniform_policy("trained"))
-
-    assert len(stand_in.notes("start")) == len(stand_in.notes("weights")) == 1
-
-
 # ---- engines on a GPU that has little memory
 
 
@@ -249,28 +229,52 @@ class SamplerOfFakeEngine(VLLM):
         return [*self.fake.requests]
 
 
-def test_an_engine_that_fits_wakes_and_another_one_is_replaced(stand_in, policy):
-    sampler = open_vllm(stand_in, "sampler.sleep=true", kind=SamplerOfFakeEngine, beside_training=True)
-    takes = ["take"] * len([*stored_weights(policy.model)])
-    reload = ["reload", *takes, "done"]
-    check = "generate"  # two completions that transformers scores too
-
-    assert sampler.requests_to_sample(policy) == ["start", check, "generate"]
-    assert sampler.requests_to_sample(policy) == ["generate"]
-    sampler.sleep()
-    assert sampler.requests_to_sample(policy) == ["wake", *reload, check, "generate"]
-    assert sampler.requests_to_sample(uniform_policy("later")) == [*reload, check, "generate"]
-
-    sampler.sleep()
-    sampler.fake.refusals = {"wake": "out of memory"}  # AdamW's state came meanwhile
-    assert sampler.requests_to_sample(policy) == ["wake", "close", "start", check, "generate"]
-    sampler.max_length = 2048
-    assert sampler.requests_to_sample(policy) == ["close", "start", check, "generate"]
-
-
 @pytest.fixture
 def fake_sampler(stand_in):
     return open_vllm(stand_in, kind=SamplerOfFakeEngine)
+
+
+def reload_requests(policy):
+    """What hands weights to an engine, one after the other."""
+    weight_count = len(list(stored_weights(policy.model)))
+    return ["reload", *["take"] * weight_count, "done"]
+
+
+CHECK = "generate"  # two completions that transformers scores too
+
+
+def test_an_engine_stays_where_there_is_room_to_train_beside_it(fake_sampler, policy, gpu):
+    gpu.free = 100
+    fake_sampler.requests_to_sample(policy)
+
+    fake_sampler.release()
+    requests = fake_sampler.requests_to_sample(uniform_policy("trained"))
+
+    assert requests == [*reload_requests(policy), CHECK, "generate"]
+
+
+def test_an_engine_that_fits_wakes_and_another_one_is_replaced(stand_in, policy):
+    sampler = open_vllm(stand_in, "sampler.sleep=true", kind=SamplerOfFakeEngine, beside_training=True)
+    reload = reload_requests(policy)
+
+    assert sampler.requests_to_sample(policy) == ["start", CHECK, "generate"]
+    assert sampler.requests_to_sample(policy) == ["generate"]
+    sampler.sleep()
+    assert sampler.requests_to_sample(policy) == ["wake", *reload, CHECK, "generate"]
+    assert sampler.requests_to_sample(uniform_policy("later")) == [*reload, CHECK, "generate"]
+
+    sampler.sleep()
+    sampler.fake.refusals = {"wake": "out of memory"}  # AdamW's state came meanwhile
+    assert sampler.requests_to_sample(policy) == ["wake", "close", "start", CHECK, "generate"]
+    sampler.max_length = 2048
+    assert sampler.requests_to_sample(policy) == ["close", "start", CHECK, "generate"]
+
+
+def test_an_engine_that_samples_from_another_model_is_refused(fake_sampler, policy):
+    policy.model = make_model(11)  # not uniform, as the engine says
+
+    with pytest.raises(TOPRError, match="it samples from another model"):
+        sample(fake_sampler, policy)
 
 
 NO_MEMORY = "ValueError: Free memory on device (3.1/79.1 GiB) on startup is less than"

@@ -28,9 +28,14 @@ class Outcome(NamedTuple):
 
 
 def shard(index):
+    """40 rows that are another for each index."""
     draw = np.random.default_rng(index)
-    rows = [draw.integers(0, 68, draw.integers(1, 50)).astype(np.int32) for _ in range(40)]
-    return pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "text": [f"{index}-{i}" for i in range(40)]})
+    rows = []
+    for _ in range(40):
+        length = draw.integers(1, 50)
+        rows.append(draw.integers(0, 68, length).astype(np.int32))
+    texts = [f"{index}-{row}" for row in range(40)]
+    return pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "text": texts})
 
 
 def open_table(root, shards=SHARDS):
@@ -43,7 +48,9 @@ def contents(folder):
 
 def logged(log):
     """The shards that workers began, in their order."""
-    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
+    if not log.exists():
+        return []
+    return [int(line.split()[0]) for line in log.read_text().splitlines()]
 
 
 def hold(log, index):

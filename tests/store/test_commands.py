@@ -50,20 +50,22 @@ def test_list_and_describe(table, command):
     half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
     with pytest.raises(ZeroDivisionError):
         half.fill(lambda index: shard(index // (2 - index)))
-    (half.folder / "deep/er").mkdir(parents=True)
-    (half.folder / "deep/er/x").write_bytes(bytes(5_000_000))
+    inner_folder = half.folder / "deep/er"
+    inner_folder.mkdir(parents=True)
+    (inner_folder / "x").write_bytes(bytes(5_000_000))
 
-    header, first, second, total = command("list").out.splitlines()[:4]
+    header, line, line_of_half, total = command("list").out.splitlines()[:4]
+    description = command("describe", table.folder.name[:5]).out
 
     assert header.split() == ["TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"]
-    assert first.split()[:3] == [table.name, "480", "12"]
-    assert first.endswith("0 d  temperature=1.0 weights=ab12")
-    assert half.name in second
-    assert " 80  2 of 4  5.0 MB " in second
+    assert line.split()[:3] == [table.name, "480", "12"]
+    assert line.endswith("0 d  temperature=1.0 weights=ab12")
+    assert half.name in line_of_half
+    assert " 80  2 of 4  5.0 MB " in line_of_half
     assert total.startswith("2 tables, ")
-    description = command("describe", table.folder.name[:5]).out
-    assert description.splitlines()[1] == first
-    assert json.loads(description[description.index("{") :]) == KEY
+    assert description.splitlines()[1] == line
+    key = description[description.index("{") :]
+    assert json.loads(key) == KEY
 
 
 def test_verify_and_a_key_that_is_made_again(table, command):
@@ -154,9 +156,10 @@ def test_what_was_made_from_a_table_goes_with_it(store, command):
     unrelated = filled_table(store, "rollouts", {"weights": "other"})
     filled_table(store, "votes", {"verdicts": f"{verdicts} as read by y"})  # made from what was made from it
 
-    *lines, last = command("prune --key", rollouts).out.splitlines()
-    assert (len(lines), len(table_names(store))) == (5, 6)
-    assert last.startswith("5 tables, ")
+    *lines, last_line = command("prune --key", rollouts).out.splitlines()
+    assert len(lines) == 5
+    assert last_line.startswith("5 tables, ")
+    assert len(table_names(store)) == 6
 
     command("prune --yes --key", rollouts)
     assert table_names(store) == {unrelated.name}

@@ -35,7 +35,8 @@ OWN_GRADER = "tests.grading.own_graders.contains"
 
 
 def rollouts(name="rollouts/one"):
-    return make_completions([0, 0, 1], [[0, 3]] * 2, tokens=[[4, 1], [5], [6]], text=["4", "5", "6"], name=name)
+    columns = {"tokens": [[4, 1], [5], [6]], "text": ["4", "5", "6"]}
+    return make_completions([0, 0, 1], [[0, 3]] * 2, name=name, **columns)
 
 
 class Requested(Exception):
@@ -193,15 +194,17 @@ def test_the_code_of_users_is_in_the_keys(working_folder):
 def test_the_order_of_members_is_no_part_of_a_key():
     key = {"a": {"c": 1, "d": [2, 3]}, "b": None}
     reordered = {"b": None, "a": {"d": [2, 3], "c": 1}}
+    other_list = {"a": {"c": 1, "d": [3, 2]}, "b": None}
 
     assert canonical(key) == canonical(reordered)
     assert json.loads(canonical(key)) == key
-    assert key_hash(key) == key_hash(reordered) != key_hash({"a": {"c": 1, "d": [3, 2]}, "b": None})
+    assert key_hash(key) == key_hash(reordered) != key_hash(other_list)
 
 
 def test_the_hash_never_changes_between_versions():
     """Users' stores outlive a release: another hash would sample everything again."""
-    key = {"weights": "ab12", "sampler": {"temperature": 1.0, "top_k": 500, "seed": 0}, "stop": ["\n\n"], "x": None}
+    sampler = {"temperature": 1.0, "top_k": 500, "seed": 0}
+    key = {"weights": "ab12", "sampler": sampler, "stop": ["\n\n"], "x": None}
 
     assert key_hash(key) == "e96ded1fc75f05fe"
     assert len({canonical({"x": value}) for value in (1, 1.0, True, "1")}) == 4

@@ -49,16 +49,21 @@ def test_fill_makes_all_shards_and_reads_back(tmp_path):
 
     assert table.fill(shard, progress, lambda rows: rows.num_rows + 1) == 41 * SHARDS
 
+    shards = [shard(index) for index in range(SHARDS)]
     assert progress.updates == [(40, 41, "")] * SHARDS
-    assert table.read().equals(pa.concat_tables(list(map(shard, range(SHARDS)))))
+    assert table.read().equals(pa.concat_tables(shards))
     assert table.read(["text"]).column_names == ["text"]
     assert table.row_count() == 40 * SHARDS
     assert open_table(tmp_path).fill(shard) == 0
 
 
-def read_batches(path):
+def batch_sizes_of(path):
     file = pa.ipc.open_file(path)
-    return [file.get_batch(index) for index in range(file.num_record_batches)]
+    return [len(file.get_batch(index)) for index in range(file.num_record_batches)]
+
+
+TOKENS = [[1, 2], [3], [], [4, 5, 6], [7], [8]]
+PROMPT_TOKENS = [[1], [1, 1, 1], None, [1], [2], []]
 
 
 @pytest.mark.parametrize(
@@ -69,19 +74,14 @@ def test_lists_beyond_the_range_of_their_offsets_are_in_several_batches_of_one_s
 ):
     """No column of a batch has more values; equal tables give the same bytes."""
     monkeypatch.setattr("topr_exp.store.shards.MOST_VALUES", most_values)
-    rows = pa.table(
-        {
-            "tokens": [[1, 2], [3], [], [4, 5, 6], [7], [8]],
-            "prompt_tokens": pa.array([[1], [1, 1, 1], None, [1], [2], []], pa.list_(pa.int64())),
-            "text": list("abcdef"),
-        }
-    )
+    prompt_tokens = pa.array(PROMPT_TOKENS, pa.list_(pa.int64()))
+    rows = pa.table({"tokens": TOKENS, "prompt_tokens": prompt_tokens, "text": list("abcdef")})
     path, path_of_chunks = tmp_path / "shard-00000.arrow", tmp_path / "shard-00001.arrow"
 
     write_shard(path, rows)
     write_shard(path_of_chunks, pa.concat_tables([rows.slice(0, 4), rows.slice(4)]))
 
-    assert [len(batch) for batch in read_batches(path)] == batch_sizes
+    assert batch_sizes_of(path) == batch_sizes
     assert (find_fault(path), read_row_count(path)) == (None, 6)
     assert read_shard(path).equals(rows)
     assert path.read_bytes() == path_of_chunks.read_bytes()
@@ -100,16 +100,20 @@ def test_a_shard_of_more_values_than_32_bits_count_is_written(tmp_path):
     assert Ragged(read_shard(path)["tokens"]).lengths().tolist() == [length, length]
 
 
+def in_chunks(index):
+    """The same rows as `shard` makes, in several chunks."""
+    rows = shard(index)
+    return pa.concat_tables([shard(1), rows.slice(0, 7), rows.slice(7)]).slice(40)
+
+
 def test_fill_makes_what_is_missing_and_the_same_bytes_whatever_the_chunks(table):
     content = table.shard_file(5).read_bytes()
     table.shard_file(5).unlink()
     progress = RecordedProgress()
     assert table.missing() == [5]
 
-    def in_chunks(index):
-        return pa.concat_tables([shard(1), shard(index).slice(0, 7), shard(index).slice(7)]).slice(40)
-
     assert table.fill(in_chunks, progress) == 40
+
     assert table.shard_file(5).read_bytes() == content
     assert progress.updates == [FROM_STORE] * 5 + [(40, 40, "")] + [FROM_STORE] * 6
 
@@ -187,12 +191,19 @@ def test_the_message_while_another_works(tmp_path):
 # ---- list columns
 
 
+LARGEST = 2**31 - 1
+
+
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.int32())], ids=str)
 def test_rows_equal_the_lists(kind):
-    lists = [[1], [], [2**31 - 1, -5, 7], [], [3]]
-    first, second = pa.array([[9], *lists[:2]], kind).slice(1), pa.array(lists[2:], kind)
+    """Of a column in chunks, one of which begins within its buffer and one of which is empty."""
+    within_buffer = pa.array([[9], [1], []], kind).slice(1)
+    chunk = pa.array([[LARGEST, -5, 7], [], [3]], kind)
+    empty = chunk.slice(0, 0)
+    column = pa.chunked_array([within_buffer, chunk, empty])
 
-    ragged = Ragged(pa.chunked_array([first, second, second.slice(0, 0)]))
+    ragged = Ragged(column)
 
-    assert [row.tolist() for row in ragged] == lists
-    assert ragged.lengths().tolist() == list(map(len, lists))
+    rows = [row.tolist() for row in ragged]
+    assert rows == [[1], [], [LARGEST, -5, 7], [], [3]]
+    assert ragged.lengths().tolist() == [1, 0, 3, 0, 1]

@@ -3,6 +3,7 @@
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tests.sweep_tools import result
 from topr_exp.pipeline import run
 from topr_exp.types import TOPRError
 
@@ -22,3 +23,16 @@ def break_off(config, updates):
             run(config)
     finally:
         hook.remove()
+
+
+def run_twice(undisturbed, broken, updates):
+    """Runs of the same settings, one of which breaks off after some updates and is given again; their summaries."""
+    summary = run(undisturbed)
+    break_off(broken, updates)
+    metrics = (broken.folder / "metrics.jsonl").read_text()
+    resumed_summary = run(broken)
+
+    assert metrics.count("\n") == updates
+    assert (broken.folder / "metrics.jsonl").read_text().startswith(metrics), "no update is made again"
+    assert result(broken.folder) == result(undisturbed.folder)
+    return summary, resumed_summary

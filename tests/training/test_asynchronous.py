@@ -7,41 +7,41 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from tests.conftest import column, needs_peft, small_config, values_of
 from tests.sweep_tools import records, result
-from tests.training.broken_runs import break_off
+from tests.training.broken_runs import run_twice
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
 from topr_exp.training.clocked import ClockedRounds
 from topr_exp.training.dropped_shares import DroppedShares
 from topr_exp.training.lagged import LaggedRounds
-from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
 from topr_exp.training.rounds import Rounds
 from topr_exp.types import CORRECT, INCORRECT
 
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
+SHORT = ["data.test_problems=2", "data.eval_n=1"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
 BY_LENGTH = " ".join(LENGTHS)
 DROP = f"{BY_LENGTH} schedule.max_lag=1 schedule.when_stale=drop"
 IN_FLIGHT = f"{BY_LENGTH} schedule.tokens_per_update=4 schedule.in_flight=true"
 GRADED = "data.grader._target_=tests.reference.closeness.grade data.reward=graded data.threshold=2.5 baseline=1"
 LORA = "model.lora={rank:4,alpha:8,targets:all-linear}"
+TOKENS_PER_UPDATE = 8  # of the simulations
 extended = pytest.mark.extended
 
 
 def config_in_rounds(folder, words):
-    return small_config(folder, *ROUNDS, *words.split())
+    return small_config(folder, *SHORT, *ROUNDS, *words.split())
 
 
 @pytest.mark.parametrize(
     "words", ["", pytest.param(f"{GRADED} {LORA}", marks=[extended, needs_peft])], ids=["", "graded, lora"]
 )
 def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path, words):
-    on_policy = config_in_rounds(tmp_path, f"schedule=on_policy {words}")
-    asynchronous = config_in_rounds(tmp_path, f"schedule=async schedule.lag=0 {words}")
+    on_policy = config_in_rounds(tmp_path, f"schedule=on_policy schedule.rounds=3 {words}")
+    asynchronous = config_in_rounds(tmp_path, f"schedule=async schedule.lag=0 schedule.rounds=3 {words}")
 
     run(on_policy)
     seconds = run(asynchronous)["seconds"]
@@ -70,41 +70,30 @@ def test_a_lag_trains_on_the_answers_of_older_weights(tmp_path, capsys):
     assert "nan" not in capsys.readouterr().err
 
 
+def run_broken_and_undisturbed(folder, words):
+    """The records of a run that broke off and went on, which are those of an undisturbed one; its summary."""
+    settings = f"checkpoint.every_seconds=0 schedule=async {words}"
+    undisturbed, broken = (config_in_rounds(folder / name, settings) for name in "ab")
+    expected, summary = run_twice(undisturbed, broken, updates=3)
+    assert (summary["tokens"], summary["asynchrony"]) == (expected["tokens"], expected["asynchrony"])
+    return records(broken.folder), summary
+
+
 @extended
-def test_with_weights_that_stay_a_lag_trains_on_the_answers_of_on_policy(tmp_path):
-    """Steps too small to change an answer: to the same problems."""
-    on_policy = config_in_rounds(tmp_path, "schedule=on_policy optim.lr=1e-12")
-    late = config_in_rounds(tmp_path, "schedule=async schedule.lag=2 optim.lr=1e-12")
-
-    run(on_policy)
-    run(late)
-
-    assert column(records(late.folder), "tokens") == column(records(on_policy.folder), "tokens")
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param("schedule.lag=2 sampler.mismatch.weights=int8", marks=extended),
-        pytest.param(DROP, marks=extended),
-        pytest.param("schedule.lag=[0.4,0.3,0.3] compose.pass_rate=[0,0.9] mu=sampler", marks=extended),
-        f"{IN_FLIGHT} sampler.prompts_per_shard=4",
-        pytest.param(f"{DROP} schedule.in_flight=true mu=sampler", marks=extended),
+        "schedule.lag=2 sampler.mismatch.weights=int8",
+        DROP,
+        "schedule.lag=[0.4,0.3,0.3] compose.pass_rate=[0,0.9] mu=sampler",
+        f"{DROP} schedule.in_flight=true mu=sampler",
     ],
-    ids=["constant", "lengths", "shares", "in flight", "in flight, drop"],
+    ids=["constant", "lengths", "shares", "in flight, drop"],
 )
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, words):
-    settings = f"checkpoint.every_seconds=0 schedule=async {words}"
-    undisturbed = config_in_rounds(tmp_path / "a", settings)
-    broken = config_in_rounds(tmp_path / "b", settings)
-    expected = run(undisturbed)
-    break_off(broken, updates=3)
+    lines, summary = run_broken_and_undisturbed(tmp_path, words)
 
-    summary = run(broken)
-
-    assert (summary["tokens"], summary["asynchrony"]) == (expected["tokens"], expected["asynchrony"])
-    assert result(broken.folder) == result(undisturbed.folder)
-    assert max(column(records(broken.folder), "age_q95")) > 0
+    assert max(column(lines, "age_q95")) > 0
     if "drop" in words:
         assert {"age", "virtual_time", "sampler_idle", "dropped_share_correct"} <= summary["asynchrony"].keys()
 
@@ -112,25 +101,10 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, words):
 # ---- weights that change within a completion
 
 
-@extended
-def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path):
-    hashes = set()
-    for flag in ("false", "true"):
-        words = f"schedule=async {BY_LENGTH} schedule.tokens_per_update=1000 schedule.in_flight={flag}"
-        config = config_in_rounds(tmp_path, words)
-        run(config)
-        hashes.add(result(config.folder)["weights"])
-
-    assert len(hashes) == 1
-
-
-def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path):
+def test_a_token_has_the_log_mu_of_the_weights_of_its_moment_also_where_a_run_broke_off(tmp_path):
     """It is what the sampler gave when it drew the token, by weights that are gone when it is trained on."""
-    config = config_in_rounds(tmp_path, f"schedule=async {IN_FLIGHT} schedule.rounds=6")
+    lines, _ = run_broken_and_undisturbed(tmp_path, f"{IN_FLIGHT} sampler.prompts_per_shard=4 schedule.rounds=6")
 
-    run(config)
-
-    lines = records(config.folder)
     assert max(column(lines, "sampler_gap")) < 1e-5
     assert max(column(lines, "age_q05")) > 0
     assert min(column(lines, "log_ratio_q05_neg")) < -1e-2
@@ -141,9 +115,13 @@ def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path):
 
 def without_sampling(rounds_class, schedule):
     """Rounds without a model."""
-    sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))
-    questions = SimpleNamespace(prompts=range(schedule.prompts), problems=[])
-    collector = SimpleNamespace(trainer=None, n=2, iteration=1, sampler=sampler, questions=questions)
+    collector = SimpleNamespace(
+        trainer=None,
+        n=2,
+        iteration=1,
+        sampler=SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8)),
+        questions=SimpleNamespace(prompts=range(schedule.prompts), problems=[]),
+    )
     selection = SimpleNamespace(pass_rate=[0.1, 0.9])
     return rounds_class(collector, None, schedule, selection, seed=0, mu_is_samplers=False)
 
@@ -176,13 +154,21 @@ def clock_of(lengths, schedule):
     return clock
 
 
-def number_of(group):
-    return group.table["group"][0].as_py()
+def numbers_of(groups):
+    return [group.table["group"][0].as_py() for group in groups]
 
 
 def schedule_of(when_stale, max_lag, concurrency, prompts, rounds=12):
-    settings = {"when_stale": when_stale, "max_lag": max_lag, "concurrency": concurrency, "prompts": prompts}
-    return ScheduleConfig(**settings, rounds=rounds, updates=1, tokens_per_update=8, in_flight=True)
+    return ScheduleConfig(
+        when_stale=when_stale,
+        max_lag=max_lag,
+        concurrency=concurrency,
+        prompts=prompts,
+        rounds=rounds,
+        updates=1,
+        tokens_per_update=TOKENS_PER_UPDATE,
+        in_flight=True,
+    )
 
 
 @dataclass
@@ -287,14 +273,16 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurren
 
         batch = clock.take_batch(number)
 
-        assert list(map(number_of, batch)) == values_of(expected.batch, "number")
-        assert values_of(batch, "born") == values_of(expected.batch, "version")
+        versions = values_of(batch, "born")
+        assert numbers_of(batch) == values_of(expected.batch, "number")
+        assert versions == values_of(expected.batch, "version")
         assert clock.continued == expected.kept_tokens
-        assert clock.trainer_idle * 8 == pytest.approx(expected.trainer_idle)
-        assert clock.now == pytest.approx(start + expected.trainer_idle / 8 + 1)
+        idle_time = expected.trainer_idle / TOKENS_PER_UPDATE
+        assert clock.trainer_idle == pytest.approx(idle_time)
+        assert clock.now == pytest.approx(start + idle_time + 1)
         if number + 1 < schedule.rounds:  # after the last batch nothing more is drawn
-            assert clock.sampler_idle * 8 == pytest.approx(expected.sampler_idle)
-        assert limit is None or number - min(values_of(batch, "born")) <= limit
+            assert clock.sampler_idle == pytest.approx(expected.sampler_idle / TOKENS_PER_UPDATE)
+        assert limit is None or number - min(versions) <= limit
         assert policy in ("drop", "freshest") or not clock.dropped
 
 
@@ -313,14 +301,15 @@ def with_problems(rounds, count):
 
 def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps():
     rounds = without_sampling(ClockedRounds, schedule_of("keep", None, 1, 4))
-    order = random_generator(0, 1, "prompts 0").permutation(9)
     draws = with_problems(rounds, 9)
-    rounds.solved_often_enough = lambda table: [table] if table["problem"][0].as_py() == order[3] else []
+    order = random_generator(0, 1, "prompts 0").permutation(9).tolist()
+    fourth_problem = order[3]
+    rounds.solved_often_enough = lambda table: [table] if table["problem"].to_pylist() == [fourth_problem] else []
 
     table = rounds.next_group()
 
-    assert table["problem"].to_pylist() == [order[3]]
-    assert column(draws, 1) == order[:4].tolist()
+    assert table["problem"].to_pylist() == [fourth_problem]
+    assert column(draws, 1) == order[:4]
 
 
 def test_no_problem_is_drawn_twice_for_an_update_whatever_its_lags():
@@ -352,32 +341,42 @@ def test_what_is_dropped_is_counted_by_verdict_length_and_level():
     }
 
 
+# ---- checkpoints
+
+
+def restored_copy(rounds, folder):
+    """The same rounds as their checkpoint has them."""
+    ((name, content),) = rounds.checkpoint_files().items()
+    (folder / name).write_bytes(content)
+    copy = without_sampling(type(rounds), rounds.schedule)
+    copy.trainer = rounds.trainer
+    copy.restore(folder)
+    return copy
+
+
 def test_an_empty_queue_is_restored(tmp_path):
     rounds = without_sampling(LaggedRounds, ScheduleConfig(prompts=6, updates=1, rounds=5, lag=0))
     rounds.summary = {"sampled_correct": 0.5}
-    (file,) = rounds.checkpoint_files().values()
-    (tmp_path / "queue.arrow").write_bytes(file)
-    restored = without_sampling(LaggedRounds, rounds.schedule)
 
-    restored.restore(tmp_path)
+    restored = restored_copy(rounds, tmp_path)
 
     assert (restored.queue, restored.summary) == ([], rounds.summary)
 
 
 def test_between_rounds_the_buffer_is_restored_with_the_names_of_figures(tmp_path):
     """A round that replays all it trains on has no completions to measure, and the names of the round before."""
-    rounds, restored = (
-        without_sampling(Rounds, ScheduleConfig(prompts=2, updates=1, rounds=5, replay=0.5)) for _ in range(2)
-    )
-    rounds.trainer = restored.trainer = SimpleNamespace(step=3)
-    rounds.buffer = [pa.table({"problem": [problem] * rounds.n}) for problem in (4, 0, 7)]
+    rounds = without_sampling(Rounds, ScheduleConfig(prompts=2, updates=1, rounds=5, replay=0.5))
+    rounds.trainer = SimpleNamespace(step=3)
+    for problem in (4, 0, 7):
+        rounds.buffer.append(pa.table({"problem": [problem] * rounds.n}))
     rounds.summary = {"sampled_correct": 0.5}
-    (file,) = rounds.checkpoint_files().values()
-    (tmp_path / "buffer.arrow").write_bytes(file)
 
-    restored.restore(tmp_path)
+    restored = restored_copy(rounds, tmp_path)
 
     assert (restored.buffer, restored.summary) == (rounds.buffer, rounds.summary)
+
+
+# ---- what staleness does to the gradient
 
 
 P_LONG = 0.02
@@ -390,39 +389,28 @@ def scores_by_the_clock(policy, max_lag, groups=4000):
     log-odds of a long answer, is 1 − p of a long one and −p of a short one.
     """
     is_long = np.random.default_rng(0).random((2 * groups, 2)) < P_LONG
-    lengths = np.where(is_long.any(1), 12 * 8, 1).tolist()
+    scores = np.where(is_long, 1 - P_LONG, -P_LONG)
+    lengths = np.where(is_long.any(1), 12 * TOKENS_PER_UPDATE, 1).tolist()
     clock = clock_of(lengths, schedule_of(policy, max_lag, 8, 2, rounds=10**9))
     trained, number = [], 0
     while clock.begun < groups:
-        trained += map(number_of, clock.take_batch(number))
+        trained += numbers_of(clock.take_batch(number))
         number += 1
-    dropped = list(map(number_of, clock.dropped))
-    return np.where(is_long, 1 - P_LONG, -P_LONG)[trained], is_long[dropped]
+    return scores[trained], is_long[numbers_of(clock.dropped)]
 
 
 def test_keeping_what_is_stale_is_unbiased():
     scores, _ = scores_by_the_clock("keep", None)
 
-    assert abs(scores.mean()) < 3 * math.sqrt(P_LONG * (1 - P_LONG) / scores.size)
+    standard_error = math.sqrt(P_LONG * (1 - P_LONG) / scores.size)
+    assert abs(scores.mean()) < 3 * standard_error
 
 
 def test_dropping_what_is_stale_trains_towards_short_answers():
     """Of all groups (1 − p)² are kept, those without a long answer: the mean score, 0 of all, is −p."""
     scores, dropped = scores_by_the_clock("drop", 10)
 
+    dropped_share = len(dropped) / (len(dropped) + len(scores))
     assert scores.mean() == pytest.approx(-P_LONG)
     assert dropped.any(1).all()
-    assert len(dropped) / (len(dropped) + len(scores)) == pytest.approx(1 - (1 - P_LONG) ** 2, abs=0.01)
-
-
-def test_the_effective_sample_size_by_age():
-    delta, ages = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.1], dtype=torch.float64), np.array([0, 3, 2, 5])
-    group = torch.tensor([0, 1, 2, 3, 1, 0])
-    metrics = MetricAccumulator([delta], [torch.ones(6, dtype=torch.bool)], group=[group], tokens=6)
-
-    record = metrics.record(6, ages)
-
-    rows_by_age = {"ess_age0": [0, 5], "ess_age2": [1, 2, 4], "ess_age4": [3]}
-    assert {key for key in record if key.startswith("ess_age")} == rows_by_age.keys()
-    for key, rows in rows_by_age.items():
-        assert record[key] == effective_sample_size(delta[rows])
+    assert dropped_share == pytest.approx(1 - (1 - P_LONG) ** 2, abs=0.01)

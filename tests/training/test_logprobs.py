@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.conftest import make_model, refused
+from tests.plain_scoring import completion_logits
 from tests.training.test_packing import (
     SHARED,
     assert_same,
@@ -42,22 +43,24 @@ def test_by_chunks_every_score_is_its_definition(layout):
 
     logp, vocab_kl, entropy = scores_by_chunk(model, SHARED, reference, chunk_size=3, layout=layout)
 
-    assert vocab_kl.requires_grad
-    assert_same(with_gradient(model, logp), one_by_one(model, SHARED))
     entropies, kls = [], []
     for prompt, completion in SHARED:
-        ids = torch.tensor(np.concatenate([prompt, completion])).long()[None]
-        log_p, log_q = (side(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1) for side in (model, reference))
-        entropies.append(-(log_p.exp() * log_p).sum(-1))
-        kls.append((log_p.exp() * (log_p - log_q)).sum(-1))
+        log_p = completion_logits(model, prompt, completion).log_softmax(-1)
+        log_q = completion_logits(reference, prompt, completion).log_softmax(-1)
+        p = log_p.exp()
+        entropies.append(-(p * log_p).sum(-1))
+        kls.append((p * (log_p - log_q)).sum(-1))
+    assert vocab_kl.requires_grad
+    assert_same(with_gradient(model, logp), one_by_one(model, SHARED))
     assert_close(entropy, torch.cat(entropies), atol=1e-5, rtol=0)
     assert_close(vocab_kl, torch.cat(kls), atol=1e-5, rtol=0)
 
 
 def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one():
     """Each chunk's part is added in float32: with one cast of the layer for all chunks it would be 5e-3."""
-    # One token throughout, so that the parts do not cancel.
-    sequences = [(prompt, np.full_like(completion, 3)) for prompt, completion in draws([[3, 4], [5]], 32)]
+    sequences = []
+    for prompt, completion in draws([[3, 4], [5]], 32):
+        sequences.append((prompt, np.full_like(completion, 3)))  # one token, so that the parts do not cancel
     policy = Policy(make_model(11), None, "test", torch.bfloat16)
     gradients = []
 
@@ -68,16 +71,6 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one():
 
     by_chunks, at_once = gradients
     assert float((by_chunks - at_once).norm() / at_once.norm()) < 1.5e-3
-
-
-def test_entropy_has_no_gradient_and_padding_no_scores():
-    inputs = Inputs(SHARED, CPU)
-
-    scores = score_tokens(make_smooth_model(), inputs, entropy=True)
-
-    assert not scores.entropy.requires_grad
-    for values in (scores.logp, scores.entropy):
-        assert torch.equal(values != 0, inputs.mask)
 
 
 def test_a_model_that_changes_its_logits_is_refused():
@@ -91,15 +84,26 @@ def test_a_model_that_changes_its_logits_is_refused():
 # ---- metrics
 
 
-def test_effective_sample_size_and_spent_negatives():
-    """Of two micro-batches; all but the first are negatives."""
-    ratio = torch.tensor([2.0, 1.0, 0.009, 0.011, 0.001], dtype=torch.float64)
+def test_effective_sample_sizes_and_spent_negatives():
+    """Five answers to four problems, in two micro-batches; the first one alone is correct."""
+    ratio = torch.tensor([3.0, 1.0, 0.009, 0.011, 1.0], dtype=torch.float64)
     is_positive = torch.arange(5) == 0
-    metrics = MetricAccumulator(ratio.log().split([2, 3]), is_positive.split([2, 3]), tokens=5)
+    problem = torch.tensor([0, 1, 2, 3, 0])
+    ages = np.array([0, 3, 2, 5])  # by problem
+    metrics = MetricAccumulator(ratio.log().split([2, 3]), is_positive.split([2, 3]), group=[problem], tokens=5)
 
-    record = metrics.record(5)
+    record = metrics.record(5, ages)
 
-    assert record["ess"] == pytest.approx(float(ratio.sum() ** 2 / (5 * ratio.square().sum())))
-    assert record["ess_pos"] == pytest.approx(1)
-    assert record["spent_share_neg"] == 0.5
-    assert math.exp(record["log_ratio_pos"]) == pytest.approx(2)
+    sample_sizes = {name: size for name, size in record.items() if name.startswith("ess")}
+    assert sample_sizes == pytest.approx(
+        {
+            "ess": 5.02**2 / (5 * (9 + 1 + 0.009**2 + 0.011**2 + 1)),
+            "ess_pos": 1,
+            "ess_neg": 2.02**2 / (4 * (1 + 0.009**2 + 0.011**2 + 1)),
+            "ess_age0": (3 + 1) ** 2 / (2 * (9 + 1)),
+            "ess_age2": 1.009**2 / (2 * (1 + 0.009**2)),  # of ages 2 and 3
+            "ess_age4": 1,
+        }
+    )
+    assert record["spent_share_neg"] == 1 / 4  # below 0.01
+    assert math.exp(record["log_ratio_pos"]) == pytest.approx(3)

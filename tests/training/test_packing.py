@@ -10,6 +10,7 @@ from torch.torch_version import TorchVersion
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import make_model
+from tests.plain_scoring import completion_logp
 from topr_exp.training import tree_attention
 from topr_exp.training.hidden_states import Inputs, states_in_layout
 from topr_exp.training.layers import recomputed_layers
@@ -32,13 +33,16 @@ def draws(prompts, completions, seed=0):
     rng = np.random.default_rng(seed)
     sequences = []
     for prompt in prompts * completions:
-        completion = rng.integers(0, 11, rng.integers(1, 9))
-        sequences.append((np.array(prompt, dtype=np.int32), completion.astype(np.int32)))
-    return [sequences[index] for index in rng.permutation(len(sequences))]
+        length = rng.integers(1, 9)
+        completion = rng.integers(0, 11, length).astype(np.int32)
+        sequences.append((np.array(prompt, np.int32), completion))
+    order = rng.permutation(len(sequences))
+    return [sequences[index] for index in order]
 
 
 SHOTS = [0, 3, 4, 5, 6, 7, 8, 9, 10, 3, 3]
-PROMPTS, PROMPTS_AFTER_SHOTS = [[3, 4], [5], [6, 7, 8]], [[*SHOTS, 4], [*SHOTS, 5, 6], [*SHOTS, 7, 7, 7]]
+PROMPTS = [[3, 4], [5], [6, 7, 8]]
+PROMPTS_AFTER_SHOTS = [[*SHOTS, 4], [*SHOTS, 5, 6], [*SHOTS, 7, 7, 7]]
 SHARED = draws(PROMPTS_AFTER_SHOTS, 3)
 CASES = {
     "nothing shared": draws(PROMPTS, 1),
@@ -71,9 +75,11 @@ class Outcome(NamedTuple):
 
 
 def with_gradient(model, logp):
-    total = (torch.arange(1, len(logp) + 1) * logp).sum()
+    coefficients = torch.arange(1, len(logp) + 1)
+    total = (coefficients * logp).sum()
     gradients = torch.autograd.grad(total, list(model.parameters()))
-    return Outcome(logp.detach(), torch.cat([gradient.flatten() for gradient in gradients]))
+    flat_gradients = [gradient.flatten() for gradient in gradients]
+    return Outcome(logp.detach(), torch.cat(flat_gradients))
 
 
 def scored(model, sequences, layout, *, recompute=False):
@@ -81,17 +87,14 @@ def scored(model, sequences, layout, *, recompute=False):
     inputs, tree = Inputs(sequences, CPU), tree_of(model, sequences, layout)
     with recomputed_layers(model, recompute):
         hidden = states_in_layout(model, inputs, tree)
-    (logp,) = OutputLayer(model, float32=True).scores(hidden, ScoreFunction(inputs, None, entropy=False))
+    score = ScoreFunction(inputs, None, entropy=False)
+    (logp,) = OutputLayer(model, float32=True).scores(hidden, score)
     return with_gradient(model, logp)
 
 
 def one_by_one(model, sequences):
     """The outcome from the full logits of each sequence alone."""
-    logps = []
-    for prompt, completion in sequences:
-        ids = torch.tensor(np.concatenate([prompt, completion]).astype(np.int64))[None]
-        logp = model(ids).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
-        logps.append(logp.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1))
+    logps = [completion_logp(model, prompt, completion) for prompt, completion in sequences]
     return with_gradient(model, torch.cat(logps))
 
 
@@ -99,7 +102,8 @@ def assert_same(outcome, expected, tolerance=1e-6):
     """Equal to `tolerance` relative to the largest log-probability and the largest slope."""
     for values, expected_values in zip(outcome, expected, strict=True):
         largest = max(float(expected_values.abs().max()), 1.0)
-        assert float((values - expected_values).abs().max()) <= tolerance * largest
+        largest_error = float((values - expected_values).abs().max())
+        assert largest_error <= tolerance * largest
 
 
 @pytest.fixture
@@ -172,14 +176,14 @@ def test_a_gpu_copies_grouped_keys_and_values_where_no_kernel_takes_them(
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
     tree_attention.takes_grouped_heads.cache_clear()
-    on_gpu = {"is_cuda": True, "device": "cuda:0", "dtype": dtype}
-    queries, keys = (Mock(shape=(2, heads, 64, 128), **on_gpu) for heads in (32, 8))
+    queries = Mock(is_cuda=True, device="cuda:0", dtype=dtype, shape=(2, 32, 64, 128))
+    keys = Mock(is_cuda=True, device="cuda:0", dtype=dtype, shape=(2, 8, 64, 128))
     keys.repeat_interleave.return_value = "copied"
 
     tree_attention.attend(queries, keys, keys, mask, None)
 
     assert kernel.call_args.args[1:].count("copied") == copies
-    assert kernel.call_args.kwargs["enable_gqa"] is (not copies)
+    assert kernel.call_args.kwargs["enable_gqa"] is (copies == 0)
 
 
 # ---- the layout
@@ -204,7 +208,8 @@ def test_a_shared_part_is_laid_out_once_where_that_is_cheaper(sequences, levels)
 
 
 def test_equal_lengths_without_a_shared_part_are_padded():
-    sequences = [(np.arange(start, start + 30) % 11, np.arange(20) % 11) for start in range(8)]
+    completion = np.arange(20) % 11
+    sequences = [(np.arange(start, start + 30) % 11, completion) for start in range(8)]
 
     assert cheapest_layout(sequences, *SIZES) == Layout(padded_cost(sequences, *SIZES), None)
 
@@ -222,15 +227,3 @@ def test_a_model_for_which_trees_are_not_exact_is_padded_with_one_warning(model,
 
     assert [use_tree_attention(model), use_tree_attention(model)] == [False, False]
     assert capsys.readouterr().err.count(reason) == 1
-
-
-def test_a_model_still_generates_and_is_saved_without_our_attention(model, tmp_path):
-    prompts, mask = torch.tensor([[0, 3, 5], [2, 2, 4]]), torch.tensor([[1, 1, 1], [0, 0, 1]])
-    options = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
-    expected = model.generate(prompts, **options)
-
-    assert use_tree_attention(model)
-
-    assert torch.equal(model.generate(prompts, **options), expected)
-    model.save_pretrained(tmp_path)
-    assert NAME not in (tmp_path / "config.json").read_text()

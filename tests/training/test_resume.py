@@ -9,8 +9,8 @@ import torch
 from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import needs_peft, read_json, refused, small_config, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
-from tests.sweep_tools import records, result
-from tests.training.broken_runs import break_off
+from tests.sweep_tools import records
+from tests.training.broken_runs import run_twice
 from tests.training.trainers import make_examples, new_policy, new_trainer, optim, weights
 from topr_exp.pipeline import run
 from topr_exp.training.batches import GlobalBatch
@@ -28,26 +28,13 @@ BROKEN = {  # settings, and the updates after which the run breaks off
         5,
     ),
     "within a round, with the sampler's distribution": (
-        f"{ROUNDS} mu=sampler sampler.top_logprobs=5 algo.center_scores=true optim.lr=1e-3 schedule.rounds=2 "
-        "schedule.updates=2 optim.batch_size=8",
+        f"{ROUNDS} mu=sampler sampler.top_logprobs=5 algo.center_scores=true optim.name=adafactor optim.lr=1e-3 "
+        "schedule.rounds=2 schedule.updates=2 optim.batch_size=8",
         3,
     ),
     "lora": (f"{LORA} algo=agro evaluation.every=2", 5),  # within the second iteration
     "lora in rounds": (f"{LORA} {ROUNDS} algo=rloo schedule.rounds=2", 3),
 }
-
-
-def run_twice(undisturbed, broken, updates):
-    """Runs of the same settings, one of which breaks off after some updates and is given again; their summaries."""
-    summary = run(undisturbed)
-    break_off(broken, updates)
-    metrics = (broken.folder / "metrics.jsonl").read_text()
-    resumed_summary = run(broken)
-
-    assert metrics.count("\n") == updates
-    assert (broken.folder / "metrics.jsonl").read_text().startswith(metrics), "no update is made again"
-    assert result(broken.folder) == result(undisturbed.folder)
-    return summary, resumed_summary
 
 
 @pytest.mark.parametrize(
@@ -62,7 +49,7 @@ def run_twice(undisturbed, broken, updates):
 )
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, case):
     words, updates = BROKEN[case]
-    settings = ["checkpoint.every_seconds=0", *words.split()]
+    settings = ["checkpoint.every_seconds=0", "data.test_problems=2", *words.split()]
     undisturbed, broken = (small_config(tmp_path / name, *settings) for name in "ab")
 
     summary, resumed_summary = run_twice(undisturbed, broken, updates)
@@ -118,7 +105,8 @@ ROWS = 24
 def make_trainer(folder, algo, is_correct):
     """A trainer, and 24 examples of which some are correct."""
     policy, loss = new_policy(), load(algo)
-    return new_trainer(policy, loss, optim(), folder), make_examples(policy, loss, correct=is_correct)
+    examples = make_examples(policy, loss, correct=is_correct)
+    return new_trainer(policy, loss, optim(), folder), examples
 
 
 def train_a_pass(trainer, examples):
@@ -141,27 +129,29 @@ def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, correct):
 @pytest.mark.parametrize("position", [0, -1])
 def test_an_example_in_any_batch_is_enough(tmp_path, position):
     """The first updates may have no gradient, and so may those of a run that goes on after the one that had."""
-    _, examples = make_trainer(tmp_path / "first", "sft", np.zeros(ROWS, bool))
-    is_correct = np.arange(ROWS) == examples.order(0, 1, 0)[position]
+    _, examples = make_trainer(tmp_path / "order", "sft", np.zeros(ROWS, bool))
+    order = examples.order(0, 1, 0)
+    is_correct = np.arange(ROWS) == order[position]
     trainer, examples = make_trainer(tmp_path, "sft", is_correct)
-    for start in (0, 8):
-        batch = examples.order(0, 1, 0)[start : start + 8]
+    initial = weights(trainer).clone()
+    for batch in (order[:8], order[8:16]):
         trainer.update(GlobalBatch(examples, batch, mu_is_policy=False), 3)
     trainer.save({})
-
     resumed, _ = make_trainer(tmp_path, "sft", is_correct)
-    initial = weights(make_trainer(tmp_path / "new", "sft", is_correct)[0])
+
     train_a_pass(resumed, examples)
 
     assert not torch.equal(weights(resumed), initial)
 
 
+WRONG_ROWS = []
+for count in range(16):
+    question = f"Mia has {count} shells. She buys 2 more. How many shells does Mia have now?"
+    WRONG_ROWS.append({"question": question, "gold": str(count + 2), "completion": f" The answer is {count}."})
+
+
 def test_a_run_without_positives(tmp_path, capsys):
-    rows = []
-    for count in range(16):
-        question = f"Mia has {count} shells. She buys 2 more. How many shells does Mia have now?"
-        rows.append({"question": question, "gold": str(count + 2), "completion": f" The answer is {count}."})
-    source = f"data.completions={write_lines(tmp_path / 'wrong.jsonl', rows)}"
+    source = f"data.completions={write_lines(tmp_path / 'wrong.jsonl', WRONG_ROWS)}"
     with refused("algo=sft has nothing to learn from"):
         run(small_config(tmp_path, source, "algo=sft"))
     config = small_config(tmp_path, source, "compose=anna_karenina")

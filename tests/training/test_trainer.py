@@ -4,22 +4,13 @@ import dataclasses
 import json
 import re
 import resource
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from tests.conftest import column, make_model, names_in, refused
-from tests.training.trainers import (
-    TOPR,
-    N,
-    RecordingAGRO,
-    make_examples,
-    make_trainer,
-    train,
-    weights,
-)
+from tests.conftest import names_in, refused
+from tests.training.trainers import TOPR, N, make_examples, make_trainer, new_policy, train, weights
 from topr_exp.algorithms.topr import Tapered
 from topr_exp.runtime.checksums import write_checksums
 from topr_exp.training.batches import GlobalBatch, micro_batches
@@ -30,58 +21,62 @@ PART, LIST = "part-00001-of-00001.safetensors", "checksums.json"
 BATCH = np.arange(8)
 
 
-@pytest.mark.parametrize("micro", [8, 3])
-def test_signals_are_computed_once_over_the_global_batch_without_gradients(tmp_path, micro):
-    loss = RecordingAGRO("agro", 0.5, False)
-
-    train(*make_trainer(tmp_path, loss, micro_batch_size=micro), 1)
-
-    (batch,) = loss.signal_batches
-    assert len(batch.reward) == 8
-    assert micro == 8 or not batch.logp.requires_grad
+def update_once(trainer, examples, *, mu_is_policy=True):
+    return trainer.update(GlobalBatch(examples, BATCH, mu_is_policy), 1)
 
 
 @pytest.mark.parametrize(
-    "completion, stays", [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
+    "completion_lengths, stay_together",
+    [((10, 15), True), ((5, 120), False)],
+    ids=["similar lengths", "lengths that differ"],
 )
-def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, stays):
-    policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
-    examples = make_examples(policy, TOPR, 8, (30, 31), completion)
+def test_completions_of_a_problem_stay_together_where_that_costs_less(completion_lengths, stay_together):
+    policy = new_policy(hidden_size=128, intermediate_size=256)  # as large as the shipped one's layers
+    examples = make_examples(policy, TOPR, 8, (30, 31), completion_lengths)
     order = examples.order(0, 1, 0)
 
-    batch = GlobalBatch(examples, order, mu_is_policy=True)
+    batches = micro_batches(policy.model, GlobalBatch(examples, order, mu_is_policy=True), N)
 
-    parts = column(micro_batches(policy.model, batch, N), 0)
-
-    assert sorted(np.concatenate(parts)) == list(range(8 * N))
-    problems_of_parts = [set(examples.problem_of(order[positions])) for positions in parts]
-    assert (max(map(len, problems_of_parts)) == 1) == stays
-    if not stays:
-        lengths = np.array(list(map(examples.length, order)))
-        longest = [lengths[positions].max() for positions in parts]
-        assert longest == sorted(longest)
+    all_positions, longest, is_of_one_problem = [], [], []
+    for positions, _ in batches:
+        rows = order[positions]
+        all_positions += positions.tolist()
+        longest.append(max(map(examples.length, rows)))
+        is_of_one_problem.append(len(set(examples.problem_of(rows))) == 1)
+    assert sorted(all_positions) == list(range(8 * N))
+    assert all(is_of_one_problem) == stay_together
+    assert stay_together or longest == sorted(longest)
 
 
 # ---- checkpoints
 
 
+def save_checkpoints(folder, *steps):
+    """Write checkpoints after these numbers of updates."""
+    trainer, examples = make_trainer(folder)
+    train(trainer, examples, 1)
+    for step in steps:
+        trainer.step = step
+        trainer.save({"round.arrow": b"sampled"})
+
+
+def with_another_end(content):
+    return content[:-1] + b"x"
+
+
 @pytest.mark.parametrize(
     "name, damage, line",
     [
-        (PART, lambda content: content[:-1] + b"x", f"{PART} has another checksum"),
+        (PART, with_another_end, f"{PART} has another checksum"),
         (PART, None, f"{PART}: No such file or directory"),
-        ("round.arrow", lambda content: content[:-1] + b"x", "round.arrow has another checksum"),
+        ("round.arrow", with_another_end, "round.arrow has another checksum"),
         (LIST, None, f"{LIST} is no whole list"),
         (LIST, lambda content: b"[" * 100_000, f"{LIST} is no whole list"),
         (LIST, lambda content: re.sub(rb'\n  "part.*', b"", content), f"{LIST} is no whole list"),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, capsys, name, damage, line):
-    trainer, examples = make_trainer(tmp_path)
-    train(trainer, examples, 1)
-    for step in (2, 3):
-        trainer.step = step
-        trainer.save({"round.arrow": b"sampled"})
+    save_checkpoints(tmp_path, 2, 3)
     path = tmp_path / "step-00000003" / name
     content = path.read_bytes()
     path.unlink()
@@ -99,15 +94,11 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, capsys, name, 
 @pytest.mark.parametrize("state", [[], {}, {"step": "2"}, {"step": 3, "samples": None}], ids=str)
 def test_a_checkpoint_whose_counters_have_another_type_is_skipped_with_a_warning(state, tmp_path, capsys):
     """Its checksums are right: whoever packed a run's folder can write them, too."""
-    trainer, examples = make_trainer(tmp_path)
-    train(trainer, examples, 1)
-    trainer.save({})
-    trainer.step = 2
-    trainer.save({})
-    path = tmp_path / "step-00000002"
-    (path / "state.json").write_text(json.dumps(state))
-    (path / LIST).unlink()
-    write_checksums(path)
+    save_checkpoints(tmp_path, 1, 2)
+    checkpoint = tmp_path / "step-00000002"
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    (checkpoint / LIST).unlink()
+    write_checksums(checkpoint)
 
     restored, _ = make_trainer(tmp_path)
 
@@ -116,49 +107,21 @@ def test_a_checkpoint_whose_counters_have_another_type_is_skipped_with_a_warning
 
 
 def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path):
-    trainer, examples = make_trainer(tmp_path)
-    train(trainer, examples, 1)
-    trainer.save({})
-    train(trainer, examples, 2)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save_checkpoints(tmp_path, 1)
+    trainer, _ = make_trainer(tmp_path)
+    trainer.step = 2
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (tmp_path / "step-00000001" / PART).stat().st_size
 
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard_limit))
     try:
         with refused(r"cannot write .*step-00000002: .*File too large"):
             trainer.save({})
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft_limit, hard_limit))
 
     assert names_in(tmp_path) == {"step-00000001"}
     assert make_trainer(tmp_path)[0].step == 1
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
-def test_a_checkpoint_goes_on_bit_for_bit(tmp_path, optimizer):
-    undisturbed, examples = make_trainer(tmp_path / "a", name=optimizer)
-    train(undisturbed, examples, 6)
-    broken, _ = make_trainer(tmp_path / "b", name=optimizer)
-    train(broken, examples, 3)
-    broken.save({})
-
-    resumed, _ = make_trainer(tmp_path / "b", name=optimizer)
-    train(resumed, examples, 6)
-
-    assert torch.equal(weights(resumed), weights(undisturbed))
-
-
-def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path):
-    trainer, examples = make_trainer(tmp_path)
-    train(trainer, examples, 2)
-    journal, calls = Mock(), []
-    journal.before_checkpoint = lambda *position: calls.append((position, list(tmp_path.iterdir())))
-
-    trainer.checkpoint(journal, 9, 0, dict)
-    trainer.checkpoint(journal, 9, 1e6, dict)  # it is not time yet
-
-    assert calls == [((2, 9), [])]
-    assert names_in(tmp_path) == {"step-00000002"}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +143,7 @@ def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path):
         next(trainer.policy.model.parameters()).mul_(1.01)
 
     with refused(r"log π − log μ is .* before the first update .*μ was not scored by these"):
-        trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=True), 1)
+        update_once(trainer, examples)
 
 
 @pytest.mark.parametrize("delta", [[0.1, -0.1], [0.0, 0.0, -0.002], [float("nan"), 0.0]])
@@ -194,32 +157,24 @@ def test_the_gate_is_by_each_completion(tmp_path, delta):
 
 
 @dataclasses.dataclass(frozen=True)
-class InfiniteLoss(Tapered):
-    """Adds what is infinite and has no gradient."""
-
-    def __call__(self, batch):
-        output = super().__call__(batch)
-        return LossOutput(output.loss + float("inf"), output.metrics)
-
-
-@dataclasses.dataclass(frozen=True)
 class UndefinedGradient(Tapered):
     """Adds what is 0 and has a gradient that is not a number."""
 
     def __call__(self, batch):
         output = super().__call__(batch)
-        return LossOutput(output.loss + (0 * output.loss).abs().sqrt(), output.metrics)
+        zero = (0 * output.loss).abs().sqrt()
+        return LossOutput(output.loss + zero, output.metrics)
 
 
-@pytest.mark.parametrize("loss_class", [Tapered, InfiniteLoss, UndefinedGradient])
-def test_what_is_not_finite_stops_the_run_before_it_changes_a_weight(tmp_path, loss_class):
-    trainer, examples = make_trainer(tmp_path, loss_class(**vars(TOPR)))
-    if loss_class is Tapered:  # then weights are not finite
+@pytest.mark.parametrize("loss", [TOPR, UndefinedGradient(**vars(TOPR))], ids=["loss", "gradient"])
+def test_what_is_not_finite_stops_the_run_before_it_changes_a_weight(tmp_path, loss):
+    trainer, examples = make_trainer(tmp_path, loss)
+    if loss is TOPR:
         trainer.policy.model.lm_head.weight.data[5] = float("inf")
     initial = weights(trainer).clone()
 
     with refused(r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
-        trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=False), 1)
+        update_once(trainer, examples, mu_is_policy=False)
 
     torch.testing.assert_close(weights(trainer), initial, equal_nan=True)
 
@@ -244,12 +199,12 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path, mic
     line = rf"out of memory in an update with {settings}, the longest sequence of \d+ tokens; {advice}; what was"
 
     with refused(line):
-        trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=True), 1)
+        update_once(trainer, examples)
     with refused(r"scoring 5 completions .*; lower optim.micro_batch_size; what"):
         log_probabilities(trainer.policy, examples.completions, range(8), 5)
 
     hook.remove()
-    trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=True), 1)
+    update_once(trainer, examples)
 
 
 def train_in_little_memory(folder, error, setting):
@@ -289,24 +244,12 @@ def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_
 # ---- tokens
 
 
-def test_samples_are_those_of_all_updates_and_the_last_one_may_be_smaller(tmp_path):
-    trainer, examples = make_trainer(tmp_path)
-
-    for size in (8, 3):
-        record = trainer.update(GlobalBatch(examples, BATCH[:size], mu_is_policy=False), 2)
-
-    assert (record["samples"], trainer.samples) == (11, 11)
-
-
-def test_tokens_are_reported_as_micro_batches_are_done_and_recorded_with_those_of_prompts(tmp_path):
+def test_tokens_are_reported_as_micro_batches_are_done(tmp_path):
     trainer, examples = make_trainer(tmp_path, micro_batch_size=3)
     reports = []
     trainer.report_tokens_to(reports.append)
 
-    record = trainer.update(GlobalBatch(examples, BATCH, mu_is_policy=False), 1)
+    record = update_once(trainer, examples)
 
-    prompts, completions = zip(*examples.sequences(examples.rows(BATCH)), strict=True)
-    assert record["prompt_tokens"] == sum(map(len, prompts))
-    assert record["tokens"] == sum(map(len, completions))
     assert len(reports) == 3
     assert sum(reports) == record["tokens"] + record["prompt_tokens"]

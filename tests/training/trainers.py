@@ -1,8 +1,5 @@
 """Trainers of a small random model, and examples for them."""
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -25,22 +22,6 @@ AGRO_LOSS = AGRO("agro", 0.5, False)
 DPO_LOSS = DPO("dpo", 0.1)
 
 
-@dataclass(frozen=True)
-class RecordingAGRO(AGRO):
-    """AGRO that keeps the batches that it is called with."""
-
-    signal_batches: Any = field(default_factory=list)
-    batches: Any = field(default_factory=list)
-
-    def signals(self, batch):
-        self.signal_batches.append(batch)
-        return super().signals(batch)
-
-    def __call__(self, batch):
-        self.batches.append(batch)
-        return super().__call__(batch)
-
-
 def optim(**changes):
     settings = {
         "name": "adamw",
@@ -57,18 +38,26 @@ def optim(**changes):
     return OptimConfig(**settings | changes)
 
 
+def random_tokens(rng, lengths):
+    """Tokens of a sequence whose length is between two numbers."""
+    return rng.integers(3, 11, rng.integers(*lengths)).astype(np.int32)
+
+
 def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), correct=None):
     """Random completions of random prompts, of lengths between two numbers, a third of them called correct."""
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(3, 11, rng.integers(*prompt)).astype(np.int32) for _ in range(problems)]
-    rows = problems * N
-    tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
-    is_correct = np.arange(rows) % 3 == 0 if correct is None else correct
-    completions = make_graded(np.repeat(np.arange(problems), N), is_correct, prompts=prompts, tokens=tokens)
-    logp = log_probabilities(policy, completions, range(rows), 7)
+    rows = range(problems * N)
+    prompts = [random_tokens(rng, prompt) for _ in range(problems)]
+    tokens = [random_tokens(rng, completion) for _ in rows]
+    if correct is None:
+        correct = np.arange(len(rows)) % 3 == 0
+    problem_index = np.repeat(np.arange(problems), N)
+    completions = make_graded(problem_index, correct, prompts=prompts, tokens=tokens)
+    logp = log_probabilities(policy, completions, rows, 7)
     completions = completions.with_columns({"mu_logp": logp, "ref_logp": logp})
+    unit = unit_of(loss.needs)
     options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    return build_training_set(completions, "pm1", ComposeConfig(), unit_of(loss.needs), **options)
+    return build_training_set(completions, "pm1", ComposeConfig(), unit, **options)
 
 
 def reduction_of(loss):
@@ -79,8 +68,9 @@ def new_trainer(policy, loss, config, folder):
     return Trainer(policy, loss, None, config, folder, ProcessLayout(policy.model))
 
 
-def new_policy():
-    return Policy(make_model(11), None, "test", torch.float32)
+def new_policy(**shape):
+    """A policy of a small random model."""
+    return Policy(make_model(11, **shape), None, "test", torch.float32)
 
 
 def make_trainer(folder, loss=TOPR, **changes):
@@ -91,15 +81,15 @@ def make_trainer(folder, loss=TOPR, **changes):
 
 
 def train(trainer, examples, updates):
-    """Updates up to a number of them; returns their records."""
-    size, order = trainer.config.batch_size, examples.order(0, 1, 0)
-    records = []
+    """Take updates up to this number of them."""
+    size = trainer.config.batch_size
+    order = examples.order(0, 1, 0)
     for step in range(trainer.step, updates):
         start = step * size % len(order)
-        batch = GlobalBatch(examples, order[start : start + size], mu_is_policy=step == 0)
-        records.append(trainer.update(batch, updates))
-    return records
+        batch = order[start : start + size]
+        trainer.update(GlobalBatch(examples, batch, mu_is_policy=step == 0), updates)
 
 
 def weights(trainer):
-    return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.model.parameters()])
+    model = trainer.policy.model
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])

@@ -13,9 +13,9 @@ PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="su
 
 def make_solutions(problems, texts, verdicts, classes):
     """Graded solutions; verdicts, classes: [problems, solutions of each]."""
-    verdicts = np.asarray(verdicts)
-    columns = {"text": texts, "verdict": verdicts.ravel(), "class": np.asarray(classes).ravel()}
-    problem_index = np.repeat(np.arange(len(problems)), verdicts.shape[1])
+    solutions_of_each = len(verdicts[0])
+    problem_index = np.repeat(np.arange(len(problems)), solutions_of_each)
+    columns = {"text": texts, "verdict": np.ravel(verdicts), "class": np.ravel(classes)}
     return make_completions(problem_index, problems=problems, **columns)
 
 
@@ -53,7 +53,9 @@ def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it():
 def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text):
     solutions = make_solutions([Problem("p", text, "")], [text], [[CORRECT]], [[0]])
 
-    assert questions_about(solutions, "Q {question} S {solution} V")[0].question == f"Q {text} S {text} V"
+    (question,) = questions_about(solutions, "Q {question} S {solution} V")
+
+    assert question.question == f"Q {text} S {text} V"
 
 
 # ---- from verdicts to figures
@@ -81,29 +83,33 @@ FIGURES_OF_BASE = {
 
 def evaluate(verification, folder, iteration, verdicts):
     """Figures of two verdicts on each solution: C where the verifier is right; []: its question was too long."""
-    asked_questions, codes = [], []
+    questions, codes = [], []
     for index, question in enumerate(questions_about(verification.test_solutions, "{question} {solution}")):
         solution_index, problem_index = divmod(index, 2)
-        if verdicts[problem_index][solution_index]:
-            asked_questions.append(question)
-            codes += verdicts[problem_index][solution_index]
-    rows = np.repeat(np.arange(len(asked_questions)), 2)
-    completions = make_completions(rows, problems=asked_questions, verdict=codes)
-    return verification.figures(folder, iteration, completions)["verifier"]
+        codes_of_question = verdicts[problem_index][solution_index]
+        if codes_of_question:
+            questions.append(question)
+            codes += codes_of_question
+    rows = np.repeat(np.arange(len(questions)), 2)
+    completions = make_completions(rows, problems=questions, verdict=codes)
+    figures = verification.figures(folder, iteration, completions)["verifier"]
+    return {name: figure["value"] for name, figure in figures.items() if isinstance(figure, dict)}
 
 
 def test_the_figures_of_each_evaluation(tmp_path):
     verification = object.__new__(Verification)
     verification.test_solutions = make_solutions(PROBLEMS, list("abcdef"), SOLVED, CLASSES)
     verification.base_scores = None
+    base_verdicts = [[[C, X], [C, W], [C, C]], [[W, X], [], [C, C]]]
+    second_verdicts = [[[C, C], [C, W], [C, C]], [[W, X], [W, W], [C, C]]]
 
-    base = evaluate(verification, tmp_path, 0, [[[C, X], [C, W], [C, C]], [[W, X], [], [C, C]]])
+    base = evaluate(verification, tmp_path, 0, base_verdicts)
+    second = evaluate(verification, tmp_path, 1, second_verdicts)
+
     for name, value in FIGURES_OF_BASE.items():
-        assert base[name]["value"] == pytest.approx(value), name
-
-    second = evaluate(verification, tmp_path, 1, [[[C, C], [C, W], [C, C]], [[W, X], [W, W], [C, C]]])
-    assert second["weighted_sc"]["value"] == pytest.approx(1 / 2)  # the wrong answer to p1 has 3 votes against 2
-    assert second["weighted_sc - base"]["value"] == pytest.approx(1 / 2 - 3 / 4)
+        assert base[name] == pytest.approx(value), name
+    assert second["weighted_sc"] == pytest.approx(1 / 2)  # the wrong answer to p1 has 3 votes against 2
+    assert second["weighted_sc - base"] == pytest.approx(1 / 2 - 3 / 4)
     recorded = read_json(tmp_path / "verification.json")
     assert recorded["problems"] == ["p0", "p1"]
     assert recorded["iterations"]["0"]["weighted_sc"] == [0.5, 1]
@@ -112,8 +118,9 @@ def test_the_figures_of_each_evaluation(tmp_path):
 
 def test_solutions_of_which_none_was_verified_say_nothing():
     verdicts = np.full((2, 3, 2), CORRECT)
+    is_verified = np.zeros((2, 3), dtype=bool)
 
-    figures = summarise(tally(SOLVED, CLASSES, verdicts, np.zeros((2, 3), dtype=bool)))
+    figures = summarise(tally(SOLVED, CLASSES, verdicts, is_verified))
 
     assert figures["accuracy"] == {"value": None, "low": None, "high": None}
     assert figures["balanced_accuracy"]["value"] is None
@@ -126,11 +133,11 @@ def test_solutions_of_which_none_was_verified_say_nothing():
 NAMES = ("accuracy", "balanced_accuracy", "invalid", "weighted_sc", "maj", "oracle", "solved")
 
 
-def numbered_figures(start, **differences):
+def numbered_figures(start, **changes):
     """Figures in percent that are all different, from `start` on, with ends 2 below and 3 above."""
+    values = {name: start + index for index, name in enumerate(NAMES)} | changes
     figures = {"problems": 40, "solutions": 8, "verifications": 4}
-    values = {name: start + index for index, name in enumerate(NAMES)}
-    for name, value in (values | differences).items():
+    for name, value in values.items():
         figures[name] = {"value": value / 100, "low": (value - 2) / 100, "high": (value + 3) / 100}
     return figures
 

@@ -26,22 +26,24 @@ def finished(outputs):
 
 def test_a_verifier_is_trained_on_the_truth_about_solutions(finished):
     summary = read_json(finished.folder / "summary.json")
-    sources = read_json(finished.folder / "iteration-1/sources.json")
     assert summary["task"] == "verifier"
     assert summary["problems"] == {"train": 8 * 3, "test": 6 * 4}
     assert summary["n_train"] == 8 * 3 * 2
 
+    sources = read_json(finished.folder / "iteration-1/sources.json")
     store = Store(Path(sources["store"]))
-    table = store.open(store.root / sources["verdicts"])
-    assert set(table.key["golds"]) == {"correct", "incorrect"}
-    assert table.key["grader"] == "verdict"
-    verdict_rows = table.read(["answer", "verdict"]).to_pylist()
-    problem_index = store.open(store.root / sources["rollouts"]).read(["problem"])["problem"].to_pylist()
-    verdicts = {"correct": "incorrect", "incorrect": "incorrect", None: "invalid"}
-    for row, problem in zip(verdict_rows, problem_index, strict=True):
-        truth = table.key["golds"][problem]
-        assert row["verdict"] == (verdicts | {truth: "correct"})[row["answer"]]
-    assert "invalid" in set(column(verdict_rows, "verdict"))
+    rollouts, verdicts = (store.open(store.root / sources[kind]) for kind in ("rollouts", "verdicts"))
+    golds = verdicts.key["golds"]
+    assert set(golds) == {"correct", "incorrect"}
+    assert verdicts.key["grader"] == "verdict"
+    problem_index = rollouts.read(["problem"])["problem"].to_pylist()
+    rows = verdicts.read(["answer", "verdict"]).to_pylist()
+    for row, problem in zip(rows, problem_index, strict=True):
+        expected = "invalid"
+        if row["answer"] is not None:
+            expected = "correct" if row["answer"] == golds[problem] else "incorrect"
+        assert row["verdict"] == expected
+    assert None in column(rows, "answer")
 
 
 def test_the_figures_are_those_of_the_verdicts(finished):
@@ -49,8 +51,8 @@ def test_the_figures_are_those_of_the_verdicts(finished):
     verification = read_json(finished.folder / "verification.json")
     assert len(verification["problems"]) == 6
 
-    for part, counts in zip(("base", "final"), verification["iterations"].values(), strict=True):
-        figures = summary[part]["verifier"]
+    for part, iteration in (("base", "0"), ("final", "1")):
+        figures, counts = summary[part]["verifier"], verification["iterations"][iteration]
         accuracy = figures["accuracy"]["value"]
         assert accuracy == pytest.approx(summary[part]["pass@1"])  # pass@1 of the derived problems
         assert accuracy == pytest.approx(sum(counts["right"]) / (6 * 4 * 2))

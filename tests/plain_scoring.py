@@ -1,0 +1,27 @@
+"""Logits and log-probabilities of completions by transformers alone: each sequence by itself, without padding."""
+
+import torch
+
+
+def completion_logits(model, prompt, tokens):
+    """[T, V] logits that predict each token of a completion."""
+    ids = torch.tensor([[*prompt, *tokens]])
+    logits = model(ids).logits[0]
+    return logits[len(prompt) - 1 : -1]
+
+
+def logp_at(logits, tokens):
+    """[T] log-probability of each token by its row of [T, V]."""
+    places = torch.arange(len(tokens))
+    return logits.log_softmax(-1)[places, torch.as_tensor(tokens)]
+
+
+def completion_logp(model, prompt, tokens):
+    """[T] log-probability of each token of a completion."""
+    return logp_at(completion_logits(model, prompt, tokens), tokens)
+
+
+def padded(rows):
+    """[B, T, ...] of rows of different lengths, with zeros behind each."""
+    tensors = [torch.tensor(row) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
