@@ -122,6 +122,13 @@ def test_dpo_is_its_formula(beta):
     assert_formula("dpo", {"beta": beta}, case, case.pairs())
 
 
+@pytest.mark.parametrize("name", ["grpo", "gspo"])
+def test_the_off_policy_mask_leaves_some_out(name):
+    output = load(name, off_policy_mask=0.5)(random_case(0, low=0.0).batch())
+
+    assert 0 < output.metrics["masked"].sum() < 15
+
+
 # What TRL's code gave: the value (where it is comparable), and the gradient times 1, 2, ... 9.
 TRL = [
     ("dpo", {"beta": 0.1}, 0.681170700, 0.030915551),
