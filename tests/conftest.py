@@ -1,5 +1,6 @@
 """What many tests use: a small random model, a policy around it, and runs with few problems."""
 
+import ast
 import functools
 import gc
 import importlib
@@ -304,9 +305,12 @@ def parted(table):
     return [row.split(" | ") for row in table.strip("\n").splitlines()]
 
 
-def each_row(names, table):
-    """Run a test for each row of a table; names: of its columns."""
-    return pytest.mark.parametrize(names.split(), parted(table))
+def each_row(names, table, *, literals=False):
+    """Run a test for each row of a table; names: of its columns. Cells are texts, or Python's literals."""
+    rows = parted(table)
+    if literals:
+        rows = [list(map(ast.literal_eval, row)) for row in rows]
+    return pytest.mark.parametrize(names.split(), rows)
 
 
 def lines_of(path):

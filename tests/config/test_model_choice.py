@@ -21,6 +21,7 @@ UNKNOWN = Shape(777, 30, 49152)
 LLAMA = Shape(4096, 32, 128256)
 HAS_SHAPE = "whose model has its shape"
 NOTHING_FITS = "since no YAML of conf/model has its name or shape"
+TOYS_FOR_A_LARGER = "model=tiny model.path=.* settings of a shipped model .* leave model=tiny out"
 
 
 def write_config(folder, config):
@@ -41,9 +42,10 @@ def run_folder(folder, weights, shape, model_name):
 
 
 def composed(*words):
-    """The checked settings of each run; no file is looked at."""
+    """The checked settings of a run; no file is looked at."""
     composer = Composer(parse_arguments([*words, "sampler=hf"]))
-    return [load(run) for _, run in composer.jobs()]
+    ((_, settings),) = composer.jobs()
+    return load(settings)
 
 
 # ---- which YAML
@@ -76,22 +78,24 @@ def test_a_folder_takes_the_settings_of_its_name_or_shape(words, described, tmp_
     assert (model.described, model.path, model.name) == (described, str(folder), name)
 
 
-@pytest.mark.parametrize(
-    "config, reason", [({"hidden_size": 16}, NOTHING_FITS), ({"text_config": LLAMA._asdict()}, HAS_SHAPE)]
-)
-def test_a_shape_may_be_unknown_or_that_of_a_part(config, reason, tmp_path):
-    assert choose_settings("model", str(write_config(tmp_path, config)), CHOICES).reason == reason
+def test_a_shape_may_be_unknown_or_that_of_a_part(tmp_path):
+    without_shape = write_config(tmp_path / "a", {"hidden_size": 16})
+    with_part = write_config(tmp_path / "b", {"text_config": LLAMA._asdict()})
+
+    assert choose_settings("model", str(without_shape), CHOICES).reason == NOTHING_FITS
+    assert choose_settings("model", str(with_part), CHOICES).reason == HAS_SHAPE
 
 
 @pytest.mark.parametrize("weights", ["model", "iteration-2/model"])
 def test_a_runs_model_takes_the_settings_of_the_yaml_that_the_run_used(weights, tmp_path):
     run = run_folder(tmp_path / "my_run", weights, TOY, "tiny_noise")
 
-    words = [run / weights, run] if weights == "model" else [run / weights]
-    for word in words:
-        model = choose_settings("model", str(word), CHOICES)
-        assert (model.path, model.name) == (str(run / weights), "my_run")
-        assert (model.choice, model.reason) == ("tiny_noise", "of the run that wrote it")
+    model = choose_settings("model", str(run / weights), CHOICES)
+
+    assert (model.path, model.name) == (str(run / weights), "my_run")
+    assert (model.choice, model.reason) == ("tiny_noise", "of the run that wrote it")
+    if weights == "model":
+        assert choose_settings("model", str(run), CHOICES) == model
 
 
 def test_a_strangers_run_gives_no_larger_model_a_toys_settings(tmp_path):
@@ -131,10 +135,8 @@ def test_a_name_on_the_hub_takes_the_settings_of_the_yaml_that_names_it(key, wor
 def test_no_other_setting_gives_a_real_model_those_of_a_toy(words, tmp_path):
     folder = model_folder(tmp_path / "own", UNKNOWN)
 
-    (config,) = composed(f"model.path={folder}", *words)
-
-    assert config.data.source == "hub"
-    with refused("model=tiny model.path=.* settings of a shipped model .* leave model=tiny out", ConfigError):
+    assert composed(f"model.path={folder}", *words).data.source == "hub"
+    with refused(TOYS_FOR_A_LARGER, ConfigError):
         composed("model=tiny", f"model.path={folder}", *words)
 
 
@@ -142,19 +144,14 @@ def test_settings_that_are_chosen_by_name_and_values_on_the_command_line_stay(tm
     folder = model_folder(tmp_path / "own", UNKNOWN)
     toy_folder = model_folder(tmp_path / "toy", TOY)
 
-    (config,) = composed("model=deepseek_r1_8b", f"model.path={folder}")
-    assert config.model.name == "deepseek_r1_8b"
-    (config,) = composed(f"model={folder}", "model.name=mine", "optim.lr=3e-5")
+    assert composed("model=deepseek_r1_8b", f"model.path={folder}").model.name == "deepseek_r1_8b"
+    assert composed("model=tiny_noise", f"model.path={toy_folder}").model.name == "tiny_noise"
+    config = composed(f"model={folder}", "model.name=mine", "optim.lr=3e-5")
     assert (config.model.name, config.optim.lr) == ("mine", 3e-5)
-    (config,) = composed("model=tiny_noise", f"model.path={toy_folder}")
-    assert config.model.name == "tiny_noise"
 
 
 def test_a_shipped_model_by_its_path_is_the_run_of_its_choice():
-    (by_path,) = composed("model.path=tiny_noise")
-    (by_choice,) = composed("model=tiny_noise")
-
-    assert by_path.folder == by_choice.folder
+    assert composed("model.path=tiny_noise").folder == composed("model=tiny_noise").folder
 
 
 def test_a_yaml_of_the_users_own_takes_part(tmp_path):
@@ -177,7 +174,7 @@ def test_evaluate_takes_the_same_settings(tmp_path, capsys):
 
     evaluation = compose_settings(Namespace(overrides=words, config_dir=None, multirun=False))
 
-    (run,) = composed(*words)
+    run = composed(*words)
     assert (evaluation.model, evaluation.data, evaluation.sampler) == (run.model, run.data, run.sampler)
     assert f"settings of model=tiny_long, {HAS_SHAPE}" in capsys.readouterr().out
 
@@ -190,9 +187,9 @@ def test_evaluate_takes_the_same_settings(tmp_path, capsys):
 def test_a_folder_may_have_any_name(name, key, tmp_path):
     folder = model_folder(tmp_path / name, TOY)
 
-    (config,) = composed(f"{key}={folder}")
+    model = composed(f"{key}={folder}").model
 
-    assert (config.model.path, config.model.name) == (str(folder), name)
+    assert (model.path, model.name) == (str(folder), name)
 
 
 @both_keys
@@ -200,6 +197,4 @@ def test_the_name_of_a_folder_may_be_computed(key, tmp_path, variables):
     folder = model_folder(tmp_path / "own", TOY)
     variables["WEIGHTS"] = str(tmp_path)
 
-    (config,) = composed(f"{key}=${{oc.env:WEIGHTS}}/own")
-
-    assert config.model.path == str(folder)
+    assert composed(f"{key}=${{oc.env:WEIGHTS}}/own").model.path == str(folder)

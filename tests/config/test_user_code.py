@@ -7,10 +7,11 @@ from topr_exp.config.load import class_of
 from topr_exp.types import ConfigError
 
 FAILING = r"""
-import sys\nsys.exit('bye')\n | line 2, raised SystemExit: bye
+import sys\nsys.exit('no' + chr(10) + 'idea')\n | line 2, raised SystemExit: no idea
 import json\n1 / 0\n | line 2, raised ZeroDivisionError: division by zero
 def f(:\n | line 1, raised SyntaxError: invalid syntax
 import absent_module\n | line 1, raised ModuleNotFoundError: No module named 'absent_module'
+import json\njson.loads('') | line 2, raised JSONDecodeError: Expecting value: line 1 column 1 (char 0)
 """
 
 

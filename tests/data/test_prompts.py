@@ -9,7 +9,6 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tests.conftest import config_of, each_row, refused, values_of
-from topr_exp.config.data import ENDINGS
 from topr_exp.data import prompts
 from topr_exp.data.benchmarks import math_gold
 from topr_exp.data.prompts import Prompter, build_prompter, shipped_shots, tokenize_prompts
@@ -19,9 +18,11 @@ from topr_exp.types import Problem
 GSM8K_FORM, MATH_FORM = "Question: {}\nAnswer:", "Problem: {}\nSolution:"
 
 
+BENCHMARK = "data.source=hub data.train_problems=null data.test_problems=null data.shots=0"
+
+
 def settings(name, **changes):
-    words = [f"data={name}", "data.source=hub", "data.train_problems=null", "data.test_problems=null", "data.shots=0"]
-    data = config_of(*words).data
+    data = config_of(f"data={name}", *BENCHMARK.split()).data
     return dataclasses.replace(data, **changes)
 
 
@@ -35,6 +36,12 @@ class ChatTokenizer(SimpleNamespace):
         assert add_generation_prompt
         turns = [f"<{message['role']}>{message['content']}" for message in messages]
         return f"{variables or ''}{''.join(turns)}<assistant>"
+
+
+def stub_policy(context, tokenizer=None):
+    """A policy with a token for each character of a text."""
+    encode = lambda text, chat: np.zeros(len(text), np.int32)
+    return SimpleNamespace(context=context, tokenizer=tokenizer, encode=encode)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +61,7 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
 
     prompt = prompter.render("What now?")
 
-    beginning = form.partition(" ")[0]
+    beginning, _, _ = form.partition(" ")
     assert prompt.count(beginning) == shots + 1
     assert prompt.count("\n\n") == shots
     assert prompt.endswith(form.format("What now?"))
@@ -62,18 +69,28 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
     assert build_prompter(settings(name, shots=shots, stop=["END"])).stop == ("END",)
 
 
-def test_shipped_examples_end_as_their_format_asks():
-    answers = {name: values_of(shipped_shots(name), "answer") for name in ENDINGS}
+MATH_SHOT_GOLDS = ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
 
-    assert list(map(len, answers.values())) == [8, 4, 4]
-    for text in answers["gsm8k"]:
+
+def shipped_answers(name):
+    return values_of(shipped_shots(name), "answer")
+
+
+def test_shipped_examples_of_gsm8k_compute_rightly_and_end_in_the_last_number():
+    answers = shipped_answers("gsm8k")
+
+    assert len(answers) == 8
+    for text in answers:
         equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
-        assert all(eval(expression) == int(right) for expression, right in equations)
-        assert text.endswith(f"The answer is {equations[-1][1]}.")
-    golds = ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
-    assert list(map(math_gold, answers["math"])) == golds
-    for text, gold in zip(answers["final"], golds, strict=True):
-        assert text.endswith(f"So the final answer is {gold}.")
+        for expression, number in equations:
+            assert eval(expression) == int(number)
+        assert text.endswith(f"The answer is {number}.")
+
+
+def test_shipped_examples_of_math_end_as_their_format_asks():
+    assert list(map(math_gold, shipped_answers("math"))) == MATH_SHOT_GOLDS
+    endings = [text.rpartition("So the final answer is ")[2] for text in shipped_answers("final")]
+    assert endings == [f"{gold}." for gold in MATH_SHOT_GOLDS]
 
 
 def test_examples_from_a_file(tmp_path):
@@ -113,12 +130,13 @@ def test_a_chat_prompt_shows_a_number_in_the_words_that_its_grader_reads(grader)
 
 
 def test_chat_prompts_are_turns_and_get_the_options_that_are_set():
-    data = settings("math", chat=True, shots=1, template="{question}", chat_options={"thinking": False})
-    prompter = build_prompter(data)
+    (shot, *_) = shipped_shots("math")
+    options = {"thinking": False}
 
-    shot = shipped_shots("math")[0]
-    expected = f"<user>{shot.question}<assistant>{shot.answer}<user>Q<assistant>"
-    assert prompter.render("Q", ChatTokenizer()) == "{'thinking': False}" + expected
+    prompter = build_prompter(settings("math", chat=True, shots=1, template="{question}", chat_options=options))
+
+    prompt = prompter.render("Q", ChatTokenizer())
+    assert prompt == f"{options}<user>{shot.question}<assistant>{shot.answer}<user>Q<assistant>"
     assert prompter.stop == ()
     with refused("no chat template"):
         prompter.render("Q", SimpleNamespace(chat_template=None))
@@ -141,28 +159,26 @@ def test_a_chat_template_that_would_never_end_is_one_line(monkeypatch):
         prompter.render("Why?", JinjaTokenizer(chat_template=3 * loop + 3 * "{% endfor %}"))
 
 
-@pytest.mark.parametrize(
-    "template, options, warns",
-    [
-        ("{{ strftime_now('%d') }}", {}, True),
-        ("{{ strftime_now('%d') }}", {"date_string": "26 Jul 2024"}, False),
-        ("{{ messages }}", {}, False),
-    ],
-)
-def test_a_chat_template_that_puts_todays_date_into_prompts_is_a_warning(template, options, warns, capsys):
-    tokenizer = ChatTokenizer(chat_template=template)
-    policy = SimpleNamespace(context=99, tokenizer=tokenizer, encode=lambda text, chat: np.zeros(9, np.int32))
+DATES = """
+"{{ strftime_now('%d') }}" | {} | True
+"{{ strftime_now('%d') }}" | {"date_string": "26 Jul 2024"} | False
+"{{ messages }}" | {} | False
+"""
+
+
+@each_row("template options is_warned_of", DATES, literals=True)
+def test_a_chat_template_that_puts_todays_date_into_prompts_is_a_warning(template, options, is_warned_of, capsys):
+    policy = stub_policy(99, ChatTokenizer(chat_template=template))
 
     tokenize_prompts([Problem("q", "Why?", "0")], Prompter("{question}", (), True, (), options), policy, 4)
 
-    assert ("puts today's date into every prompt" in capsys.readouterr().err) == warns
+    assert ("puts today's date into every prompt" in capsys.readouterr().err) == is_warned_of
 
 
 def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit():
-    policy = SimpleNamespace(context=10, tokenizer=None, encode=lambda text, chat: np.zeros(len(text), np.int32))
     problems = [Problem(text, text, "0") for text in ("12345", "123456", "1234567")]
 
-    questions = tokenize_prompts(problems, Prompter("{question}", (), False, ()), policy, 4)
+    questions = tokenize_prompts(problems, Prompter("{question}", (), False, ()), stub_policy(context=10), 4)
 
     assert questions.problems == problems[:2]
     assert list(map(len, questions.prompts)) == [5, 6]

@@ -2,7 +2,6 @@
 
 import codecs
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -10,7 +9,18 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, SHARED_DATA, config_of, each_row, overrides, refused, values_of, write_lines
+from tests.conftest import (
+    ROOT,
+    SHARED_DATA,
+    column,
+    config_of,
+    each_row,
+    lines_of,
+    overrides,
+    refused,
+    values_of,
+    write_lines,
+)
 from tests.extending import SOURCE, project
 from topr_exp.data import user_lines
 from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
@@ -70,21 +80,32 @@ def test_a_file_of_problems_that_would_never_end_is_one_line(tmp_path, monkeypat
 # ---- the benchmarks
 
 
+TRAIN_A = r"""
+{"problem": "P1", "solution": "so $\\boxed{\\frac{1}{2}}$.", "level": "Level 4", "type": "Algebra"}
+{"problem": "P2", "solution": "so $\\boxed{2}$.", "level": "Level ?", "type": "Algebra"}
+"""
+TRAIN_B = r"""
+{"problem": "P3", "solution": "so $\\boxed{3}$.", "level": "Level 4", "type": "Algebra"}
+"""
+MATH500 = """
+{"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2}
+{"problem": "P5", "answer": 18}
+"""
+
+
 def test_a_math_folder(tmp_path):
-    row = {"problem": "P1", "solution": r"so $\boxed{\frac{1}{2}}$.", "level": "Level 4", "type": "Algebra"}
-    write_lines(tmp_path / "train_a.jsonl", [row, row | {"problem": "P2", "level": "Level ?"}])
-    write_lines(tmp_path / "train_b.jsonl", [row | {"problem": "P3"}])
-    test_row = {"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2}
-    write_lines(tmp_path / "math500.jsonl", [test_row, {"problem": "P5", "answer": 18}])
+    for name, text in (("train_a", TRAIN_A), ("train_b", TRAIN_B), ("math500", MATH500)):
+        (tmp_path / f"{name}.jsonl").write_text(text)
 
     sets = benchmark("math", tmp_path)
 
     assert questions_of(sets.train) == ["P1", "P2", "P3"]
+    assert values_of(sets.train, "answer") == [r"\frac{1}{2}", "2", "3"]
     assert values_of(sets.train, "level") == [4, None, 4]
-    assert (sets.train[0].answer, sets.train[0].subject) == (r"\frac{1}{2}", "Algebra")
+    assert values_of(sets.train, "subject") == ["Algebra"] * 3
     assert values_of(sets.test, "answer") == ["(1,2)", "18"]
-    assert values_of(sets.test, "subject") == ["Geometry", None]
     assert values_of(sets.test, "level") == [2, None]
+    assert values_of(sets.test, "subject") == ["Geometry", None]
 
 
 def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k):
@@ -99,13 +120,13 @@ def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k):
 
 
 def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k):
-    part, repeated_part, other_part = (
-        benchmark("gsm8k", gsm8k, "data.train_problems=10", f"data.seed={n}").train for n in (0, 0, 1)
-    )
+    part = benchmark("gsm8k", gsm8k, "data.train_problems=10").train
+    same_part = benchmark("gsm8k", gsm8k, "data.train_problems=10", "data.seed=0").train
+    part_of_another_seed = benchmark("gsm8k", gsm8k, "data.train_problems=10", "data.seed=1").train
 
-    assert part == repeated_part != other_part
-    assert values_of(part, "id") == sorted(values_of(part, "id"))
     assert len(part) == 10
+    assert part == same_part != part_of_another_seed
+    assert values_of(part, "id") == sorted(values_of(part, "id"))
     assert len(benchmark("gsm8k", gsm8k, "data.train_problems=1000").train) == 40
 
 
@@ -118,7 +139,8 @@ def test_validation_problems_are_neither_trained_on_nor_tested_on(name, gsm8k):
 
     assert validated.train == tested.train
     assert (len(validated.train), len(validated.test), len(tested.test)) == (25, 10, 10)
-    assert len({*questions_of([*validated.train, *validated.test, *tested.test])}) == 45
+    problems = [*validated.train, *validated.test, *tested.test]
+    assert len({*questions_of(problems)}) == 45
 
 
 def test_validation_problems_that_are_not_there_are_one_line(gsm8k):
@@ -161,13 +183,11 @@ def test_missing_files_and_fields_are_one_line(gsm8k, words, train, message):
         benchmark(name, gsm8k.joinpath(*folders))
 
 
-def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(hub):
+def test_the_hub_is_asked_for_fixed_revisions(hub):
     requests = []
 
     def answer(path, config, split, revision):
         requests.append((path, split, revision))
-        if "gsm8k" in path:
-            raise ConnectionError("no route\nto the hub")
         return [{"problem": f"{path} {config}", "solution": r"\boxed{1}"}]
 
     hub(answer)
@@ -179,6 +199,13 @@ def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a
     for path, split, revision in requests:
         assert (path, split) in {("EleutherAI/hendrycks_math", "train"), ("HuggingFaceH4/MATH-500", "test")}
         assert revision in revisions
+
+
+def test_a_hub_that_is_out_of_reach_is_one_line_that_says_how_to_give_a_folder(hub):
+    def fail(*_, **__):
+        raise ConnectionError("no route\nto the hub")
+
+    hub(fail)
     with refused(r"openai/gsm8k can't be read .*no route.*data\.source=FOLDER"):
         benchmark("gsm8k", "hub")
 
@@ -215,17 +242,20 @@ def test_golds_of_math(solution, gold):
 
 
 @needs_real
-@pytest.mark.parametrize("name, train, test", [("gsm8k", 7473, 1319), ("math", 4500, 500)])
-def test_the_real_data_is_read_whole(name, train, test):
+@pytest.mark.parametrize("name, train_count, test_count", [("gsm8k", 7473, 1319), ("math", 4500, 500)])
+def test_the_real_data_is_read_whole(name, train_count, test_count):
     sets = benchmark(name, SHARED_DATA / name)
 
-    assert (len(sets.train), len(sets.test)) == (train, test)
+    assert (len(sets.train), len(sets.test)) == (train_count, test_count)
     assert sets.train_report.unparsable == sets.test_report.unparsable == 0
-    if name == "math":
-        assert set(values_of(sets.test, "level")) == {1, 2, 3, 4, 5}
-        for line in (SHARED_DATA / "math/math500.jsonl").read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            assert math_gold(row["solution"]) == row["answer"]
+
+
+@needs_real
+def test_math500_says_what_its_solutions_say():
+    rows = lines_of(SHARED_DATA / "math/math500.jsonl")
+
+    assert set(values_of(benchmark("math", SHARED_DATA / "math").test, "level")) == {1, 2, 3, 4, 5}
+    assert list(map(math_gold, column(rows, "solution"))) == column(rows, "answer")
 
 
 # ---- the user's files
@@ -246,44 +276,61 @@ def test_one_file_whose_share_is_held_out(tmp_path):
     assert {*ids, *values_of(sets.test, "id")} == {f"jsonl/{row:06d}" for row in range(200)}
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())  # a byte order mark is passed over
     assert load(path, "data.test_share=0.1") == sets
-    write_lines(path, [*sums(20, 200), *sums(200)])  # a longer file moves few problems, wherever it grew
-    longer_sets = load(path, "data.test_share=0.1")
-    assert len({*questions_of(sets.test)} & {*questions_of(longer_sets.test)}) >= 17
+
+
+def test_a_longer_file_moves_few_problems_wherever_it_grew(tmp_path):
+    path = write_lines(tmp_path / "mine.jsonl", sums(200))
+    test = load(path, "data.test_share=0.1").test
+
+    write_lines(path, [*sums(20, 200), *sums(200)])
+    test_of_longer_file = load(path, "data.test_share=0.1").test
+
+    assert len({*questions_of(test)} & {*questions_of(test_of_longer_file)}) >= 17
 
 
 def test_problems_with_one_question_differ_by_what_the_template_adds(tmp_path):
     rows = [{"question": "How many?", "context": f"There are {number}.", "answer": number} for number in range(20)]
-    write_lines(tmp_path / "one.jsonl", rows)
+    file = write_lines(tmp_path / "one.jsonl", rows)
     folder = write_lines(tmp_path / "two/train.jsonl", rows).parent
     write_lines(folder / "test.jsonl", rows[:3])
     template = "data.template='{context} {question}'"
 
-    parted = load(tmp_path / "one.jsonl", "data.test_share=0.5", template)
-    assert (len(parted.train), len(parted.test), parted.train_report.overlapping) == (10, 10, 0)
+    sets_of_file = load(file, "data.test_share=0.5", template)
+    sets_of_folder = load(folder, template)
 
-    sets = load(folder, template)
-    assert [int(problem.answer) for problem in sets.train] == [*range(3, 20)]
+    assert (len(sets_of_file.train), len(sets_of_file.test), sets_of_file.train_report.overlapping) == (10, 10, 0)
+    assert values_of(sets_of_folder.train, "answer") == [str(number) for number in range(3, 20)]
     config = config_of("data=jsonl", f"data.path={folder}", template)
-    assert count_trained_on(config, sets.train, sets.train, None).count == 17
+    assert count_trained_on(config, sets_of_folder.train, sets_of_folder.train, None).count == 17
     with refused("no problem is left; every training question is also a test question"):
         load(folder)
 
 
-def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path):
-    row = {"Q": "Why?", "A": [1, 2], "key": "a", "hard": "Level 4", "kind": "Logic", "hint": "think", "n": 3}
-    write_lines(tmp_path / "train.jsonl", [row, row | {"Q": "Who?", "key": "b", "hard": "?"}])
-    write_lines(tmp_path / "test.jsonl", [row | {"Q": "When?", "key": "c"}])
-    fields = "data.fields={question: Q, answer: A, id: key, level: hard, subject: kind}"
-    words = (fields, "data.name=ours", "data.grader=final", "data.template='{hint}: {question}'")
+TRAIN_ROWS = """
+{"Q": "Why?", "A": [1, 2], "key": "a", "hard": "Level 4", "kind": "Logic", "hint": "think", "n": 3}
+{"Q": "Who?", "A": [1, 2], "key": "b", "hard": "?", "kind": "Logic", "hint": "think", "n": 3}
+"""
+TEST_ROW = '{"Q": "When?", "A": [1, 2], "key": "c", "hard": "?", "kind": "Logic", "hint": "think", "n": 3}'
+NAMED_FIELDS = (
+    "data.fields={question: Q, answer: A, id: key, level: hard, subject: kind}",
+    "data.name=ours",
+    "data.grader=final",
+    "data.template='{hint}: {question}'",
+)
 
-    sets = load(tmp_path, *words)
+
+def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path):
+    (tmp_path / "train.jsonl").write_text(TRAIN_ROWS)
+    (tmp_path / "test.jsonl").write_text(TEST_ROW)
+
+    sets = load(tmp_path, *NAMED_FIELDS)
 
     assert values_of(sets.train + sets.test, "id") == ["a", "b", "c"]
     first, second = sets.train
     assert (first.question, first.answer, first.level, first.subject) == ("Why?", "[1, 2]", 4, "Logic")
     assert first.fields == {"hint": "think", "n": "3"}
     assert second.level is None
-    prompter = build_prompter(config_of("data=jsonl", f"data.path={tmp_path}", *words).data)
+    prompter = build_prompter(config_of("data=jsonl", f"data.path={tmp_path}", *NAMED_FIELDS).data)
     assert prompter.render(first.question, fields=first.fields) == "think: Why?"
 
 
@@ -295,31 +342,28 @@ REFUSED_GOLD = (
 )
 
 
-@pytest.mark.parametrize(
-    "train, test, setting, message",
-    [
-        (NINE, None, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
-        (None, NINE, "", "no train.jsonl there"),
-        (NINE, sums(3, 50), "test_share=0.1", "has a test.jsonl; leave data.test_share out"),
-        (sums(9, id="x"), sums(1, 50, id="y"), "fields.id=id", "data=jsonl: 9 problems have the id x"),
-        (
-            [*sums(9, 20), {"question": "Why?", "answer": " "}],
-            sums(3),
-            "",
-            "train.jsonl: 1 of 10 problems have no answer that can be read (at most 5 % may be left out); the first ",
-        ),
-        ([*sums(9, 20), {"question": "Why?", "answer": "No. Yes."}], sums(3), "grader=gsm8k", REFUSED_GOLD),
-        (NINE, sums(3, 50), "grader=maths", "data.grader must be gsm8k, lenient, math, final or your own"),
-    ],
-)
-def test_files_and_settings_that_do_not_fit_are_one_line(tmp_path, train, test, setting, message):
+UNANSWERED = {"question": "Why?", "answer": " "}
+NO_ANSWER = "train.jsonl: 1 of 10 problems have no answer that can be read (at most 5 % may be left out); the first "
+SAME_IDS = sums(9, id="x")
+UNFIT = {
+    "no test file": (NINE, None, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
+    "no train file": (None, NINE, "", "no train.jsonl there"),
+    "test file and share": (NINE, NINE, "data.test_share=0.1", "has a test.jsonl; leave data.test_share out"),
+    "ids": (SAME_IDS, sums(1, 50, id="y"), "data.fields.id=id", "data=jsonl: 9 problems have the id x"),
+    "no answer": ([*NINE, UNANSWERED], sums(3, 50), "", NO_ANSWER),
+    "gold": ([*NINE, UNANSWERED | {"answer": "No. Yes."}], sums(3, 50), "data.grader=gsm8k", REFUSED_GOLD),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_files_and_settings_that_do_not_fit_are_one_line(tmp_path, kind):
+    train, test, setting, message = UNFIT[kind]
     for name, rows in (("train", train), ("test", test)):
         if rows is not None:
             write_lines(tmp_path / f"{name}.jsonl", rows)
-    words = [f"data.{setting}"] if setting else []
 
     with refused(re.escape(message), ConfigError):
-        config_of("data=jsonl", f"data.path={tmp_path}", *words, "dry_run=true")
+        config_of("data=jsonl", f"data.path={tmp_path}", *filter(None, [setting]), "dry_run=true")
 
 
 NO_PROBLEMS = r"""
@@ -353,14 +397,14 @@ def test_a_grader_of_ones_own_says_what_is_right(working_folder):
     assert build_prompter(config_of(*words, correct).data).render("Q") == "Question: Q\nAnswer:"
 
 
+FEW = "data.train_problems=4 data.test_problems=2 data.n=2 data.eval_n=1 sampler.max_new_tokens=8"
+
+
 def test_the_command_of_the_document_and_a_changed_file(working_folder):
     path = write_lines(working_folder / "problems.jsonl", sums(40))
     document = (ROOT / "docs/problems.md").read_text().partition("## A file")[2]
-    command = re.search(r"^python -m topr_exp (.*)$", document, re.MULTILINE)
-    model, *words = shlex.split(command[1])
-    assert model == "model=llama3_8b"
-    few = ["data.train_problems=4", "data.test_problems=2", "data.n=2", "data.eval_n=1", "sampler.max_new_tokens=8"]
-    settings = [*words, *overrides(working_folder / "out"), *few]
+    command = re.search(r"^python -m topr_exp model=llama3_8b (.*)$", document, re.MULTILINE)
+    settings = [*shlex.split(command[1]), *overrides(working_folder / "out"), *FEW.split()]
 
     summary = run(config_of(*settings))
     assert (summary["source"], summary["problems"]) == ("problems.jsonl", {"train": 4, "test": 2})

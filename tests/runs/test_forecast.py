@@ -37,8 +37,10 @@ def test_after_the_first_shard_all_other_work_goes_by_its_cost(forecast, work):
 
     seconds_left = forecast.seconds_left([work("sampling", 20, 10, seconds=10)])
 
-    sampled, scored, trained = 100 + 20, 100 * SCORED, 10 * 10 * TRAINED
-    assert seconds_left == pytest.approx(10 + sampled + scored + trained)
+    sampled = 10 + 100 + 20
+    scored = 100 * SCORED
+    trained = 10 * 10 * TRAINED
+    assert seconds_left == pytest.approx(sampled + scored + trained)
 
 
 def test_work_that_was_measured_goes_by_its_own_pace(forecast, work):
@@ -48,15 +50,20 @@ def test_work_that_was_measured_goes_by_its_own_pace(forecast, work):
     forecast.enter("training")
 
     training = work("training", 10, 5, seconds=50)
-    assert forecast.seconds_left([training]) == pytest.approx(50 + 20 * 1.0)
+    seconds_before_evaluation = forecast.seconds_left([training])
     evaluation = work("sampling", 4, 2, seconds=2)  # within training, whose clock goes on
-    assert forecast.seconds_left([training, evaluation]) == pytest.approx(52 + 2 + 20, rel=0.05)
+    seconds_within_evaluation = forecast.seconds_left([training, evaluation])
+
+    assert seconds_before_evaluation == pytest.approx(50 + 20)
+    assert seconds_within_evaluation == pytest.approx(52 + 2 + 20, rel=0.05)
 
 
 def test_grading_has_a_time_of_its_own_and_is_no_measure_for_other_work(forecast, work):
     forecast.enter("sampling")
-    assert forecast.seconds_left([work("grading", 100, 50, seconds=5)]) is None
+    grading = work("grading", 100, 50, seconds=5)
+    assert forecast.seconds_left([grading]) is None
+
     forecast.complete(work("sampling", 100, 100, seconds=100))
     forecast.enter("training")
-
-    assert forecast.seconds_left([work("grading", 100, 50, seconds=5)]) == pytest.approx(5 + 20)
+    grading = work("grading", 100, 50, seconds=5)
+    assert forecast.seconds_left([grading]) == pytest.approx(5 + 20)

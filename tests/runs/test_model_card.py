@@ -1,12 +1,13 @@
 """The card of a model: read by the hub's own reader, in the way of nothing that reads the model."""
 
+import json
 import re
 import shutil
 
 import pytest
 from huggingface_hub import ModelCard
 
-from tests.conftest import config_of, read_json, small_config, write_lines
+from tests.conftest import config_of, read_json, small_config
 from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.model_folder import weights_fingerprint
@@ -63,19 +64,26 @@ def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(f
     assert (folder / CARD_FILE).read_text().startswith("---\n# license")
 
 
+SUMMARY = """{
+    "base": FIGURES, "final": FIGURES, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5, "baseline": 0.0
+}"""
+FIGURES = """{
+    "pass@1": 0.5, "correct": 0.5, "incorrect": 0.5, "invalid": 0.5, "problems": 1,
+    "pass@k": {"1": {"value": 0.5, "low": null, "high": null}}
+}"""
+ENVIRONMENT = {"versions": {}, "git_commit": None, "command": ["a/topr_exp/__main__.py", "-cd", "a b", "seed=1"]}
+
+
 @pytest.mark.parametrize(
     "problems_of_data, datasets",
     [(2, ["EleutherAI/hendrycks_math"]), (0, None)],  # 0: completions made elsewhere brought all problems
 )
 def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, tmp_path):
     config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
-    figures = dict.fromkeys(("pass@1", "correct", "incorrect", "invalid"), 0.5)
-    figures |= {"pass@k": {"1": {"value": 0.5, "low": None, "high": None}}, "problems": 1}
-    summary = {"base": figures, "final": figures, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5}
-    environment = {"versions": {}, "git_commit": None, "command": ["a/topr_exp/__main__.py", "-cd", "a b", "seed=1"]}
+    summary = json.loads(SUMMARY.replace("FIGURES", FIGURES))
     trained_on = TrainedOn(2, problems_of_data, "x")
 
-    write_card(tmp_path, config, {**summary, "baseline": 0.0}, environment, trained_on, "the header")
+    write_card(tmp_path, config, summary, ENVIRONMENT, trained_on, "the header")
 
     text = (tmp_path / CARD_FILE).read_text()
     card = ModelCard(text).data
@@ -86,13 +94,17 @@ def test_a_model_of_the_hub_and_its_data_are_named(problems_of_data, datasets, t
     assert "commit" not in text  # of an installed package
 
 
+LOG = """
+{"problem_id": "KNOWN", "completion": "The answer is 3."}
+{"question": "How much is 1 + 1?", "gold": "2", "completion": "The answer is 3."}
+{"question": "How much is 2 + 1?", "gold": "3", "completion": "The answer is 3."}
+"""
+
+
 def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(tmp_path, capsys):
-    problem = load_problems(small_config(tmp_path).data).train[0]
-    rows = [{"problem_id": problem.id, "completion": f"The answer is {problem.answer}."}]
-    for number in (1, 2):
-        gold = str(number + 1)
-        rows.append({"question": f"How much is {number} + 1?", "gold": gold, "completion": "The answer is 3."})
-    log = write_lines(tmp_path / "made.jsonl", rows)
+    known_problem = load_problems(small_config(tmp_path).data).train[0]
+    log = tmp_path / "made.jsonl"
+    log.write_text(LOG.replace("KNOWN", known_problem.id))
     config = small_config(tmp_path, f"data.completions={log}", "compose.mix=0.5")
 
     summary = run(config)

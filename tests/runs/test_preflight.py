@@ -10,7 +10,17 @@ import sys
 import pytest
 import torch
 
-from tests.conftest import ROOT, config_of, needs_peft, overrides, read_json, refused, small_config, write_lines
+from tests.conftest import (
+    ROOT,
+    config_of,
+    each_row,
+    needs_peft,
+    overrides,
+    read_json,
+    refused,
+    small_config,
+    write_lines,
+)
 from tests.sweep_tools import answer
 from topr_exp import pipeline
 from topr_exp.data.problems import load_problems
@@ -26,7 +36,10 @@ from topr_exp.types import ConfigError
 
 
 def problem_rows(count, start):
-    return [{"question": f"What is {k} plus 1?", "answer": f"#### {k + 1}"} for k in range(start, start + count)]
+    rows = []
+    for number in range(start, start + count):
+        rows.append({"question": f"What is {number} plus 1?", "answer": f"#### {number + 1}"})
+    return rows
 
 
 @pytest.fixture
@@ -65,7 +78,8 @@ def test_problems_that_cant_be_read_or_are_too_few(source, error_line):
 def test_completions_that_answer_no_problem(tmp_path, error_line):
     problem = load_problems(config_of("experiment=smoke").data).train[0]
     row = {"problem_id": problem.id, "completion": " The answer is 2."}
-    log = write_lines(tmp_path / "made.jsonl", [*[row] * 40, {**row, "problem_id": "no"}, row])
+    stray_row = row | {"problem_id": "no"}
+    log = write_lines(tmp_path / "made.jsonl", [row] * 40 + [stray_row, row])
 
     line = error_line(f"data.completions={log}")
 
@@ -123,18 +137,17 @@ def test_a_layer_that_the_model_does_not_have(error_line):
     assert line.startswith("error: model.lora.targets=up_prj: no linear layer of the model's blocks; did you mean up_p")
 
 
-@pytest.mark.parametrize(
-    "setting, key, package, extra",
-    [
-        ("model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora", "peft", "lora"),
-        ("tracking=tensorboard", "tracking=tensorboard", "tensorboard", "tensorboard"),
-    ],
-)
-def test_a_package_that_is_not_installed(setting, key, package, extra, error_line, stand_in):
-    stand_in(package, None)
+PACKAGES = """
+model.lora={rank: 4, alpha: 8, targets: all-linear} | model.lora: the package peft | lora
+tracking=tensorboard | tracking=tensorboard: the package tensorboard | tensorboard
+"""
 
-    line = f"error: {key}: the package {package} is not installed (pip install 'topr-exp[{extra}]')"
-    assert error_line(setting) == line
+
+@each_row("setting beginning extra", PACKAGES)
+def test_a_package_that_is_not_installed(setting, beginning, extra, error_line, stand_in):
+    stand_in(beginning.split()[-1], None)
+
+    assert error_line(setting) == f"error: {beginning} is not installed (pip install 'topr-exp[{extra}]')"
 
 
 # ---- model folders
@@ -152,21 +165,22 @@ WEIGHTS = (model_folder.SHIPPED / "tiny/model.safetensors").read_bytes()
 SIZE = len(WEIGHTS)
 
 
-@pytest.mark.parametrize(
-    "file, content, message",
-    [
-        ("model.safetensors", WEIGHTS[:-1], f"model.safetensors is damaged: {SIZE - 1} bytes instead of {SIZE}"),
-        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "is no safetensors file"),
-        (
-            "model.safetensors.index.json",
-            b'{"weight_map": {"a": "model-2.safetensors"}}',
-            "model-2.safetensors, which model.safetensors.index.json names, is not there",
-        ),
-        ("config.json", b"{", "config.json holds no settings of a model"),
-    ],
-    ids=["cut", "git-lfs", "index", "config"],
-)
-def test_damaged_models(file, content, message, own_model):
+INDEX = b'{"weight_map": {"a": "model-2.safetensors"}}'
+DAMAGE = {
+    "cut": ("model.safetensors", WEIGHTS[:-1], f"is damaged: {SIZE - 1} bytes instead of {SIZE}"),
+    "git-lfs": ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "is no safetensors file"),
+    "index": (
+        "model.safetensors.index.json",
+        INDEX,
+        "model-2.safetensors, which model.safetensors.index.json names",
+    ),
+    "config": ("config.json", b"{", "config.json holds no settings of a model"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_models(kind, own_model):
+    file, content, message = DAMAGE[kind]
     (own_model / file).write_bytes(content)
 
     with refused(message, ConfigError):
@@ -242,19 +256,25 @@ def test_a_module_that_changed_in_a_living_process_is_not_used(working_folder):
 # ---- CPU threads: a run goes on with as many as it was begun with
 
 
+PREPARE = """
+import os, sys
+before = dict(os.environ), [*sys.path]
+import topr_exp
+print(before == (dict(os.environ), sys.path))
+topr_exp.prepare_command()
+print("torch" in sys.modules, os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"))
+"""
+
+
 @pytest.mark.parametrize(
     "user_variables, variables",
-    [({}, ["PASSIVE", "1000"]), ({"OMP_WAIT_POLICY": "ACTIVE"}, ["ACTIVE", None])],
+    [({}, "PASSIVE 1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None")],
 )
 def test_commands_alone_change_variables_before_torch_is_loaded_unless_the_user_did(user_variables, variables):
     environment = {name: value for name, value in os.environ.items() if "OMP_" not in name}
-    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    code = "import os, sys; before = dict(os.environ), [*sys.path]; import topr_exp; "
-    code += "print(before == (dict(os.environ), sys.path)); topr_exp.prepare_command(); "
-    code += f"print('torch' in sys.modules, [os.environ.get(name) for name in {names}])"
+    command = [sys.executable, "-c", PREPARE]
 
-    process = [sys.executable, "-c", code]
-    out = subprocess.check_output(process, text=True, cwd=ROOT, env=environment | user_variables)
+    out = subprocess.check_output(command, text=True, cwd=ROOT, env=environment | user_variables)
 
     assert out.splitlines() == ["True", f"False {variables}"]
 

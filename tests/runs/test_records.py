@@ -12,14 +12,14 @@ from topr_exp.runtime.json_files import read_lines
 UPDATES = [{"iteration": iteration, "step": step} for iteration in (1, 2) for step in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("checkpoint, count", [((1, 2), 2), ((2, 0), 3), ((2, 2), 5), ((2, 3), 6)])
-def test_a_resumed_run_drops_the_updates_after_its_checkpoint(checkpoint, count, tmp_path):
+@pytest.mark.parametrize("iteration, step, count", [(1, 2, 2), (2, 0, 3), (2, 3, 6)])
+def test_a_resumed_run_drops_the_updates_after_its_checkpoint(iteration, step, count, tmp_path):
     write_lines(tmp_path / "metrics.jsonl", [*UPDATES, '{"iteration": 2, "st'])
     metrics = Metrics(tmp_path)
 
-    metrics.rewind(*checkpoint)
+    metrics.rewind(iteration, step)
 
-    assert [*metrics.updates()] == [UpdateKey(**update) for update in UPDATES[:count]]
+    assert lines_of(metrics.path) == UPDATES[:count]
 
 
 def test_a_figure_of_another_type_is_one_line_that_names_file_and_line(tmp_path, capsys):
@@ -39,16 +39,16 @@ def test_a_figure_of_another_type_is_one_line_that_names_file_and_line(tmp_path,
 def test_a_repeated_evaluation_replaces_the_earlier_one_and_damaged_lines_are_dropped(tmp_path, capsys):
     evaluations = Evaluations(tmp_path)
     keys = [{"iteration": 0, "subset": True}, {"iteration": 0}, {"iteration": 1, "step": 2, "subset": True}]
-    for attempt in (1, 2):
+    for accuracy in (0.1, 0.2):
         for key in keys:
-            evaluations.add({**key, "pass@1": attempt})
+            evaluations.add({**key, "pass@1": accuracy})
     with evaluations.path.open("a") as file:
         file.write('{}\n[]\nnull\n{"iteration": 2, "pa')
 
     evaluations.drop_damaged()
 
     assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
-    assert lines_of(evaluations.path) == [{**key, "pass@1": 2} for key in keys]
+    assert lines_of(evaluations.path) == [{**key, "pass@1": 0.2} for key in keys]
 
 
 def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path):
@@ -61,37 +61,50 @@ def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path):
     assert read_lines(path) == ([{"step": 1}], [2, 3, 4])
 
 
-@pytest.mark.parametrize("step", [10**15, 10**300])
-def test_lost_updates_are_counted_and_ten_are_named_however_many_there_are(step, tmp_path):
+@pytest.mark.parametrize(
+    "last, line",
+    [
+        (10**15, "updates 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 999999999999988 more"),
+        (MAX_COUNT + 1, "update 1"),  # the second record is damaged
+    ],
+)
+def test_lost_updates_are_counted_and_ten_are_named_however_many_there_are(last, line, tmp_path):
     metrics = Metrics(tmp_path)
-    write_lines(metrics.path, [{"iteration": 1, "step": 2}, {"iteration": 1, "step": min(step, MAX_COUNT)}])
 
-    assert metrics.describe_missing() == f"updates 1, 3, 4, 5, 6, 7, 8, 9, 10, 11 and {min(step, MAX_COUNT) - 12} more"
-    write_lines(metrics.path, [{"iteration": 1, "step": 2}, {"iteration": 1, "step": MAX_COUNT + 1}])
-    assert metrics.describe_missing() == "update 1"
+    write_lines(metrics.path, [{"iteration": 1, "step": 2}, {"iteration": 1, "step": last}])
+
+    assert metrics.describe_missing() == line
 
 
 def test_many_iterations_are_read_in_time_that_grows_with_their_number():
     """A damaged file may name 50,000: a sum over all of them for each would take hours."""
-    updates = [{"iteration": iteration, "step": 1, "samples": 2, "virtual_time": 0.5} for iteration in range(50_000)]
+    update = {"step": 1, "samples": 2, "virtual_time": 0.5}
+    updates = [{"iteration": iteration, **update} for iteration in range(50_000)]
 
     records, points = on_one_axis(updates, updates)
 
-    assert (records[-1]["optimizer_step"], records[-1]["virtual_time"]) == (50_000, 25_000)
-    assert points[-1]["samples_seen"] == 2 * 50_000
+    assert records[-1]["optimizer_step"] == 50_000
+    assert records[-1]["virtual_time"] == 25_000
+    assert points[-1]["samples_seen"] == 100_000
 
 
-@pytest.mark.parametrize("value", [None, [], {}, "3", -1, 10**300, 0.5])
+OTHER_TYPES = [None, [], {}, "3", -1, 10**300, 0.5]
+
+
+@pytest.mark.parametrize("value", OTHER_TYPES, ids=str)
 @pytest.mark.parametrize("name", ["iteration", "step", "samples_seen", "subset"])
 def test_an_evaluation_whose_place_has_another_type_is_damaged(name, value, tmp_path, capsys):
     evaluations = Evaluations(tmp_path)
     intact = {"iteration": 1, "step": 1, "samples_seen": 10, "subset": True}
-    write_lines(evaluations.path, [intact, {**intact, "step": 2, name: value}])
+    damaged = {**intact, "step": 2, name: value}
+    write_lines(evaluations.path, [intact, damaged])
 
-    assert evaluations.count_missing([UpdateKey(1, 1), UpdateKey(1, 2)], 1, 1) == 3
-    assert len(on_one_axis(UPDATES, lines_of(evaluations.path))[1]) == 1
+    missing = evaluations.count_missing([UpdateKey(1, 1), UpdateKey(1, 2)], 1, 1)
+    _, points = on_one_axis(UPDATES, lines_of(evaluations.path))
     evaluations.drop_damaged()
 
+    assert missing == 3
+    assert len(points) == 1
     assert lines_of(evaluations.path) == [intact]
     assert "eval.jsonl: 1 damaged" in capsys.readouterr().err
 
@@ -100,8 +113,11 @@ def test_an_evaluation_whose_place_has_another_type_is_damaged(name, value, tmp_
 
 
 def test_steps_samples_and_virtual_time_count_through_the_iterations():
-    metrics = [{**update, "samples": 10 * update["step"], "virtual_time": update["step"] + 0.5} for update in UPDATES]
-    evaluations = [{"iteration": iteration} for iteration in (0, 1, 2)]
+    metrics = []
+    for update in UPDATES:
+        step = update["step"]
+        metrics.append({**update, "samples": 10 * step, "virtual_time": step + 0.5})
+    evaluations = [{"iteration": 0}, {"iteration": 1}, {"iteration": 2}]
     evaluations.append({"iteration": 2, "step": 1, "samples_seen": 10})
 
     updates, points = on_one_axis(metrics, evaluations)
@@ -116,16 +132,27 @@ def test_steps_samples_and_virtual_time_count_through_the_iterations():
 # ---- rounds
 
 
-@pytest.mark.parametrize("share, has_note", [(0.75, False), (0.0, True)])
+NO_POSITIVES = pytest.param(0.0, True, id="none is positive")
+
+
+@pytest.mark.parametrize("share, has_note", [(0.75, False), NO_POSITIVES])
 def test_rounds_are_summarized_by_their_samples(share, has_note, tmp_path):
     """Two updates, of 6 and 2 samples, on one round with 3 timeouts."""
-    shared_figures = {"round": 0, "grader_timeouts": 3, "sampled_truncated": 0.25}
-    first = {"step": 1, "samples": 6, "positive_share": share / 3, **shared_figures}
-    second = {"step": 2, "samples": 8, "positive_share": share, **shared_figures}
+    figures_of_round = {"round": 0, "grader_timeouts": 3, "sampled_truncated": 0.25}
+    first = {"step": 1, "samples": 6, "positive_share": share / 3, **figures_of_round}
+    second = {"step": 2, "samples": 8, "positive_share": share, **figures_of_round}
 
     save_rounds(tmp_path, [first, second], n_train=8, tokens_sampled=50, baseline=-0.3, mismatch=None)
 
     summary = read_json(tmp_path / "training_set.json")
-    assert (summary.pop("note") is not None) == has_note
-    figures = {"positive_share": share / 2, "grader_timeouts": 3, "n_train": 8, "tokens_sampled": 50}
-    assert summary == {**figures, "baseline": -0.3, "effective_positive": None, "truncated_share": 0.25}
+    note = summary.pop("note")
+    assert (note is not None) == has_note
+    assert summary == {
+        "positive_share": share / 2,
+        "grader_timeouts": 3,
+        "n_train": 8,
+        "tokens_sampled": 50,
+        "baseline": -0.3,
+        "effective_positive": None,
+        "truncated_share": 0.25,
+    }

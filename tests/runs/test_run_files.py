@@ -5,25 +5,27 @@ import typing
 
 import pytest
 
-from tests.conftest import read_json, small_config
+from tests.conftest import each_row, read_json, small_config
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.run_files import RUN_FILES, read_run_file
 from topr_exp.runtime.json_files import has_type
 
 BEYOND_FLOAT = 10**400
-VALUES = ["text", "with\0", 2.5, True, None, [1], ["a"], [None], {}, {"a": []}, {"a": "text"}, BEYOND_FLOAT]
+VALUES = json.loads('["text", "with\\u0000", 2.5, true, null, [1], ["a"], [null], {}, {"a": []}, {"a": "text"}]')
+VALUES.append(BEYOND_FLOAT)
 SMALLEST_FILES = {
-    "launch.json": {"number": 1, "overrides": [], "settings": {}, "cwd": "x", "arguments": [], "launched": 1},
-    "sources.json": {"store": "x", "rollouts": "x", "verdicts": "x"},
+    "launch.json": '{"number": 1, "overrides": [], "settings": {}, "cwd": "x", "arguments": [], "launched": 1}',
+    "sources.json": '{"store": "x", "rollouts": "x", "verdicts": "x"}',
 }
 
 
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_an_entry_of_another_type_is_named(name, tmp_path):
+    smallest = json.loads(SMALLEST_FILES.get(name, "{}"))
     for key, hint in typing.get_type_hints(RUN_FILES[name]).items():
         refusals = 0
         for value in VALUES:
-            stored = {"an_entry_of_a_newer_version": 1, **SMALLEST_FILES.get(name, {}), key: value}
+            stored = {"an_entry_of_a_newer_version": 1, **smallest, key: value}
             (tmp_path / name).write_text(json.dumps(stored))
             content, fault = read_run_file(tmp_path / name)
             if value == BEYOND_FLOAT and has_type(None, hint):
@@ -38,22 +40,28 @@ def test_an_entry_of_another_type_is_named(name, tmp_path):
         assert refusals >= 4
 
 
-@pytest.mark.parametrize(
-    "content, fault",
-    [
-        ("[]", "holds no JSON object"),
-        ("", "holds no JSON object"),
-        ("{}", "holds nothing"),
-        ('{"store": "x", "rollouts": "x"}', "lacks verdicts"),
-        (None, "is missing"),
-    ],
-)
+INCOMPLETE = """
+[] | holds no JSON object
+null | holds no JSON object
+{} | holds nothing
+{"store": "x", "rollouts": "x"} | lacks verdicts
+"""
+
+
+@each_row("content fault", INCOMPLETE)
 def test_a_file_that_lacks_something_says_so(content, fault, tmp_path):
     path = tmp_path / "sources.json"
-    if content is not None:
-        path.write_text(content)
+    path.write_text(content)
 
     assert read_run_file(path) == ({}, fault)
+
+
+def test_a_file_that_is_empty_or_missing_says_so(tmp_path):
+    path = tmp_path / "sources.json"
+    assert read_run_file(path) == ({}, "is missing")
+
+    path.touch()
+    assert read_run_file(path) == ({}, "holds no JSON object")
 
 
 def test_all_that_a_run_writes_passes(smoke):

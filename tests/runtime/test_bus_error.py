@@ -21,12 +21,6 @@ from topr_exp.types import TOPRError
 LINE = "cannot read {}: it was cut short or its disk failed while it was mapped (SIGBUS)"
 
 
-def read_texts(folder):
-    texts = open_table(folder).read(["text"])
-    os.truncate(open_table(folder).shard_file(3), 0)
-    return texts.to_pylist()
-
-
 def read_tokens(folder):
     tokens = Ragged(open_table(folder).read()["tokens"])
     os.truncate(open_table(folder).shard_file(3), 0)
@@ -39,11 +33,7 @@ def read_weights(folder):
     return weights["a"].sum().item()
 
 
-READS = {
-    "texts": (read_texts, "shard-00003.arrow"),
-    "tokens": (read_tokens, "shard-00003.arrow"),
-    "weights": (read_weights, "model.safetensors"),
-}
+READS = {"tokens": (read_tokens, "shard-00003.arrow"), "weights": (read_weights, "model.safetensors")}
 
 
 def main():
@@ -77,7 +67,7 @@ def test_a_command_names_the_file_that_was_cut_short_while_it_was_mapped(name, f
 def test_who_started_a_process_gets_the_line_of_its_bus_error(has_log, folder, tmp_path):
     """A run of a sweep, which has a log, prints it there; a process of a run leaves that to the one it ends."""
     log = tmp_path / "log.txt" if has_log else None
-    child = Child("the run", log, read_texts, folder)
+    child = Child("the run", log, read_tokens, folder)
     child.process.join()
 
     ending = child.ending()

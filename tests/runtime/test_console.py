@@ -122,14 +122,14 @@ def test_hostile_text_is_shown_escaped_wherever_it_comes_from(words, tmp_path):
     folder = folder.rename(folder.with_name(f"tis{HOSTILE}"))
     for name in ("error.txt", "log.txt"):
         (folder / name).write_bytes(f"bad {HOSTILE}\n".encode() + b"line\xff\n")
-    arguments = {"SWEEP": str(sweep), "RUN": folder.name}
+    texts = {"SWEEP": str(sweep), "RUN": folder.name, "HOSTILE": HOSTILE, "model=HOSTILE": f"model={HOSTILE}"}
 
-    outcome = answer(*(arguments.get(word, word).replace("HOSTILE", HOSTILE) for word in words.split()))
+    outcome = answer(*(texts.get(word, word) for word in words.split()))
 
     printed = outcome.stdout + outcome.stderr
     assert "\\x1b" in printed
     assert "\\u202e" in printed
-    assert not set(HOSTILE[:1] + "\x07\u202e\u2066") & set(printed)
+    assert not set("\x1b\x07\u202e\u2066") & set(printed)
 
 
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}  # of Unicode's bidirectional algorithm
@@ -239,22 +239,22 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback():
 
 
 IMPORTS = "import sys; from topr_exp.runtime.exit_status import exit_status; "
-PRINT_HOSTILE = r"exit_status(lambda: print('\x1b[2J', '\r\x1b[K 3/4', file=sys.stderr) or 0)"
 
 
-@pytest.mark.parametrize(
-    "command, code, status, err",
-    [
-        ("RUN >&-", "exit_status(lambda: print(1) or 3)", 3, ""),
-        ("RUN >/dev/full", "exit_status(lambda: print(1) or 0)", 1, "error: cannot write: no space left on device\n"),
-        ("RUN >/dev/full", "exit_status(lambda: print(1) or 3, resumes=True)", 3, ""),
-        ("RUN |head -1; exit ${PIPESTATUS[0]}", "exit_status(lambda: [*map(print, range(9**6))] and 0)", 1, ""),
-        ("PYTHONIOENCODING=latin-1 RUN", "exit_status(lambda: print('μ ◀') or 0)", 0, ""),
-        ("RUN", PRINT_HOSTILE, 0, "\\x1b[2J \n\x1b[K 3/4\n"),
-    ],
-)
-def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(command, code, status, err):
-    python = f"{IMPORTS}raise SystemExit({code})"
+# A shell's command | the work | its status | what is on standard error
+STREAMS = r"""
+"RUN >&-" | "print(1) or 3" | 3 | ""
+"RUN >/dev/full" | "print(1) or 0" | 1 | "error: cannot write: no space left on device\n"
+"RUN >/dev/full" | "print(1) or 3, resumes=True" | 3 | ""
+"RUN |head -1; exit ${PIPESTATUS[0]}" | "[*map(print, range(9**6))] and 0" | 1 | ""
+"PYTHONIOENCODING=latin-1 RUN" | "print('μ ◀') or 0" | 0 | ""
+"RUN" | r"print('\x1b[2J', '\r\x1b[K 3/4', file=sys.stderr) or 0" | 0 | "\\x1b[2J \n\x1b[K 3/4\n"
+"""
+
+
+@each_row("command work status err", STREAMS, literals=True)
+def test_a_stream_that_is_closed_full_or_hostile_ends_no_command_wrongly(command, work, status, err):
+    python = f"{IMPORTS}raise SystemExit(exit_status(lambda: {work}))"
     words = ["bash", "-c", command.replace("RUN", '"$0" -c "$1"'), sys.executable, python]
 
     outcome = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

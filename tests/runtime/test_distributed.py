@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.conftest import refused
+from tests.conftest import each_row, refused
 from topr_exp.runtime import distributed
 
 
@@ -23,20 +23,28 @@ def machine(variables, monkeypatch):
     return change
 
 
-@pytest.mark.parametrize(
-    "values, rank, gpu",
-    [
-        ({}, 2, "2"),
-        ({"CUDA_VISIBLE_DEVICES": "5,7"}, 1, "7"),
-        ({"CUDA_VISIBLE_DEVICES": "3", distributed.JOB_ID: "17_0"}, 1, "3"),  # the scheduler's choice for each process
-    ],
-)
+# Variables | local rank | its GPU
+GPUS = """
+{} | 2 | "2"
+{"CUDA_VISIBLE_DEVICES": "5,7"} | 1 | "7"
+"""
+
+
+@each_row("values rank gpu", GPUS, literals=True)
 def test_each_process_sees_the_gpu_of_its_local_rank(values, rank, gpu, machine, variables):
     machine(values)
 
     distributed.take_gpu(rank)
 
     assert variables["CUDA_VISIBLE_DEVICES"] == gpu
+
+
+def test_a_process_keeps_the_gpu_that_a_scheduler_chose_for_it(machine, variables):
+    machine({"CUDA_VISIBLE_DEVICES": "3", distributed.JOB_ID: "17_0"})
+
+    distributed.take_gpu(1)
+
+    assert variables["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_a_process_without_a_gpu_to_itself_is_refused(machine):

@@ -5,31 +5,32 @@ import re
 import pytest
 import torch
 
-from tests.conftest import config_of, refused
+from tests.conftest import config_of, each_row, refused
 from topr_exp.runs.preflight import check_machine
 from topr_exp.runtime import machine
 from topr_exp.runtime.machine import SLOW_BFLOAT16, check_device, slow_precision
 from topr_exp.types import ConfigError
 
+# /proc/cpuinfo | whether bfloat16 is slow there
+CPUS = r"""
+"flags\t\t: fpu sse avx2 avx512f\n\nprocessor\t: 1\nflags\t\t: amx_bf16\n" | True
+"flags : avx512f avx512_bf16\n" | False
+"flags : amx_bf16 amx_tile\n" | False
+"flags : not_amx_bf16\n" | True
+"Features\t: fp asimd\n" | True
+"Features\t: fp asimd bf16\n" | False
+"processor : 0\n" | False
+"""  # of the first the first processor counts, of the last nothing is known
 
-@pytest.mark.parametrize(
-    "cpu_info, is_slow",
-    [
-        ("flags\t\t: fpu sse avx2 avx512f\n\nprocessor\t: 1\nflags\t\t: amx_bf16\n", True),  # the first one's
-        ("flags : avx512f avx512_bf16\n", False),
-        ("flags : amx_bf16 amx_tile\n", False),
-        ("flags : not_amx_bf16\n", True),
-        ("Features\t: fp asimd\n", True),
-        ("Features\t: fp asimd bf16\n", False),
-        ("processor : 0\n", False),  # nothing is known
-    ],
-)
+
+@each_row("cpu_info is_slow", CPUS, literals=True)
 def test_bfloat16_is_slow_on_a_cpu_without_its_instructions(cpu_info, is_slow, tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text(cpu_info)
 
-    assert slow_precision("cpu", "bfloat16", path) == is_slow * SLOW_BFLOAT16
-    assert slow_precision("cpu", "float32", path) == slow_precision("cuda", "bfloat16", path) == ""
+    assert slow_precision("cpu", "bfloat16", path) == (SLOW_BFLOAT16 if is_slow else "")
+    assert slow_precision("cpu", "float32", path) == ""
+    assert slow_precision("cuda", "bfloat16", path) == ""
 
 
 # ---- GPU

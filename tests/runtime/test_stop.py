@@ -1,4 +1,4 @@
-"""Stop signals, answered at once or once the work is saved; folders and files that reach the disk whole or not."""
+"""Stop signals, answered at once or once the work is saved; the rights of files."""
 
 import contextlib
 import os
@@ -6,10 +6,9 @@ import signal
 
 import pytest
 
-from tests.conftest import refused
-from topr_exp.runtime.files import atomic_folder, guard_writes, write_text
+from tests.conftest import each_row
+from topr_exp.runtime.files import write_text
 from topr_exp.runtime.stop import SIGNALS, Interrupted, StopFlag
-from topr_exp.types import TOPRError
 
 
 def work(signals, *, save):
@@ -46,24 +45,22 @@ def test_what_nohup_ignores_stays_ignored():
         signal.signal(signal.SIGHUP, handler)
 
 
-def test_only_a_second_ctrl_c_does_not_wait():
-    term, ctrl_c = signal.SIGTERM, signal.SIGINT
+# Signals | what comes of the work
+SECOND_SIGNALS = """
+SIGTERM SIGTERM | worked, worked, saved, stopped by SIGTERM
+SIGINT SIGTERM | worked, worked, saved, stopped by SIGINT
+SIGINT SIGINT | worked, stopped by SIGINT
+"""
 
-    assert work([term, term], save=True) == ["worked", "worked", "saved", "stopped by SIGTERM"]
-    assert work([ctrl_c, term], save=True) == ["worked", "worked", "saved", "stopped by SIGINT"]
-    assert work([ctrl_c, ctrl_c], save=True) == ["worked", "stopped by SIGINT"]
+
+@each_row("names events", SECOND_SIGNALS)
+def test_only_a_second_ctrl_c_does_not_wait(names, events):
+    signals = [signal.Signals[name] for name in names.split()]
+
+    assert ", ".join(work(signals, save=True)) == events
 
 
 # ---- files
-
-
-def test_a_folder_is_not_put_into_place_once_that_is_forbidden(tmp_path):
-    def forbid():
-        raise TOPRError("taken over")
-
-    with guard_writes(tmp_path, forbid), refused("taken over"), atomic_folder(tmp_path / "model"):
-        pass
-    assert not any(tmp_path.iterdir())
 
 
 def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.conftest import values_of
+from tests.conftest import refused
 from tests.sweep_tools import answer
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs import run_lock
@@ -72,24 +72,34 @@ def test_a_launch_of_a_finished_sweep_says_how_to_look_at_it(scheduler, words, q
     assert capsys.readouterr().out.endswith(f"4 runs: 4 done\n{last_lines}")
 
 
-@pytest.mark.parametrize("problem", ["", "silent"])
-def test_a_launch_leaves_runs_alone_that_may_be_active(problem, scheduler, words, queued_runs, tmp_path):
-    """A job that starts, or is requeued, reads its settings: cluster.nodes must be what it was submitted with."""
-    queued, *_, failed = queued_runs
-    del scheduler.jobs[failed.job]
-    failed.job = None
-    failed.save()
-    scheduler.problem = problem
+@pytest.fixture
+def unsubmitted_run(scheduler, queued_runs):
+    """The last of the runs, of which there is no job."""
+    *_, run = queued_runs
+    del scheduler.jobs[run.job]
+    run.job = None
+    run.save()
+    return run
 
-    if problem:
-        with pytest.raises(TOPRError, match="silent: some runs may be queued already"):
-            start(words, "cluster.nodes=2")
-        assert len(scheduler.submissions) == 1
-    else:
+
+def test_a_launch_changes_no_settings_of_runs_that_may_be_active(
+    scheduler, words, queued_runs, unsubmitted_run, tmp_path
+):
+    """A job that starts, or is requeued, reads its settings: cluster.nodes must be what it was submitted with."""
+    start(words, "cluster.nodes=2")
+
+    first, *_, last = read_runs(tmp_path / "sweep")
+    assert first.settings["cluster"]["nodes"] == 1
+    assert last.settings["cluster"]["nodes"] == 2
+
+
+def test_nothing_is_launched_while_the_scheduler_is_silent(scheduler, words, queued_runs, unsubmitted_run):
+    scheduler.problem = "silent"
+
+    with refused("silent: some runs may be queued already"):
         start(words, "cluster.nodes=2")
 
-    nodes = {run.number: run.settings["cluster"]["nodes"] for run in read_runs(tmp_path / "sweep")}
-    assert (nodes[queued.number], nodes[failed.number]) == (1, 2)
+    assert len(scheduler.submissions) == 1
 
 
 def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(scheduler, words, queued_runs, capsys):
@@ -110,13 +120,16 @@ def test_a_preview_shows_the_queue_and_how_the_others_would_be_submitted(schedul
 def test_status_and_logs_show_what_the_scheduler_has_of_a_run(scheduler, queued_runs, tmp_path):
     queued, ended, *_ = queued_runs
     del scheduler.jobs[ended.job]
-    (tmp_path / "sweep/job.log").write_text("no such module\n")
+    sweep = tmp_path / "sweep"
+    (sweep / "job.log").write_text("no such module\n")
 
-    _, first_line, second_line, *_ = answer("topr_exp.sweeps", "status", tmp_path / "sweep").stdout.splitlines()
+    table = answer("topr_exp.sweeps", "status", sweep).stdout
+    logs = answer("topr_exp.sweeps", "logs", sweep, "2").stdout
 
+    _, first_line, second_line, *_ = table.splitlines()
     assert first_line.split() == ["1", "algo=topr", "queued", "17_0", queued.folder.name, "Priority"]
     assert second_line.endswith("its job is over, or was never there: see logs")
-    assert "no such module" in answer("topr_exp.sweeps", "logs", tmp_path / "sweep", "2").stdout
+    assert "no such module" in logs
 
 
 def test_logs_lead_to_the_script_of_a_job_that_printed_nothing(scheduler, queued_runs, tmp_path):
@@ -143,9 +156,9 @@ def test_status_names_the_process_that_is_still_launching(scheduler, queued_runs
 
 
 def test_cancel_takes_named_runs_from_the_queue(scheduler, queued_runs, tmp_path):
-    _, second, *other_runs = queued_runs
+    _, second, third, fourth = queued_runs
 
     outcome = answer("topr_exp.sweeps", "cancel", tmp_path / "sweep", "1", second.folder.name)
 
     assert (outcome.returncode, outcome.stdout) == (0, "cancelled: run 1 (17_0), run 2 (17_1)\n")
-    assert [*scheduler.jobs] == values_of(other_runs, "job")
+    assert [*scheduler.jobs] == [third.job, fourth.job]

@@ -56,17 +56,18 @@ exit | KilledError | it ended with exit code 3
 
 @each_row("way kind text", ENDINGS)
 def test_the_ending_of_a_process_is_reported_and_logged(way, kind, text, tmp_path):
+    log = tmp_path / "run/log.txt"
     errors = []
 
     def start(slot):
-        return Child("it", tmp_path / "run/log.txt", end, way)
+        return Child("it", log, end, way)
 
     supervise([start], StopFlag(), lambda child, error: errors.append(error), slots=1)
 
-    assert [(type(error).__name__, str(error)) for error in errors] == [(kind, text)]
-    log = (tmp_path / "run/log.txt").read_text()
-    assert (text in log) == (way in ERRORS)
-    assert ("Traceback" in log) == (way == "bug")
+    (error,) = errors
+    assert (type(error).__name__, str(error)) == (kind, text)
+    assert (text in log.read_text()) == (way in ERRORS)
+    assert ("Traceback" in log.read_text()) == (way == "bug")
 
 
 def test_a_process_does_not_run_its_callers_script(tmp_path, monkeypatch):
@@ -122,31 +123,38 @@ def test_a_server_of_forks_that_is_killed_as_a_process_starts_ends_no_other(monk
     assert next(answers, "all used") == "all used"
 
 
-@pytest.mark.parametrize("processes, share", [(1, 8), (2, 4), (3, 2), (40, 1)])
-def test_threads_are_divided_among_runs(processes, share, variables):
+@pytest.fixture
+def eight_threads(variables):
+    """This process computes with eight threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(8)
     variables["OMP_NUM_THREADS"] = "8"
-    try:
-        share_threads(processes)
-        assert (torch.get_num_threads(), variables["OMP_NUM_THREADS"]) == (share, str(share))
-    finally:
-        torch.set_num_threads(threads)
+    yield
+    torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(
-    "gpus_of_machine, slot, gpus_per_run, runs_at_once, gpus, runs_per_gpu",
-    [
-        ("0,1,4,5,7", 0, 1, 1, "0", 1),
-        ("0,1,4,5,7", 4, 1, 5, "7", 1),
-        ("0,1,4,5,7", 5, 1, 1, "0", 1),
-        ("0,1,4,5,7", 1, 2, 2, "4,5", 1),
-        ("0,1,4,5,7", 2, 2, 3, "0,1", 2),
-        ("0,1,4,5,7", 1, 5, 1, "0,1,4,5,7", 1),
-        ("0", 2, 1, 3, "0", 3),
-        ("0,1", 1, 1, 5, "1", 3),
-    ],
-)
+@pytest.mark.parametrize("processes, share", [(1, 8), (2, 4), (3, 2), (40, 1)])
+def test_threads_are_divided_among_runs(processes, share, eight_threads, variables):
+    share_threads(processes)
+
+    assert torch.get_num_threads() == share
+    assert variables["OMP_NUM_THREADS"] == str(share)
+
+
+# GPUs of the machine | slot | GPUs of a run | runs at once | GPUs of this one | runs that share each of them
+SLOTS = """
+"0,1,4,5,7" | 0 | 1 | 1 | "0" | 1
+"0,1,4,5,7" | 4 | 1 | 5 | "7" | 1
+"0,1,4,5,7" | 5 | 1 | 1 | "0" | 1
+"0,1,4,5,7" | 1 | 2 | 2 | "4,5" | 1
+"0,1,4,5,7" | 2 | 2 | 3 | "0,1" | 2
+"0,1,4,5,7" | 1 | 5 | 1 | "0,1,4,5,7" | 1
+"0" | 2 | 1 | 3 | "0" | 3
+"0,1" | 1 | 1 | 5 | "1" | 3
+"""
+
+
+@each_row("gpus_of_machine slot gpus_per_run runs_at_once gpus runs_per_gpu", SLOTS, literals=True)
 def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(
     gpus_of_machine, slot, gpus_per_run, runs_at_once, gpus, runs_per_gpu, variables
 ):
@@ -154,7 +162,8 @@ def test_each_slot_has_its_gpus_and_knows_how_many_runs_share_one(
 
     local.choose_gpus(slot, gpus_per_run, runs_at_once)
 
-    assert (variables["CUDA_VISIBLE_DEVICES"], distributed.runs_per_gpu()) == (gpus, runs_per_gpu)
+    assert variables["CUDA_VISIBLE_DEVICES"] == gpus
+    assert distributed.runs_per_gpu() == runs_per_gpu
 
 
 def test_progress_is_printed_early_and_once_a_minute(tmp_path, clock, capsys):

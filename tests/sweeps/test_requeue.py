@@ -28,22 +28,27 @@ def scheduler(clock):
     return FakeScheduler({"array_0": JobState("17_0", "running")})
 
 
+PREEMPTED, OUT_OF_TIME, ENDED = signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
+
+
 def test_preemptions_are_no_time_limits_which_are_counted(run, scheduler):
-    for reason in (*[signal.SIGUSR1] * 30, *[signal.SIGUSR2] * MAX_TIME_LIMITS, signal.SIGTERM):
+    for reason in [PREEMPTED] * 30 + [OUT_OF_TIME] * MAX_TIME_LIMITS + [ENDED]:
         requeue_stopped_run(scheduler, run, reason)
     assert scheduler.requeues == 31 + MAX_TIME_LIMITS
 
     with refused("out of time"):
-        requeue_stopped_run(scheduler, run, signal.SIGUSR2)
+        requeue_stopped_run(scheduler, run, OUT_OF_TIME)
     assert scheduler.requeues == 31 + MAX_TIME_LIMITS
     assert attempt.last_error(run.folder).startswith("out of time")
 
 
 @pytest.mark.parametrize("phase", ["ending", "queued", None])
 def test_a_job_that_was_cancelled_or_is_requeued_already_is_left_alone(phase, run, scheduler):
-    scheduler.jobs = {} if phase is None else {"array_0": JobState("17_0", phase)}
+    scheduler.jobs.clear()
+    if phase is not None:
+        scheduler.jobs["array_0"] = JobState("17_0", phase)
 
-    requeue_stopped_run(scheduler, run, signal.SIGTERM)
+    requeue_stopped_run(scheduler, run, ENDED)
 
     assert scheduler.requeues == 0
 
@@ -51,7 +56,7 @@ def test_a_job_that_was_cancelled_or_is_requeued_already_is_left_alone(phase, ru
 def test_a_task_whose_neighbour_failed_does_not_requeue_the_job(run, scheduler):
     attempt.record_error(run.folder, TOPRError("out of memory"))
 
-    requeue_stopped_run(scheduler, run, signal.SIGTERM)
+    requeue_stopped_run(scheduler, run, ENDED)
 
     assert (scheduler.requeues, attempt.last_error(run.folder)) == (0, "out of memory")
 
@@ -63,7 +68,7 @@ def test_a_task_whose_neighbour_failed_does_not_requeue_the_job(run, scheduler):
 def test_a_refused_requeue_is_tried_again(refusals, attempts, error, run, scheduler):
     scheduler.requeue_problems = ["busy"] * refusals
 
-    requeue_stopped_run(scheduler, run, signal.SIGUSR1)
+    requeue_stopped_run(scheduler, run, PREEMPTED)
 
     assert (scheduler.requeues, attempt.last_error(run.folder)) == (attempts, error)
 
@@ -72,8 +77,8 @@ def test_a_job_that_sigterm_ends_at_one_place_again_and_again_is_given_up(run, s
     """As where a task is killed without a word; a run that gets on is requeued each time."""
     for step in (*range(9), 8, 8, 8):
         write_json(run.folder / "state.json", {"stage": "sampling", "progress": {"done": step}})
-        requeue_stopped_run(scheduler, run, signal.SIGTERM)
+        requeue_stopped_run(scheduler, run, ENDED)
 
     with refused("SIGTERM 5 times in a row at sampling 8"):
-        requeue_stopped_run(scheduler, run, signal.SIGTERM)
+        requeue_stopped_run(scheduler, run, ENDED)
     assert "in a row at sampling 8" in attempt.last_error(run.folder)

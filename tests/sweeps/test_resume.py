@@ -106,13 +106,6 @@ def test_settings_that_no_run_can_have_are_refused_before_anything_starts(sweep,
     assert scheduler.submissions == []
 
 
-def test_resuming_changes_the_cluster_and_nothing_else():
-    cluster = recompose(["-m", "cluster=slurm", "cluster.timeout_min=9", "seed=0,1"], ["cluster.nodes=2"])
-
-    assert (cluster.timeout_min, cluster.nodes) == (9, 2)
-    assert recompose(["cluster=slurm", "cluster.timeout_min=9"], ["cluster=local"]).name == "local"
-
-
 def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_path):
     for group, text in (
         ("experiment", "# @package _global_\ncluster:\n  jobs: 7\n"),
@@ -126,6 +119,15 @@ def test_the_cluster_of_a_resumed_sweep_is_composed_as_that_of_its_launch(tmp_pa
 
     assert (cluster.jobs, cluster.threads) == (7, 12)
     assert recompose(["-m", f"hydra.searchpath=[{tmp_path}]", "cluster=mine", "seed=0,1"], []).jobs == 5
+
+
+def test_what_a_resume_sets_replaces_what_the_launch_set():
+    launch = ["cluster=slurm", "cluster.timeout_min=9", "cluster.additional_parameters.export=X"]
+
+    cluster = recompose(launch, ["cluster.additional_parameters={account: p}"])
+
+    assert (cluster.timeout_min, cluster.additional_parameters) == (9, {"account": "p"})
+    assert recompose(launch[:2], ["cluster=local"]).name == "local"
 
 
 # ---- places and owners
@@ -252,17 +254,10 @@ def test_the_list_of_settings_that_name_code_is_complete():
     assert callers == {"config/load.py", "config/user_code.py", "grading/grader.py"}
 
 
-def test_our_own_and_installed_modules_need_no_confirmation():
-    own_settings = {
-        "algo": {"_target_": "topr_exp.algorithms.Topr"},
-        "data": {"grader": "math", "_target_": "topr_exp.data.X"},
-        "sampler": {"name": "vllm", "python": None},
-        "model": {"trust_remote_code": False},
-    }
+def test_installed_modules_need_no_confirmation_and_no_malformed_setting_hides_another():
+    malformed = {"algo": None, "data": {"grader": 3}, "sampler": ["x"]}
 
-    assert code_settings(own_settings) == []
-    assert code_settings({"algo": None, "data": {"grader": 3}, "sampler": ["x"]}) == []
-    assert code_settings({"algo": {"_target_": "transformers.Loss"}}) == ["algo._target_=transformers.Loss"]
+    assert code_settings(malformed) == []
     assert code_settings({"algo": {"_target_": "evil.X"}, "algo._target_": {}}) == ["algo._target_=evil.X"]
     assert names_installed_code("algo._target_=transformers.Loss")
     assert not names_installed_code("algo._target_=nice_sweep.payload.Loss")
@@ -298,14 +293,6 @@ def test_a_value_in_which_sbatch_may_read_another_option_needs_confirmation(valu
     options = dataclasses.replace(cluster, additional_parameters={"account": value})
 
     assert len(cluster_code_settings(options)) == 1
-
-
-def test_options_given_to_resume_replace_those_of_the_launch():
-    launched = ["cluster=slurm", "cluster.additional_parameters.export=X"]
-
-    cluster = recompose(launched, ["cluster.additional_parameters={account: p}"])
-
-    assert cluster.additional_parameters == {"account": "p"}
 
 
 def test_settings_that_change_before_the_sweep_is_locked_need_confirmation(sweep, scheduler, capsys):

@@ -1,12 +1,12 @@
 """State of a run, from its files and its scheduler's answer."""
 
-import json
 import os
 import socket
 
 import pytest
 
 from tests.conftest import become_ordinary, each_row, refused, write_lines
+from tests.run_folders import write_json
 from tests.sweeps.fake_scheduler import bare_run
 from topr_exp.runs import attempt, run_lock
 from topr_exp.runtime import locks
@@ -32,7 +32,7 @@ done | - | running | done:
 @each_row("stored_status error job expected", STATES)
 def test_a_run_is_what_its_files_and_its_job_say(stored_status, error, job, expected, tmp_path):
     if stored_status != "-":
-        (tmp_path / "state.json").write_text(json.dumps({"status": stored_status}))
+        write_json(tmp_path / "state.json", {"status": stored_status})
     if stored_status == "done":
         (tmp_path / "DONE").touch()
     if error != "-":
@@ -44,15 +44,21 @@ def test_a_run_is_what_its_files_and_its_job_say(stored_status, error, job, expe
     assert f"{status.state}: {status.error}".strip() == expected
 
 
-@pytest.mark.parametrize("seconds, text", [(90.4, "0:01:30"), (-1e300, "0:00:00"), (1e300, "11574 days, 1:46:40")])
+TIMES = """
+90.4 | "0:01:30"
+-1e300 | "0:00:00"
+1e300 | "11574 days, 1:46:40"
+"""
+
+
+@each_row("seconds text", TIMES, literals=True)
 def test_a_time_left_beyond_any_calendar_is_a_line(seconds, text):
     assert describe_time_left({"seconds_left": seconds}) == text
 
 
 def test_texts_of_any_length_keep_a_line_of_the_table_short(tmp_path):
-    state = {"status": "failed", "stage": 10**5 * "stage"}
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    (tmp_path / "error.txt").write_text(10**5 * "error")
+    write_json(tmp_path / "state.json", {"status": "failed", "stage": "stage" * 10**5})
+    (tmp_path / "error.txt").write_text("error" * 10**5)
 
     table = status_table([read_status(bare_run(tmp_path))])
 
@@ -97,10 +103,10 @@ def test_a_run_that_may_not_be_read_is_named(ordinary_user):
 
 # On a part of the problems and on all of them, in turn.
 EVALUATIONS = [
-    {"pass@1": 0.1, "subset": True},
-    {"pass@1": 0.2, "subset": False},
-    {"pass@1": 0.3, "subset": True},
-    {"pass@1": 0.4, "subset": False},
+    '{"pass@1": 0.1, "subset": true}',
+    '{"pass@1": 0.2, "subset": false}',
+    '{"pass@1": 0.3, "subset": true}',
+    '{"pass@1": 0.4, "subset": false}',
 ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import refused, values_of
+from tests.conftest import each_row, refused, values_of
 from tests.sweeps.fake_scheduler import FakeScheduler, bare_run
 from topr_exp.runs.plan import recompose
 from topr_exp.sweeps.jobs import NO_JOBS, JobState, JobStates
@@ -26,13 +26,14 @@ def bare_runs(folder, count):
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_starts_or_queues_every_run_and_cancels_what_waits(name, programs, tmp_path, capsys):
     scheduler = SCHEDULERS[name]()
+    settings = recompose(["cluster=local"], ["cluster.jobs=2"]) if name == "local" else cluster()
     runs = bare_runs(tmp_path, 2)
     for run in runs:
         run.settings = {"cluster": {"processes": 1}}
     scheduler.check_available()
     assert scheduler.states(runs) == NO_JOBS
 
-    scheduler.submit(runs, recompose(["cluster=local"], ["cluster.jobs=2"]) if name == "local" else cluster())
+    scheduler.submit(runs, settings)
 
     jobs = scheduler.states(runs)
     statuses = [read_status(run, jobs) for run in runs]
@@ -40,7 +41,8 @@ def test_a_scheduler_starts_or_queues_every_run_and_cancels_what_waits(name, pro
         assert values_of(statuses, "state") == ["failed", "failed"]
         assert capsys.readouterr().out.count(" failed (") == 2
     else:
-        assert [(status.state, status.error) for status in statuses] == [("queued", "Priority")] * 2
+        assert values_of(statuses, "state") == ["queued", "queued"]
+        assert values_of(statuses, "error") == ["Priority", "Priority"]
         assert len(set(values_of(statuses, "job_id"))) == 2
     assert scheduler.cancel(statuses, None) == []
     assert scheduler.states(runs) == NO_JOBS
@@ -84,14 +86,18 @@ OPTIONS = {
 
 
 def test_each_setting_of_a_cluster_reaches_sbatch(programs, tmp_path):
-    SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster(*(f"cluster.{setting}" for setting in SETTINGS.split())))
+    settings = [f"cluster.{setting}" for setting in SETTINGS.split()]
 
-    (script,) = (path.read_text() for path in (programs.folder / "submitted").iterdir())
-    assert {name: programs.options(name) for name in OPTIONS} == {name: [value] for name, value in OPTIONS.items()}
-    assert "\n#SBATCH --requeue\n" in script
-    assert "\n#SBATCH --error" not in script, "both streams are in one log"
-    assert "\necho\nexport OMP_NUM_THREADS=3\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" in script
-    assert " --kill-on-bad-exit=1 " in script
+    SlurmScheduler().submit(bare_runs(tmp_path, 1), cluster(*settings))
+
+    for name, value in OPTIONS.items():
+        assert programs.options(name) == [value]
+    (script,) = (programs.folder / "submitted").iterdir()
+    text = script.read_text()
+    assert "\n#SBATCH --requeue\n" in text
+    assert "\n#SBATCH --error" not in text, "both streams are in one log"
+    assert "\necho\nexport OMP_NUM_THREADS=3\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" in text
+    assert " --kill-on-bad-exit=1 " in text
 
 
 def test_a_preview_has_the_settings_and_the_arrays(programs):
@@ -122,14 +128,14 @@ def test_without_slurms_commands_nothing_is_submitted_and_nothing_is_known(tmp_p
     assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]) == JobStates({}, problem)
 
 
-@pytest.mark.parametrize(
-    "limit, parameters, size",
-    [
-        (1001, "bf_interval=1", 1001),
-        (4000001, "bf_interval=1,max_array_tasks=500", 500),
-        (100, "max_array_tasks=500", 100),
-    ],
-)
+SIZES = """
+1001 | "bf_interval=1" | 1001
+4000001 | "bf_interval=1,max_array_tasks=500" | 500
+100 | "max_array_tasks=500" | 100
+"""
+
+
+@each_row("limit parameters size", SIZES, literals=True)
 def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs):
     programs.configure(limit, parameters)
 
@@ -139,11 +145,20 @@ def test_the_size_of_an_array_is_the_clusters(limit, parameters, size, programs)
 # ---- Slurm's queue
 
 
-def test_states_are_what_squeue_answers(programs, tmp_path):
-    lines = ["17_0|17_0|RUNNING|None", "17_1|17_1|PENDING|Limit", "17_2|17_2|COMPLETING|None", "18_N/A|18|PENDING|None"]
-    (programs.folder / "queue").write_text("\n".join(lines))
+QUEUE = """
+17_0|17_0|RUNNING|None
+17_1|17_1|PENDING|Limit
+17_2|17_2|COMPLETING|None
+18_N/A|18|PENDING|None
+"""
 
-    assert SlurmScheduler().states([bare_run(tmp_path, job="17_0")]).by_job == {
+
+def test_states_are_what_squeue_answers(programs, tmp_path):
+    (programs.folder / "queue").write_text(QUEUE.lstrip())
+
+    jobs = SlurmScheduler().states([bare_run(tmp_path, job="17_0")])
+
+    assert jobs.by_job == {
         "17_0": JobState("17_0", "running"),
         "17_1": JobState("17_1", "queued", "Limit"),
         "17_2": JobState("17_2", "ending"),
