@@ -43,9 +43,10 @@ def yaml_choices():
 def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
     settings = NEEDED_SETTINGS.get(group, []) + NEEDED_SETTINGS.get(choice, [])
 
-    runs = plan(parse_arguments([f"{group}={choice}", "dry_run=true", *settings])).jobs
+    jobs = plan(parse_arguments([f"{group}={choice}", "dry_run=true", *settings])).jobs
 
-    assert all(run.config.folder.parent.name == run.config.name for run in runs)
+    for job in jobs:
+        assert job.config.folder.parent.name == job.config.name
     assert "set and not read" not in capsys.readouterr().err
 
 
@@ -53,9 +54,10 @@ def test_every_yaml_composes_and_sets_nothing_in_vain(group, choice, capsys):
 def test_every_yaml_has_every_field(group, schema):
     fields = {field.name for field in dataclasses.fields(schema)}
     for path in CONF.glob(f"{group}/*.yaml"):
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        values = values.get(group, values)
-        assert (values["name"], {*values}) == (path.stem, fields)
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = settings.get(group, settings)
+        assert values["name"] == path.stem
+        assert values.keys() == fields
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -73,11 +75,15 @@ def test_a_preset_is_a_pinned_chat_model_asked_without_examples(model):
     config = config_of(f"model={model}", "data=gsm8k")
 
     assert re.fullmatch(r"[\w-]+/[\w.-]+", config.model.path)
-    assert re.fullmatch(r"[0-9a-f]{40}", str(config.model.revision))
+    assert re.fullmatch(r"[0-9a-f]{40}", config.model.revision)
     assert (config.data.chat, config.data.shots, config.sampler.top_k) == (True, 0, 0)
     assert config.optim.batch_size % config.optim.micro_batch_size == 0
-    other_weights = config_of(f"model={model}", f"model.path={SHIPPED / 'tiny'}", "data.chat=false")
-    assert other_weights.model.revision is None
+
+
+def test_other_weights_have_no_revision_of_a_preset():
+    config = config_of("model=smollm2_135m", f"model.path={SHIPPED / 'tiny'}", "data.chat=false")
+
+    assert config.model.revision is None
 
 
 # What is on a machine | where a sweep runs | its sampler | prompts of a shard
@@ -153,10 +159,13 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_everything_else
 
 def test_a_tilde_is_the_home_folder():
     """Else the folder of a run is called `~`, which some libraries expand where they write, and others do not."""
+    folder = Path.home() / "x"
+
     config = config_of('output_dir="~/x"')
 
-    assert (config.output_dir, config.store) == (str(Path.home() / "x"), Path.home() / "x/store")
-    assert config.folder.is_relative_to(Path.home() / "x")
+    assert config.output_dir == str(folder)
+    assert config.store == folder / "store"
+    assert config.folder.is_relative_to(folder)
     assert config_of('output_dir="x~"').output_dir == "x~"
 
 
@@ -181,17 +190,17 @@ class UnnamedSignals(DPO):
         return {}
 
 
-@pytest.mark.parametrize(
-    "loss, message",
-    [
-        (UnknownNeed, "needs refrence, which nothing provides; allowed: pairs, "),
-        (NeedsText, "needs must be a set of names; got 'pairs'"),
-        (UnknownRewards, "rewards=zero-one: expected one of pm1, zero_one"),
-        (UnnamedSignals, "signal_names must name the tensors that `signals` returns"),
-    ],
-)
-def test_a_loss_declares_nothing_that_nobody_knows(loss, message):
-    target = f"algo._target_={loss.__module__}.{loss.__name__}"
+DECLARATIONS = """
+UnknownNeed | needs refrence, which nothing provides; allowed: pairs,
+NeedsText | needs must be a set of names; got 'pairs'
+UnknownRewards | rewards=zero-one: expected one of pm1, zero_one
+UnnamedSignals | signal_names must name the tensors that `signals` returns
+"""
+
+
+@each_row("name message", DECLARATIONS)
+def test_a_loss_declares_nothing_that_nobody_knows(name, message):
+    target = f"algo._target_={__name__}.{name}"
 
     with refused(f"^{re.escape(target)}: {re.escape(message)}", ConfigError):
         config_of("algo=dpo", target)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from scripts.make_tiny import tasks
-from tests.conftest import ROOT, config_of, needs_gym, read_json, refused, values_of
+from tests.conftest import ROOT, config_of, each_row, needs_gym, read_json, refused, values_of
 from topr_exp.data.problems import load_problems
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS, ReasoningGym, seed_of
 from topr_exp.grading import gym
@@ -42,13 +42,15 @@ def library(stand_in):
     gym.task_of.cache_clear()
 
 
+SMALL = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
+GRADER = {"_target_": "topr_exp.grading.gym.grade"}
+
+
 def source(options=None, **changes):
-    sizes = {"train_problems": 30, "test_problems": 10, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
-    grader = {"_target_": "topr_exp.grading.gym.grade"}
-    return ReasoningGym(**sizes | changes, name="gym", grader=grader, task="gcd", options=options)
+    return ReasoningGym(**SMALL | changes, name="gym", grader=GRADER, task="gcd", options=options)
 
 
-def questions_of(data):
+def all_questions(data):
     sets = load_problems(data)
     return set(values_of([*sets.train, *sets.test], "question"))
 
@@ -65,8 +67,8 @@ def test_tasks_are_sorted_and_none_is_both_offered_and_left_out():
 def test_some_tasks_do_what_the_list_says():
     """One that is offered, one with a scorer of our own, and one for each reason to be left out."""
     task_by_reason = {reason: task for task, reason in reversed(EXCLUDED.items())}
-    excluded = ["word_ladder" if task == "codeio" else task for task in task_by_reason.values()]
-    command = [sys.executable, "-m", "scripts.try_gym_tasks", "chain_sum", "countdown", *excluded]
+    task_by_reason[EXCLUDED["codeio"]] = "word_ladder"
+    command = [sys.executable, "-m", "scripts.try_gym_tasks", "chain_sum", "countdown", *task_by_reason.values()]
 
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
@@ -99,13 +101,19 @@ def test_neighbouring_seeds_share_no_problems():
     assert min(after - seed for seed, after in pairwise(sorted(seeds))) > 1000
 
 
-def test_problems_are_those_of_the_seed_and_their_golds_are_graded_correct(library):
+def test_problems_are_those_of_the_seed(library):
     sets = load_problems(source())
 
     assert load_problems(source()) == sets
-    assert (len(sets.train), len(sets.test), len(questions_of(source()))) == (30, 10, 40)
-    assert not questions_of(source()) & questions_of(source(seed=1))
-    problem = sets.test[0]
+    assert (len(sets.train), len(sets.test)) == (30, 10)
+    questions = all_questions(source())
+    assert len(questions) == 40
+    assert not questions & all_questions(source(seed=1))
+
+
+def test_a_problem_has_its_task_in_its_gold_which_is_graded_correct(library):
+    problem = load_problems(source()).test[0]
+
     gold = json.loads(problem.answer)
     assert problem.id == "gym/gcd/test0/000000"
     assert (gold["task"], gold["options"]) == ("gcd", {})
@@ -126,22 +134,28 @@ def test_options_that_the_task_refuses_are_one_line(options, library):
         load_problems(source(options))
 
 
-@pytest.mark.parametrize(
-    "completion, verdict",
-    [
-        ("2 - 14 = <answer>-12</answer>", ("correct", "-12", 1)),
-        ("<answer> 5 </answer> no, <answer>\n-12.0\n</answer>", ("correct", "-12.0", 1)),
-        ("<answer>-12 or 5</answer>", ("incorrect", "-12 or 5", 0)),  # on which the scorer fails
-        ("<answer>5</answer>", ("incorrect", "5", 0.01)),
-        ("<answer>-12", ("invalid", None, 0)),
-        ("<answer>-12</answer></think> so", ("invalid", None, 0)),
-        ("<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>", ("correct", "-12", 1)),
-    ],
-)
-def test_an_answer_stands_between_tags_and_scores_1_or_less(library, completion, verdict):
+# A completion | verdict, answer and reward where the gold is -12
+GRADED = r"""
+"2 - 14 = <answer>-12</answer>" | ("correct", "-12", 1)
+"<answer> 5 </answer> no, <answer>\n-12.0\n</answer>" | ("correct", "-12.0", 1)
+"<answer>-12 or 5</answer>" | ("incorrect", "-12 or 5", 0)
+"<answer>5</answer>" | ("incorrect", "5", 0.01)
+"<answer>-12" | ("invalid", None, 0)
+"<answer>-12</answer></think> so" | ("invalid", None, 0)
+"<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>" | ("correct", "-12", 1)
+"""  # of the third the scorer raises an error
+
+
+@each_row("completion outcome", GRADED, literals=True)
+def test_an_answer_stands_between_tags_and_scores_1_or_less(library, completion, outcome):
     gold = json.dumps({"task": "gcd", "options": {}, "answer": "-12", "metadata": {}})
 
-    assert gym.grade(completion, gold) == verdict
+    assert gym.grade(completion, gold) == outcome
+
+
+SIZES = """
+data.train_problems=100 data.test_problems=60 data.n=8 data.eval_n=4 optim.lr=4e-4 optim.epochs=2 cluster.threads=1
+"""
 
 
 @needs_gym
@@ -149,10 +163,9 @@ def test_an_answer_stands_between_tags_and_scores_1_or_less(library, completion,
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_a_model_that_knows_a_task_learns_it(task, tmp_path):
     """The shipped model solves at least a tenth of the problems, and more of them when it has been trained."""
-    sizes = "data.train_problems=100 data.test_problems=60 data.n=8 data.eval_n=4 optim.lr=4e-4 optim.epochs=2"
     options = json.dumps(tasks.TASKS[task]).replace('"', "")
-    words = [*sizes.split(), f"output_dir={tmp_path}", "cluster.threads=1"]
-    config = config_of("model=tiny_tasks", f"data.task={task}", f"data.options={options}", *words)
+    words = ["model=tiny_tasks", f"data.task={task}", f"data.options={options}", *SIZES.split()]
+    config = config_of(*words, f"output_dir={tmp_path}")
 
     summary = run(config)
 

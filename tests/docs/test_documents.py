@@ -40,27 +40,35 @@ METHOD = re.compile(r"(\[[^\]]+\]\(https://arxiv\.org/abs/\d{4}\.\d{5}\)|[^\[\]`
 def test_methods_compose_are_named_once_and_use_every_loss():
     methods = list(filter(None, map(METHOD.fullmatch, list_items(TEXTS["losses.md"]))))
 
-    losses = set()
+    names, losses = set(), set()
     for method in methods:
-        words = method[2].split()
+        name, command = method.groups()
+        choice, *_ = words = command.split()
+        names.add(name)
         losses.add(config_of(*words).algo.name)
-        assert words[0].removeprefix("algo=") in losses, method[0]
+        assert choice.removeprefix("algo=") in losses, name
     assert losses == {path.stem for path in ROOT.glob("conf/algo/*.yaml")}
-    assert len({method[1] for method in methods}) == len(methods) > 50
+    assert len(names) == len(methods) > 50
+
+
+def settings_of_yamls_and_losses():
+    """The last part of each key."""
+    keys = set()
+    for loss in load_losses([]).values():
+        keys |= vars(loss).keys()
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        keys |= set(re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE))
+    return keys
 
 
 def test_settings_that_are_compared_with_trls_are_there_on_both_sides():
-    rows = table_rows(TEXTS["names.md"].partition("## Words")[0], "`GRPO")
     trl_keys, our_keys = set(), set()
-    for row in rows:
-        trl_keys |= set(re.findall(r"`(\w+)[=\w.]*`", row[0]))
-        our_keys |= set(re.findall(r"`(?:\w+\.)*(\w+)[=\w.]*`", row[2]))
+    for trl_cell, _, our_cell, *_ in table_rows(TEXTS["names.md"].partition("## Words")[0], "`GRPO"):
+        trl_keys |= set(re.findall(r"`(\w+)[=\w.]*`", trl_cell))
+        our_keys |= set(re.findall(r"`(?:\w+\.)*(\w+)[=\w.]*`", our_cell))
 
-    keys = {name for loss in load_losses([]).values() for name in vars(loss)}
-    for path in (ROOT / "conf").rglob("*.yaml"):
-        keys |= set(re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert len(our_keys) > 20
-    assert our_keys <= keys
+    assert our_keys <= settings_of_yamls_and_losses()
     fields = pytest.importorskip("trl").GRPOConfig.__dataclass_fields__
     assert len(trl_keys) > 20
     assert trl_keys <= {*fields, "reward_funcs"}  # of its trainer
@@ -75,22 +83,26 @@ def test_the_reference_has_every_setting_with_what_it_is():
     page = reference_page()
 
     assert REFERENCE.read_text(encoding="utf-8") == page, "run python -m scripts.settings_reference"
-    rows = re.findall(r"^\| `(?!algo=).*", page, re.MULTILINE)
+    rows = re.findall(r"^\| (`(?!algo=).*) \|$", page, re.MULTILINE)
     assert len(rows) > 150
-    for row in [line.strip("| ").split(" | ") for line in rows]:
-        assert len(row) == 4, row
-        assert row[1].strip(), row
-        assert row[3].strip(), row
+    for row in rows:
+        _, default, _, description = row.split(" | ")
+        assert default.strip(), row
+        assert description.strip(), row
 
 
-def test_the_code_and_the_tests_that_are_named_are_there():
-    text = "\n".join(TEXTS.values())
-    files = re.findall(r"(?<![\w./-])((?:topr_exp|tests|scripts|reproduce|benchmarks)/[\w/]+\.py)\b", text)
-    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+def test_the_code_that_is_named_is_there():
+    for name, text in TEXTS.items():
+        for file in re.findall(r"(?<![\w./-])((?:topr_exp|tests|scripts|reproduce|benchmarks)/[\w/]+\.py)\b", text):
+            assert (ROOT / file).exists(), name
 
-    assert [file for file in files if not (ROOT / file).exists()] == []
+
+def test_the_tests_that_are_named_are_there():
+    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", "\n".join(TEXTS.values()))
+
     assert len(tests) > 10
-    assert [test for file, test in tests if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8")] == []
+    for file, test in tests:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_the_readme_fits_two_screens():
@@ -114,30 +126,37 @@ SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
 
 def test_the_filled_in_cluster_composes(tmp_path):
     (text,) = re.findall(r"```yaml\n(# @package _global_.*?)```", TEXTS["slurm.md"], re.DOTALL)
-    (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster/mine.yaml").write_text(text)
+    path = tmp_path / "cluster/mine.yaml"
+    path.parent.mkdir()
+    path.write_text(text)
 
     cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
 
     assert (cluster.name, cluster.jobs, cluster.nodes) == ("slurm", 16, 1)
 
 
-def test_the_folders_of_sweeps():
-    pages = []
-    for name, text in TEXTS.items():
-        for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
-            command, folders = SWEEP.search(block), set(RUN_FOLDER.findall(block))
-            if command and folders:
-                words = shlex.split(command[1].replace("\\\n", " "))
-                jobs = plan(parse_arguments(["-m", *words])).jobs
-                assert folders <= {job.config.folder.name for job in jobs}, name
-                pages.append(name)
+def sweeps_in(text):
+    """The words of each sweep's command, and the run folders that are shown with it."""
+    sweeps = []
+    for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
+        command, folders = SWEEP.search(block), set(RUN_FOLDER.findall(block))
+        if command and folders:
+            sweeps.append((shlex.split(command[1].replace("\\\n", " ")), folders))
+    return sweeps
 
-    assert pages.count("slurm.md") >= 3
+
+def test_the_folders_of_sweeps():
+    assert len(sweeps_in(TEXTS["slurm.md"])) >= 3
+    for name, text in TEXTS.items():
+        for words, folders in sweeps_in(text):
+            jobs = plan(parse_arguments(["-m", *words])).jobs
+            assert folders <= {job.config.folder.name for job in jobs}, name
 
 
 def test_the_version_of_the_verdicts():
-    assert {*re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["guarantees.md"])} == {GRADER_VERSION}
+    versions = re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["guarantees.md"])
+
+    assert set(versions) == {GRADER_VERSION}
 
 
 # ---- whole: the notebook and the site
@@ -161,7 +180,7 @@ def test_the_notebook_runs_and_topr_ends_above_ppo(working_folder):
 
 def build_site(root, site):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
 
 
@@ -187,7 +206,7 @@ def test_the_site_builds_without_scripts_from_elsewhere(tmp_path):
 
 
 @pytest.mark.extended
-def test_a_fault_of_a_link_the_menu_or_an_address_ends_the_build_of_the_site(tmp_path):
+def test_a_fault_of_a_link_or_the_menu_ends_the_build_of_the_site(tmp_path):
     pytest.importorskip("mkdocstrings", reason="the extra `docs`")
     for name in ("scripts", "topr_exp", "mkdocs.yml", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -200,9 +219,3 @@ def test_a_fault_of_a_link_the_menu_or_an_address_ends_the_build_of_the_site(tmp
     assert process.returncode != 0
     assert "no-such-place" in process.stderr
     assert "hidden.md" in process.stderr
-
-    (docs / "results.md").write_text("# Results\n")
-    process = build_site(tmp_path, tmp_path / "site")
-
-    assert process.returncode != 0
-    assert "results.md and results/README.md both build to results/index.html" in process.stderr

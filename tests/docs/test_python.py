@@ -1,10 +1,12 @@
 """docs/python.md: its blocks run as they stand, and its trainer in TRL takes the gradient that ours takes."""
 
 import importlib
+import json
 import logging
 import pkgutil
 import re
 import signal
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -43,15 +45,15 @@ def names(tmp_path_factory):
 
 
 def test_the_blocks_run_and_say_what_they_say(names):
-    completions, summary = names["drawn"], names["summary"]
+    completions, summary, runs = names["drawn"], names["summary"], names["runs"]
     training_rows = completions.loc[completions.index.repeat(completions.chosen)]
 
     assert names["verdicts"] == ["correct", "invalid"]
     assert {*completions.problem_id} == {*names["problems"]}
     golds = [names["problems"][problem_id].answer for problem_id in completions.problem_id]
     assert topr_exp.grade_answers(completions.text, golds, grader="gsm8k") == [*completions.verdict]
-    assert list(names["runs"].index) == [names["config"].folder.name]
-    assert len(names["curves"]) == names["runs"]["updates"].item()
+    assert list(runs.index) == [names["config"].folder.name]
+    assert len(names["curves"]) == runs["updates"].item()
     assert len(training_rows) == summary["n_train"]
     assert (training_rows.verdict == "correct").mean() == pytest.approx(summary["positive_share"])
     assert names["logp"].grad.abs().sum() > 0
@@ -85,18 +87,19 @@ def our_gradient(model, inputs, weights):
     """The gradient by our scoring and our reduction at the weights of the step, and how far these are from μ."""
     model.load_state_dict(weights, strict=False)
     model.zero_grad()
-    prompt_mask, completion_mask = inputs["prompt_mask"].bool(), inputs["completion_mask"].bool()
+    completion_mask = inputs["completion_mask"].bool()
     sequences = []
-    for row in range(len(prompt_mask)):
-        prompt = inputs["prompt_ids"][row][prompt_mask[row]]
+    for row, prompt_mask in enumerate(inputs["prompt_mask"].bool()):
+        prompt = inputs["prompt_ids"][row][prompt_mask]
         completion = inputs["completion_ids"][row][completion_mask[row]]
         sequences.append((prompt.numpy(), completion.numpy()))
 
     logp = score_tokens(model, Inputs(sequences, torch.device("cpu"))).logp
-    mask = completion_mask[:, : logp.shape[1]]
-    mu_logp = inputs["old_per_token_logps"][:, : logp.shape[1]].where(mask, 0.0)
-    advantages = inputs["advantages"]
-    batch = topr_exp.Batch(logp=logp, mu_logp=mu_logp, mask=mask, reward=advantages, positive=advantages > 0)
+    length = logp.shape[1]
+    mask = completion_mask[:, :length]
+    mu_logp = inputs["old_per_token_logps"][:, :length].where(mask, 0.0)
+    reward = inputs["advantages"]
+    batch = topr_exp.Batch(logp=logp, mu_logp=mu_logp, mask=mask, reward=reward, positive=reward > 0)
     topr_exp.loss("topr")(batch).loss.mean().backward()
     return gradients_of(model), float((logp - mu_logp).abs().max())
 
@@ -105,12 +108,31 @@ def gradients_of(model):
     return {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
+TRL_SETTINGS = """{
+    "num_generations": 8, "num_iterations": 2, "steps_per_generation": 1, "max_completion_length": 12, "max_steps": 2,
+    "per_device_train_batch_size": 8, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "max_grad_norm": 0.0,
+    "beta": 0.0, "scale_rewards": "none", "use_cpu": true, "bf16": false, "report_to": [], "save_strategy": "no"
+}"""
+
+
+class Step(NamedTuple):
+    """A step in TRL: its inputs, the weights before it, and its gradients."""
+
+    inputs: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor]
+
+
+def reward_of_letters(completions, **_):
+    return [float(sum(map(ord, text)) % 3 == 0) for text in completions]
+
+
 def test_a_step_in_trl_takes_our_gradient(names, tmp_path):
     trl = pytest.importorskip("trl", minversion="1.16", reason="TRL is a test extra")
     datasets = importlib.import_module("datasets")
     assert len(BLOCKS[-1].split("class ")[1].splitlines()) <= 25
     execute(BLOCKS[-1], names)
-    steps = []  # inputs, weights before the step, gradients
+    steps = []
 
     class Watched(names["TOPRTrainer"]):
         def _prepare_inputs(self, inputs):
@@ -120,41 +142,23 @@ def test_a_step_in_trl_takes_our_gradient(names, tmp_path):
 
         def training_step(self, model, *arguments):
             loss = super().training_step(model, *arguments)
-            steps.append((self.prepared, self.weights, gradients_of(model)))
+            steps.append(Step(self.prepared, self.weights, gradients_of(model)))
             return loss
 
-    config = trl.GRPOConfig(
-        output_dir=str(tmp_path),
-        num_generations=8,
-        num_iterations=2,
-        steps_per_generation=1,
-        max_completion_length=12,
-        max_steps=2,
-        per_device_train_batch_size=8,
-        learning_rate=1e-3,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        beta=0.0,
-        scale_rewards="none",
-        use_cpu=True,
-        bf16=False,
-        report_to=[],
-        save_strategy="no",
-    )
     trainer = Watched(
         model=str(SHIPPED / "tiny"),
-        reward_funcs=lambda completions, **_: [float(sum(map(ord, text)) % 3 == 0) for text in completions],
-        args=config,
+        reward_funcs=reward_of_letters,
+        args=trl.GRPOConfig(output_dir=str(tmp_path), **json.loads(TRL_SETTINGS)),
         train_dataset=datasets.Dataset.from_dict({"prompt": ["Question: 1 + 1?\nAnswer:"] * 4}),
     )
     trainer.train()
 
     gaps = []
-    for inputs, weights, trl_gradients in steps:
-        gradients, gap = our_gradient(trainer.model, inputs, weights)
+    for step in steps:
+        gradients, gap = our_gradient(trainer.model, step.inputs, step.weights)
         gaps.append(gap)
         assert max(float(gradient.abs().max()) for gradient in gradients.values()) > 1e-4
         for name, gradient in gradients.items():
-            torch.testing.assert_close(trl_gradients[name], gradient, atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(step.gradients[name], gradient, atol=1e-6, rtol=1e-6)
     first_gap, second_gap = gaps
     assert first_gap < 1e-4 < second_gap, "the second step is on the answers of the first"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.conftest import values_of
+from tests.conftest import each_row, values_of
 from tests.grading.cases import CASES
 from tests.grading.conftest import boxed, decisions, verdicts_on, worker_pids
 from topr_exp.grading import Grader
@@ -101,12 +101,14 @@ def numbers_of(rows, grader):
 
 def test_classes_of_many_answers_take_few_comparisons(grader):
     noting = NotingGrader(grader)
-    assert noting.classes([str(i % 500) for i in range(1000)]) == [i % 500 for i in range(1000)]
-    assert len(set(noting.classes([rf"{i}\sqrt{{{i + 2}}}+\pi" for i in range(1, 65)]))) == 64
+    numbers = [number % 500 for number in range(1000)]
+    roots = [rf"{number}\sqrt{{{number + 2}}}+\pi" for number in range(64)]
+    sums = [rf"\sum_{{k=1}}^{{n}} (k^2+{number})" for number in range(24)]
+
+    assert noting.classes(list(map(str, numbers))) == numbers
+    assert noting.classes(roots) == list(range(64))
     assert noting.tasks == [], "plain expressions need no sympy"
-
-    noting.classes([rf"\sum_{{k=1}}^{{n}} (k^2+{i})" for i in range(24)])
-
+    noting.classes(sums)
     assert 0 < len(noting.tasks) <= 64, "of 276 pairs"
 
 
@@ -120,18 +122,21 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(grader):
     assert outcomes == [("incorrect", "raised"), ("correct", "string")]
 
 
-@pytest.mark.parametrize(
-    "settings, cpus",
-    [
-        ({}, 16),
-        ({"LOCAL_WORLD_SIZE": "4"}, 4),  # processes of this machine, or of torchrun
-        ({"LOCAL_WORLD_SIZE": "40"}, 1),
-        ({"LOCAL_WORLD_SIZE": "4", CPUS_PER_PROCESS: "4"}, 4),  # a scheduler started them, not bound to their CPUs
-        ({"LOCAL_WORLD_SIZE": "4", CPUS_PER_PROCESS: "16"}, 16),  # bound to 16 each
-    ],
-)
-def test_a_process_takes_its_share_of_the_cpus(settings, cpus, variables, monkeypatch):
+# Processes of this machine, or of torchrun | CPUs to which a scheduler bound each | CPUs that it takes of 16
+SHARES = """
+1 | None | 16
+4 | None | 4
+40 | None | 1
+4 | 4 | 4
+4 | 16 | 16
+"""
+
+
+@each_row("processes bound cpus", SHARES, literals=True)
+def test_a_process_takes_its_share_of_the_cpus(processes, bound, cpus, variables, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
-    variables.update(settings)
+    variables["LOCAL_WORLD_SIZE"] = str(processes)
+    if bound is not None:
+        variables[CPUS_PER_PROCESS] = str(bound)
 
     assert cores() == cpus

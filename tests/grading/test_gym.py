@@ -7,10 +7,7 @@ import pytest
 from tests.grading.cases import CASES, join_parts
 from topr_exp.grading.gym import score, value_and_numbers
 
-TASKS = {
-    "countdown": {"task": "countdown", "options": {}, "metadata": {"numbers": [2, 3, 3, 7], "target": 20}},
-    "puzzle24": {"task": "puzzle24", "options": {}, "metadata": {"numbers": [3, 3, 8, 8]}},
-}
+TASKS = CASES["arithmetic"]["tasks"]
 
 
 @pytest.mark.parametrize("text, value, numbers", CASES["arithmetic"]["values"])

@@ -3,33 +3,34 @@
 import re
 import subprocess
 import sys
+from ast import literal_eval
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, config_of, make_completions, refused, values_of
+from tests.conftest import ROOT, config_of, each_row, make_completions, parted, refused, values_of
 from tests.extending import LOSS, REWARD, SOURCE, project
 from tests.grading.cases import CASES
 from tests.grading.conftest import decisions, verdicts_on
 from tests.sweep_tools import wait_for
 from topr_exp.evaluate import main as evaluate
-from topr_exp.grading import Grader, Outcome
+from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import grade, votes_are_known, with_verdicts
 from topr_exp.pipeline import run
 from topr_exp.report.__main__ import main as report
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem
 
+# What the grader gives | whether it can be voted on | classes of the answers
+VOTES = """
+['"correct"', '"correct"', '"incorrect"'] | False | [0, 0, -1]
+['["incorrect", "7"]', '"correct"', '["incorrect", "8"]', '["incorrect", "7"]'] | True | [0, 2, 1, 0]
+['["correct", "5"]', '["correct", "5.0"]', '["incorrect", "x"]', '"invalid"'] | True | [0, 0, 1, -1]
+"""  # correct ones count as one answer; mistakes are named; all answers are
 
-@pytest.mark.parametrize(
-    "values, votes, classes",
-    [
-        (['"correct"', '"correct"', '"incorrect"'], False, [0, 0, -1]),  # correct ones count as one answer
-        (['["incorrect", "7"]', '"correct"', '["incorrect", "8"]', '["incorrect", "7"]'], True, [0, 2, 1, 0]),
-        (['["correct", "5"]', '["correct", "5.0"]', '["incorrect", "x"]', '"invalid"'], True, [0, 0, 1, -1]),
-    ],
-    ids=["verdicts", "mistakes are named", "answers"],
-)
+
+@each_row("values votes classes", VOTES, literals=True)
 def test_a_vote_needs_the_answers_of_incorrect_completions(values, votes, classes, obedient):
     completions = make_completions([0] * len(values), text=values)
 
@@ -69,17 +70,25 @@ def test_workers_hash_alike_since_sympy_orders_terms_by_hashes(obedient):
     assert values_of(obedient.grade([("randomness", "")]), "reward") == [0]
 
 
-def test_it_may_give_numbers(obedient, graded):
-    outcomes = {
-        "0.5": Outcome("correct", None, "user", 0.5),
-        "1": Outcome("correct", None, "user", 1.0),
-        "library": Outcome("incorrect", None, "user", 0.25),
-        '[2.5, "5"]': Outcome("correct", "5", "user", 2.5),
-        '["invalid", null, -3]': Outcome("invalid", None, "user", -3.0),
-        "die": Outcome("incorrect", None, "died", None),
-    }
-    for grader in (obedient, graded):
-        assert list(grader.grade((act, "5") for act in outcomes)) == list(outcomes.values())
+# What it does | verdict, answer, what decided and reward
+OUTCOMES = """
+0.5 | ("correct", None, "user", 0.5)
+1 | ("correct", None, "user", 1.0)
+library | ("incorrect", None, "user", 0.25)
+[2.5, "5"] | ("correct", "5", "user", 2.5)
+["invalid", null, -3] | ("invalid", None, "user", -3.0)
+die | ("incorrect", None, "died", None)
+"""
+
+
+@pytest.mark.parametrize("name", ["obedient", "graded"])
+def test_it_may_give_numbers(name, request):
+    grader = request.getfixturevalue(name)
+    acts, expected = zip(*parted(OUTCOMES), strict=True)
+
+    outcomes = grader.grade((act, "5") for act in acts)
+
+    assert list(map(astuple, outcomes)) == list(map(literal_eval, expected))
 
 
 RESULT = "one of correct, incorrect, invalid, or a number, or one of these and the answer's text, or a verdict, the"
@@ -89,9 +98,10 @@ MISTAKES = CASES["own"]["mistakes"] | {f"1{400 * '0'}": "gave the reward 1000"}
 @pytest.mark.parametrize("act", MISTAKES)
 def test_its_mistakes_are_one_line_and_not_scored(act, graded, tmp_path):
     message = MISTAKES[act].replace("RESULT", f"{RESULT} answer and a number")
+    completion = act.replace("FILE", str(tmp_path / "file"))
 
     with refused(rf"^grader own_graders\.obedient {re.escape(message)}.*\(completion 2\)$"):
-        list(graded.grade([("1", ""), (act.replace("FILE", str(tmp_path / "file")), "")]))
+        list(graded.grade([("1", ""), (completion, "")]))
 
     assert not any(tmp_path.iterdir())
 
@@ -112,15 +122,21 @@ print(*verdicts, grader._pool._server.pid)
 """
 
 
-@pytest.mark.parametrize("redirection", ["2>>{log}", "2>&1 >&3 3>&- | cat >{log}"], ids=["file", "pipe"])
+def print_in_workers(redirection):
+    """The verdicts on completions whose grader prints, and the process id of its server."""
+    script = f'exec 3>&1; "$0" -c "$1" {redirection}'
+    words = ["bash", "-c", script, sys.executable, PRINTING]
+    *verdicts, server = subprocess.run(words, capture_output=True, text=True).stdout.split()
+    return verdicts, server
+
+
+@pytest.mark.parametrize("redirection", ["2>>LOG", "2>&1 >&3 3>&- | cat >LOG"], ids=["file", "pipe"])
 def test_it_may_print_wherever_standard_error_is(redirection, tmp_path):
     """A file is what it is in every run of a sweep, and a worker may write to none."""
     log = tmp_path / "log"
-    script = f'exec 3>&1; "$0" -c "$1" {redirection.format(log=log)}'
 
-    process = subprocess.run(["bash", "-c", script, sys.executable, PRINTING], capture_output=True, text=True)
+    verdicts, server = print_in_workers(redirection.replace("LOG", str(log)))
 
-    *verdicts, server = process.stdout.split()
     assert verdicts == ["correct"] * 8
     wait_for(lambda: server not in map(session_of, Path("/proc").glob("[0-9]*/stat")))
     words = log.read_text().split()
@@ -129,11 +145,9 @@ def test_it_may_print_wherever_standard_error_is(redirection, tmp_path):
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&1 >&3 3>&- | true"], ids=["disk full", "reader gone"])
 def test_what_it_prints_where_nothing_can_be_written_changes_no_verdict(redirection):
-    script = f'exec 3>&1; "$0" -c "$1" {redirection}'
+    verdicts, _ = print_in_workers(redirection)
 
-    process = subprocess.run(["bash", "-c", script, sys.executable, PRINTING], capture_output=True, text=True)
-
-    assert process.stdout.split()[:-1] == ["correct"] * 8
+    assert verdicts == ["correct"] * 8
 
 
 def session_of(path):
@@ -151,14 +165,12 @@ def test_an_unknown_name_is_refused_in_one_line(name):
         Grader(name)
 
 
-@pytest.mark.parametrize("number, row", enumerate(CASES["own"]["failing"]))
-def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(number, row, working_folder):
-    source, message = row
-    name = f"failing_grader_{number}"  # modules are imported once
-    (working_folder / f"{name}.py").write_text(source)
+def test_a_module_that_fails_while_it_is_imported_is_named_with_its_line(working_folder):
+    (working_folder / "failing_grader.py").write_text("import json\nimport absent_thing\n")
 
-    with refused(rf"^grader {name}.grade cannot be loaded: {name}\.py, {re.escape(message)}", ConfigError):
-        Grader(f"{name}.grade")
+    place = r"failing_grader\.py, line 2, raised ModuleNotFoundError: No module named 'absent_thing'"
+    with refused(f"^grader failing_grader.grade cannot be loaded: {place}", ConfigError):
+        Grader("failing_grader.grade")
 
 
 # ---- the documents: a run with their loss, source and graded reward

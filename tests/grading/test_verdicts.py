@@ -3,7 +3,6 @@
 import re
 import shutil
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,11 +23,8 @@ from topr_exp.types import INCORRECT, INVALID, VERDICTS, Problem
 
 GSM8K = Grading("gsm8k")
 ROLLOUTS = "rollouts/a"
-# Of completions that say them, and of one that says a bare 5: whether the answer to each problem is right.
-ANSWERS = ("5", "7", "9", "(1, 2)", "5.0")
-GOLDS = ("5", "7", "x = 9", "(1, 2)")
-PROBLEMS = [Problem(f"p{i}", f"{i}?", gold) for i, gold in enumerate(GOLDS)]
-RIGHT = [[1, 0, 0, 0, 1, 0], [0, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
+PROBLEMS = [Problem("p0", "?", "5"), Problem("p1", "?", "7")]
+OBEDIENT = "own_graders.obedient"
 
 
 def stored(texts, problem, *, bounds=None):
@@ -39,73 +35,87 @@ def verdict_names(completions):
     return [VERDICTS[code] for code in completions.verdicts]
 
 
-def test_each_completion_is_graded_against_its_own_problem_s_gold_and_nothing_invalid_has_a_class(tmp_path):
-    texts = [*(f"The answer is {answer}." for answer in ANSWERS), "5"]
-    problem = np.repeat(np.arange(len(PROBLEMS)), len(texts)).tolist()
-    completions = stored(texts * len(PROBLEMS), problem, bounds=[0, 12, 24])
+def test_each_completion_is_graded_against_its_own_problems_gold_and_nothing_invalid_has_a_class(tmp_path):
+    texts = []
+    for answers in (["5", "7", "5.0"], ["7", "5", "7.0"]):  # to the first problem and to the second
+        texts += [f"The answer is {answer}." for answer in answers]
+        texts.append("no answer")
+    completions = stored(texts, [0, 0, 0, 0, 1, 1, 1, 1], bounds=[0, 4, 8])
 
     graded = grade_completions(completions, GSM8K, Store(tmp_path))
 
-    assert graded.is_correct.reshape(len(PROBLEMS), -1).tolist() == RIGHT
-    classes = graded.answer_classes.reshape(len(PROBLEMS), -1)
-    assert classes[2].tolist() == [0, 1, 2, 3, 0, -1], "equal answers are one class, counted within each problem"
-    assert (classes[:, 0] == classes[:, 4]).all()
-    assert verdict_names(graded)[5::6] == ["invalid"] * len(PROBLEMS)
+    assert verdict_names(graded) == ["correct", "incorrect", "correct", "invalid"] * 2
+    assert graded.answer_classes.tolist() == [0, 1, 0, -1] * 2, "equal answers are one class within each problem"
 
 
 def test_rewards_lie_with_the_verdicts_where_they_are_asked_for(tmp_path):
-    store, name = Store(tmp_path), "own_graders.obedient"
+    store = Store(tmp_path)
     completions = stored(["0.5", "1", "die", '["invalid", null, -3]', "library"], [0, 0, 0, 1, 1], bounds=[0, 3, 5])
-    settings = [Grading(name), Grading(name, graded=True), Grading(name, graded=True, threshold=0.5)]
 
-    plain, graded, lenient = (grade_completions(completions, grading, store) for grading in settings)
+    plain = grade_completions(completions, Grading(OBEDIENT), store)
+    graded = grade_completions(completions, Grading(OBEDIENT, graded=True), store)
+    lenient = grade_completions(completions, Grading(OBEDIENT, graded=True, threshold=0.5), store)
 
+    assert verdict_names(plain) == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
+    assert verdict_names(graded) == verdict_names(plain)
+    assert verdict_names(lenient) == ["correct", "correct", "incorrect", "invalid", "incorrect"]
+    assert plain.reward is None
+    assert graded.reward.tolist() == [0.5, 1.0, -3.0, -3.0, 0.25]
+    assert lenient.reward.tolist() == graded.reward.tolist()
+    assert graded.first_rows(3).reward.tolist() == [0.5, 1.0, 0.0], "what was cut off is worth the least, 0 at most"
     table = store.open(tmp_path / plain.stored.verdicts)
     assert table.read().column_names == ["verdict", "answer", "path", "class"]
-    assert table.key.keys() == {"rollouts", "grader", "golds", "version"}
     assert table.key["version"].startswith(GRADER_VERSION)
-    assert (
-        verdict_names(plain) == verdict_names(graded) == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
-    )
-    assert verdict_names(lenient)[:2] == ["correct", "correct"]
-    assert plain.reward is None
-    assert graded.reward.tolist() == lenient.reward.tolist() == [0.5, 1.0, -3.0, -3.0, 0.25]
-    assert graded.first_rows(3).reward.tolist() == [0.5, 1.0, 0.0], "what was cut off is worth the least, 0 at most"
 
 
-def test_the_rewards_of_a_log_are_judged_from_the_threshold_that_is_asked_for(tmp_path):
-    completions = stored(["x", "y", "z"], [0, 0, 0]).with_columns({"reward": pa.array([0.0, 0.5, 1.0])})
+@pytest.mark.parametrize(
+    "threshold, verdicts",
+    [(0.5, ["incorrect", "correct", "correct"]), (1.0, ["incorrect", "incorrect", "correct"])],
+)
+def test_the_rewards_of_a_log_are_judged_from_the_threshold_that_is_asked_for(threshold, verdicts, tmp_path):
+    rewards = pa.array([0.0, 0.5, 1.0])
+    completions = stored(["x", "y", "z"], [0, 0, 0]).with_columns({"reward": rewards})
 
-    for threshold, count in ((0.5, 2), (1.0, 1)):
-        graded = grade_by_log(completions, threshold, Store(tmp_path))
-        assert verdict_names(graded) == ["incorrect"] * (3 - count) + ["correct"] * count
+    graded = grade_by_log(completions, threshold, Store(tmp_path))
+
+    assert verdict_names(graded) == verdicts
+
+
+def warn_of_paths(paths):
+    """Warn of incorrect completions, of which this decided."""
+    completions = make_completions([0] * len(paths), verdict=[INCORRECT] * len(paths), path=paths)
+    warn_of_failures(completions, "math", "; try again")
 
 
 def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_reported(capsys):
-    for paths in (["raised", "timeout", "died", "string", "raised"], ["string", "none"]):
-        completions = make_completions([0] * len(paths), verdict=[INCORRECT] * len(paths), path=paths)
-        warn_of_failures(completions, "math", "; try again")
-
+    warn_of_paths(["raised", "timeout", "died", "string", "raised"])
     assert capsys.readouterr().err.splitlines() == [
         "warning: grader math was cut off twice (its time, its memory, or by another program) on 2 of 5 completions, "
         "which count as incorrect; try again",
         "warning: grader math failed with an error on 2 of 5 completions, which count as incorrect",
     ]
 
+    warn_of_paths(["string", "none"])
+    assert capsys.readouterr().err == ""
 
-@pytest.mark.parametrize("correct_count, is_warned_of", [(3, True), (4, False)])
-def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct_count, is_warned_of, tmp_path, capsys):
-    texts = ["so \\boxed{5}", "The answer is", "<think> 5", "5", *["The answer is 5."] * correct_count]
+
+FOUR_INVALID = ["so \\boxed{5}", "The answer is", "<think> 5", "5"]
+EXAMPLES = [
+    "  it has no \"The answer is\": 'so \\\\boxed{5}'",
+    "  nothing that can be read follows \"The answer is\": 'The answer is'",
+    "  its thought does not end: '<think> 5'",
+]
+
+
+@pytest.mark.parametrize("correct_count, examples", [(3, EXAMPLES), (4, [])])
+def test_where_more_than_half_is_invalid_three_are_shown_with_the_reason(correct_count, examples, tmp_path, capsys):
+    texts = FOUR_INVALID + ["The answer is 5."] * correct_count
 
     grade_completions(stored(texts, [0] * len(texts)), GSM8K, Store(tmp_path))
 
-    _, is_reported, examples = capsys.readouterr().err.partition("warning: grader gsm8k finds no answer in 4 of 7")
-    assert bool(is_reported) == is_warned_of
-    assert examples.splitlines()[1:] == is_warned_of * [
-        "  it has no \"The answer is\": 'so \\\\boxed{5}'",
-        "  nothing that can be read follows \"The answer is\": 'The answer is'",
-        "  its thought does not end: '<think> 5'",
-    ]
+    _, warning, following = capsys.readouterr().err.partition("warning: grader gsm8k finds no answer in 4 of 7")
+    assert bool(warning) == bool(examples)
+    assert following.splitlines()[1:] == examples
 
 
 @pytest.mark.parametrize(
@@ -124,13 +134,24 @@ def test_an_invalid_completion_is_shown_by_its_end_without_control_characters(gr
     ]
 
 
+def mark_first_as_died(table):
+    """Change a stored table as a worker that was killed would have left it."""
+    schema = table.shard(0).schema
+    columns = table.shard(0).to_pydict()
+    for name, value in (("verdict", "incorrect"), ("path", "died"), ("class", -1)):
+        columns[name][0] = value
+    write_shard(table.shard_file(0), pa.table(columns, schema=schema))
+
+
+def timeouts_of(summary):
+    return summary["grader_timeouts"], summary["base"]["grader_timeouts"]
+
+
 def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(smoke, tmp_path, capsys):
     config, summary = smoke
     shutil.copytree(config.output_dir, tmp_path, dirs_exist_ok=True)
-    for table in map(Store(tmp_path / "store").open, (tmp_path / "store/verdicts").iterdir()):
-        columns = table.shard(0).to_pydict()
-        columns["verdict"][0], columns["path"][0], columns["class"][0] = "incorrect", "died", -1  # as a killed worker
-        write_shard(table.shard_file(0), pa.table(columns, schema=table.shard(0).schema))
+    for folder in (tmp_path / "store/verdicts").iterdir():
+        mark_first_as_died(Store(tmp_path / "store").open(folder))
     capsys.readouterr()
 
     cut_off = run(small_config(tmp_path, "name=second"))
@@ -139,8 +160,8 @@ def test_a_run_reports_what_was_cut_off_and_a_later_one_grades_it_after_pruning(
     statuses = [main(command.split()) for command in commands]
     graded_again = run(small_config(tmp_path, "name=third"))
 
-    assert (cut_off["grader_timeouts"], cut_off["base"]["grader_timeouts"]) == (1, 1)
+    assert timeouts_of(cut_off) == (1, 1)
     assert "note: the grader was cut off twice on 2 completions, which count as incorrect" in output.out
     assert statuses == [0, 0]
-    assert (graded_again["grader_timeouts"], graded_again["base"]["grader_timeouts"]) == (0, 0)
+    assert timeouts_of(graded_again) == (0, 0)
     assert graded_again["base"]["pass@k"] == summary["base"]["pass@k"]

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tests.conftest import config_of, each_row, lines_of, overrides, refused, small_config, write_lines
+from tests.conftest import config_of, each_row, lines_of, refused, small_config, values_of, write_lines
 from topr_exp.api import read_completions
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter, tokenize_prompts
@@ -29,12 +29,11 @@ def tiny():
     return load_policy(config_of().model, "cpu")
 
 
-def encode(folder, rows, *words, policy=None, **options):
-    """What a file of these lines becomes beside the problems of the smoke experiment; options: of data, group_size."""
+def encode(folder, rows, *words, policy=None, group_size=None, **options):
+    """What a file of these lines becomes beside the problems of the smoke experiment; options: of data."""
     config = config_of("experiment=smoke", *words)
-    group_size = options.pop("group_size", None)
-    path = str(write_lines(folder / "own.jsonl", rows))
-    data = dataclasses.replace(config.data, completions=path, **options)
+    path = write_lines(folder / "own.jsonl", rows)
+    data = dataclasses.replace(config.data, completions=str(path), **options)
     policy = policy or load_policy(config.model, "cpu")
     log = open_log(data, Store(folder))
     return encode_log(log, data, policy, problems=PROBLEMS, group_size=group_size)
@@ -55,24 +54,20 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tm
 
     completions = encode(tmp_path, rows)
 
-    assert [(problem.id, problem.answer) for problem in completions.problems] == [
-        (KNOWN.id, "7777"),
-        (KNOWN.id, KNOWN.answer),
-        (OTHER.id, OTHER.answer),
-        ("imported/000003", "4"),
-    ]
+    assert values_of(completions.problems, "id") == [KNOWN.id, KNOWN.id, OTHER.id, "imported/000003"]
+    assert values_of(completions.problems, "answer") == ["7777", KNOWN.answer, OTHER.answer, "4"]
     assert completions.problem_index.tolist() == [0, 1, 0, 2, 3]
     assert completions.sample_index.tolist() == [0, 0, 1, 0, 0]
     assert not completions.has("mu_logp")
 
 
 def test_a_problem_keeps_its_fields_in_a_log_that_brings_its_question():
+    row = {"problem_id": "a", "question": "q?", "gold": "2", "text": "x"}
     problems = [Problem("a", "q", "1", fields={"hint": "h"})]
-    table = pa.table({"problem_id": ["a"], "question": ["q?"], "gold": ["2"], "text": ["x"]})
 
-    (problem,) = match_problems(table, problems, "log", is_graded=True).problems
+    matches = match_problems(pa.Table.from_pylist([row]), problems, "log", is_graded=True)
 
-    assert (problem.question, problem.answer, problem.fields) == ("q?", "2", {"hint": "h"})
+    assert matches.problems == [Problem("a", "q?", "2", fields={"hint": "h"})]
 
 
 # What a row has beside its completion | what is said of it
@@ -89,40 +84,47 @@ UNFIT = """
 
 @each_row("row message", UNFIT)
 def test_what_cannot_be_trained_on_is_one_line(tmp_path, row, message):
+    columns = json.loads(row.replace("LONG", str([5] * 2048)))
+
     with refused(message):
-        encode(tmp_path, [{"completion": "x", **json.loads(row.replace("LONG", str([5] * 2048)))}])
+        encode(tmp_path, [{"completion": "x"} | columns])
+
+
+def rows_of_tokens(*token_lists):
+    return [{"prompt": "q", "gold": "1", "tokens": tokens} for tokens in token_lists]
 
 
 def test_completions_that_the_model_cannot_take_may_be_left_out(tmp_path, tiny, capsys):
-    rows = [{"prompt": "q", "gold": "1", "tokens": tokens} for tokens in ([5], [99999], [6], [5] * 2048)]
+    unknown, too_long = [99999], [5] * 2048
 
-    completions = encode(tmp_path, rows, policy=tiny, skip_malformed=True)
+    completions = encode(tmp_path, rows_of_tokens([5], unknown, [6], too_long), policy=tiny, skip_malformed=True)
 
-    assert [tokens.tolist() for tokens in completions.tokens] == [[5], [6]]
     assert "warning: 2 malformed completions left out: data.completions=" in capsys.readouterr().err
-    sound_completions = encode(tmp_path, [rows[0], rows[2]], policy=tiny)
-    assert sound_completions.stored.rollouts != completions.stored.rollouts
+    sound_completions = encode(tmp_path, rows_of_tokens([5], [6]), policy=tiny)
+    assert completions.table["tokens"] == sound_completions.table["tokens"]
+    assert completions.stored.rollouts != sound_completions.stored.rollouts
     with refused("completion 1 has token id 99999"):
-        encode(tmp_path, [rows[1]], policy=tiny, skip_malformed=True)
+        encode(tmp_path, rows_of_tokens(unknown), policy=tiny, skip_malformed=True)
 
 
 def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_again(tmp_path, tiny):
     rows = [{"problem_id": problem.id, "completion": "x"} for problem in PROBLEMS[:4]]
 
-    first, second = (encode(tmp_path, rows, policy=tiny).stored.rollouts for _ in range(2))
-    of_other_prompts = encode(tmp_path, rows, "data.template='Question: {question}'", policy=tiny).stored.rollouts
+    first = encode(tmp_path, rows, policy=tiny)
+    second = encode(tmp_path, rows, policy=tiny)
+    of_other_prompts = encode(tmp_path, rows, "data.template='Question: {question}'", policy=tiny)
 
-    assert first == second != of_other_prompts
+    assert first.stored.rollouts == second.stored.rollouts != of_other_prompts.stored.rollouts
 
 
-@pytest.mark.parametrize("finish, ended", [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
-def test_text_ends_by_itself_unless_it_says_otherwise(tiny, finish, ended):
+@pytest.mark.parametrize("finish, has_eos", [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
+def test_text_ends_by_itself_unless_it_says_otherwise(tiny, finish, has_eos):
     """docs/rollouts.md says so: without `finish` an end-of-sequence token is put after the text."""
-    columns = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
+    table = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
 
-    (tokens,) = tokenize_completions(columns, tiny).to_pylist()
+    (tokens,) = tokenize_completions(table, tiny).to_pylist()
 
-    assert (tokens[-1] == tiny.tokenizer.eos_token_id) == ended
+    assert (tokens[-1] == tiny.tokenizer.eos_token_id) == has_eos
     assert tiny.decode(tokens) == " The answer is 2."
 
 
@@ -150,34 +152,46 @@ def test_a_prompt_is_taken_as_it_was_given(tmp_path):
         encode(tmp_path, [messages], policy=policy, reward="given")
 
 
-def test_a_limit_says_which_rows_were_cut_off(tmp_path, tiny):
-    tokens = tiny.tokenizer(" The answer is 2.", add_special_tokens=False)["input_ids"]
-    rows = [{"prompt": "?", "gold": "2", "completion": text} for text in (" The answer is 2.", " The answer")]
+def end_with_eos(completions, policy):
+    return [tokens[-1] in policy.eos_ids for tokens in completions.tokens]
 
-    plain, limited, longer = (
-        encode(tmp_path, rows, policy=tiny, completion_limit=limit) for limit in (None, len(tokens), len(tokens) + 1)
-    )
+
+def test_a_limit_says_which_rows_were_cut_off(tmp_path, tiny):
+    text = " The answer is 2."
+    length = len(tiny.tokenizer(text, add_special_tokens=False)["input_ids"])
+    rows = [{"prompt": "?", "gold": "2", "completion": completion} for completion in (text, " The answer")]
+
+    plain = encode(tmp_path, rows, policy=tiny)
+    limited = encode(tmp_path, rows, policy=tiny, completion_limit=length)
+    longer = encode(tmp_path, rows, policy=tiny, completion_limit=length + 1)
 
     assert limited.is_truncated.tolist() == [True, False]
-    assert [row[-1] in tiny.eos_ids for row in plain.tokens] == [True, True]
-    assert [row[-1] in tiny.eos_ids for row in limited.tokens] == [False, True]
-    assert len({completions.stored.rollouts for completions in (plain, limited, longer)}) == 3
+    assert end_with_eos(plain, tiny) == [True, True]
+    assert end_with_eos(limited, tiny) == [False, True]
+    assert len({plain.stored.rollouts, limited.stored.rollouts, longer.stored.rollouts}) == 3
 
 
-UNEVEN_ROWS = [
-    {"prompt": prompt, "gold": "2", "completion": f" {sample}", "tokens": [5]}
-    for prompt, samples in (("a", 3), ("b", 2), ("c", 3))
-    for sample in range(samples)
-]
+UNEVEN_LOG = """
+{"prompt": "a", "gold": "2", "completion": " 0", "tokens": [5]}
+{"prompt": "a", "gold": "2", "completion": " 1", "tokens": [5]}
+{"prompt": "a", "gold": "2", "completion": " 2", "tokens": [5]}
+{"prompt": "b", "gold": "2", "completion": " 0", "tokens": [5]}
+{"prompt": "b", "gold": "2", "completion": " 1", "tokens": [5]}
+{"prompt": "c", "gold": "2", "completion": " 0", "tokens": [5]}
+{"prompt": "c", "gold": "2", "completion": " 1", "tokens": [5]}
+{"prompt": "c", "gold": "2", "completion": " 2", "tokens": [5]}
+"""
 
 
 def test_complete_groups_go_to_losses_of_groups(tmp_path, tiny):
-    completions = encode(tmp_path, UNEVEN_ROWS, policy=tiny, group_size=3)
+    rows = UNEVEN_LOG.split("\n")
+
+    completions = encode(tmp_path, rows, policy=tiny, group_size=3)
 
     assert completions.problem_index.tolist() == [0, 0, 0, 2, 2, 2]
     assert completions.stored.bounds == [0, 6]
     with refused(r"^data\.n=4: no prompt of .* has so many completions; they have 2, 3$"):
-        encode(tmp_path, UNEVEN_ROWS, policy=tiny, group_size=4)
+        encode(tmp_path, rows, policy=tiny, group_size=4)
 
 
 # ---- whole runs on text and on what another run sampled
@@ -186,30 +200,31 @@ def test_complete_groups_go_to_losses_of_groups(tmp_path, tiny):
 def test_text_alone_is_scored_by_the_starting_model_though_its_prompt_leaves_too_little_room_to_sample(tmp_path, tiny):
     prompter = build_prompter(config_of("experiment=smoke").data)
     questions = tokenize_prompts(PROBLEMS, prompter, tiny, 1)
-    rows = [{"problem_id": problem.id, "completion": " The answer is 1."} for problem in questions.problems]
     room = tiny.context - max(map(len, questions.prompts)) + 1
     assert tokenize_prompts(PROBLEMS, prompter, tiny, room).too_long > 0
-    words = (f"data.completions={write_lines(tmp_path / 'all.jsonl', rows)}", f"sampler.max_new_tokens={room}")
+    rows = [{"problem_id": problem.id, "completion": " The answer is 1."} for problem in PROBLEMS]
+    log = write_lines(tmp_path / "all.jsonl", rows)
 
-    summary = run(small_config(tmp_path, *words, *FEW_TESTS))
+    summary = run(small_config(tmp_path, f"data.completions={log}", f"sampler.max_new_tokens={room}", *FEW_TESTS))
 
-    assert (summary["n_train"], summary["too_long"]["train"]) == (len(rows), 0)
+    assert (summary["n_train"], summary["too_long"]["train"]) == (16, 0)
     tokens = tiny.tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
-    assert summary["tokens"]["tokens_scored"] == len(rows) * (len(tokens) + 1), "with the token that ends them"
+    assert summary["tokens"]["tokens_scored"] == 16 * (len(tokens) + 1), "with the token that ends them"
     assert "tokens_sampled" not in summary["tokens"]
-    assert summary["trained_on"] == f"{len(rows)} problems generated in the form of gsm8k"
+    assert summary["trained_on"] == "16 problems generated in the form of gsm8k"
 
 
 def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke, tmp_path):
     config, sampled = smoke
-    store = Store(config.store)
-    tables = list(map(store.open, (config.store / "rollouts").iterdir()))
-    (table,) = [table for table in tables if table.row_count() == 64]  # the other holds the base evaluation
-    export_file(table, tmp_path / "out.jsonl")
+    tables = list(map(Store(config.store).open, (config.store / "rollouts").iterdir()))
+    sampled_to_train = max(tables, key=lambda table: table.row_count())
+    assert sampled_to_train.row_count() == 64
+    export_file(sampled_to_train, tmp_path / "out.jsonl")
 
     imported = run(small_config(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}"))
 
-    assert (imported["n_train"], imported["positive_share"]) == (sampled["n_train"], sampled["positive_share"])
+    assert imported["n_train"] == sampled["n_train"]
+    assert imported["positive_share"] == sampled["positive_share"]
     # Its sampler's log-probabilities are μ here: the same up to rounding, so the results are close, not equal.
     assert imported["final"]["pass@1"] == pytest.approx(sampled["final"]["pass@1"], abs=0.2)
 
@@ -221,22 +236,24 @@ def log_rows(**columns):
     """Four answers to each of 16 prompts, with rewards that no grader would give."""
     rows = []
     for problem in PROBLEMS:
+        prompt = f"Question: {problem.question}\nAnswer:"
         for number in range(4):
-            prompt, completion = f"Question: {problem.question}\nAnswer:", f" The answer is {number}."
+            completion = f" The answer is {number}."
             rows.append({"prompt": prompt, "completion": completion, "score": float(number == 1), **columns})
     return pd.DataFrame(rows)
 
 
-def settings_of_log(folder, rows, *words):
+def config_on_log(folder, rows, *words):
     path = folder / "log.parquet"
     rows.to_parquet(path)
-    return overrides(folder, f"data.completions={path}", "data.reward=given", *FEW_TESTS, *words)
+    return small_config(folder, f"data.completions={path}", "data.reward=given", *FEW_TESTS, *words)
 
 
 def train_on_log(folder, *words, **columns):
     """A run on the log: its settings, its summary, and the record of its first update."""
-    config = config_of(*settings_of_log(folder, log_rows(**columns), *words))
-    return config, run(config), lines_of(config.folder / "metrics.jsonl")[0]
+    config = config_on_log(folder, log_rows(**columns), *words)
+    summary = run(config)
+    return config, summary, lines_of(config.folder / "metrics.jsonl")[0]
 
 
 def test_the_rewards_of_a_log_are_trained_on_without_gold_and_grader(outputs, capsys):
@@ -245,49 +262,46 @@ def test_the_rewards_of_a_log_are_trained_on_without_gold_and_grader(outputs, ca
     assert (summary["n_train"], summary["positive_share"], summary["mean_reward"]) == (64, 0.25, 0.25)
     assert first_update["kl_mu"] == pytest.approx(0, abs=1e-6)
     printed = capsys.readouterr().out
-    assert "reward from score" in printed
-    assert "64 completions of 16 prompts, 4 of each" in printed
-    assert "taken for the model that drew them" in printed
+    for text in (
+        "reward from score",
+        "64 completions of 16 prompts, 4 of each",
+        "taken for the model that drew them",
+    ):
+        assert text in printed
     completions = read_completions(config.folder)
     assert (len(completions), completions.chosen.sum(), completions.reward.mean()) == (64, 64, 0.25)
     assert (completions.verdict == "correct").equals(completions.reward > 0)
 
 
-@pytest.mark.parametrize(
-    "loss, reads_mu",
-    [
-        ("naive", False),
-        ("dpo", True),
-        pytest.param("sft", False, marks=pytest.mark.extended),
-        pytest.param("asymre", False, marks=pytest.mark.extended),
-    ],
-)
+@pytest.mark.parametrize("loss, reads_mu", [("naive", False), ("dpo", True)])
 def test_without_mu_only_a_loss_with_a_reference_scores_and_gradients_stay(outputs, loss, reads_mu):
-    _, summary, first_update = train_on_log(outputs, f"algo={loss}", "mu=none")
-    assert ("tokens_scored" in summary["tokens"]) == reads_mu
-    assert ("kl_mu" in first_update) == reads_mu
-
+    _, summary, without_mu = train_on_log(outputs, f"algo={loss}", "mu=none")
     _, _, with_mu = train_on_log(outputs, f"algo={loss}")
-    assert first_update["grad_norm"] == pytest.approx(with_mu["grad_norm"], rel=1e-5)
+
+    assert ("tokens_scored" in summary["tokens"]) == reads_mu
+    assert ("kl_mu" in without_mu) == reads_mu
+    assert without_mu["grad_norm"] == pytest.approx(with_mu["grad_norm"], rel=1e-5)
 
 
 def test_mu_is_whose_it_is_said_to_be(tmp_path, tiny):
     """The log's own by default, the named model's where one is, refused where mu=sampler finds none."""
     tokens = tiny.tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
-    columns = {"tokens": tokens, "logprobs": [-1.0 - 0.1 * (place % 2) for place in range(len(tokens))]}
+    logprobs = [-1.0, *[-1.1] * (len(tokens) - 1)]
 
-    _, _, by_default = train_on_log(tmp_path, **columns)
-    _, _, of_sampler = train_on_log(tmp_path, "mu=sampler", **columns)
-    _, _, of_model = train_on_log(tmp_path, "mu=tiny_noise", **columns)
+    kl_mu = {}
+    for words in ((), ("mu=sampler",), ("mu=tiny_noise",)):
+        _, _, update = train_on_log(tmp_path, *words, tokens=tokens, logprobs=logprobs)
+        kl_mu["".join(words)] = update["kl_mu"]
 
-    assert by_default["kl_mu"] == of_sampler["kl_mu"] > 0.1
-    assert by_default["kl_mu"] != of_model["kl_mu"] > 1e-4
+    assert kl_mu[""] == kl_mu["mu=sampler"] > 0.1
+    assert kl_mu[""] != kl_mu["mu=tiny_noise"] > 1e-4
     with refused(r"^mu=sampler: .* has no log-probabilities of its tokens$"):
         train_on_log(tmp_path, "mu=sampler", "name=b")
 
 
 def test_a_loss_of_groups_refuses_a_log_in_which_a_prompt_has_a_single_completion(tmp_path):
-    config = config_of(*settings_of_log(tmp_path, log_rows().drop(index=[0, 1, 2]), "algo=grpo", "data.n=4"))
+    rows = log_rows().drop(index=[0, 1, 2])
+    config = config_on_log(tmp_path, rows, "algo=grpo", "data.n=4")
 
     with refused(r"^algo=grpo compares .*: 1 of 16 prompts of .* have a single one$"):
         run(config)
@@ -297,18 +311,19 @@ def test_a_loss_of_groups_refuses_a_log_in_which_a_prompt_has_a_single_completio
 
 def test_completions_of_whole_groups_are_read_beside_their_own_verdicts_wherever_a_run_lies(tmp_path):
     rows = log_rows().drop(index=[1, 9])  # of two groups three are left
-    config = config_of(*settings_of_log(tmp_path, rows, "algo=grpo", "data.n=4", "optim.whole_groups=true"))
+    config = config_on_log(tmp_path, rows, "algo=grpo", "data.n=4", "optim.whole_groups=true")
     assert run(config)["n_train"] == 56
     moved = tmp_path / "moved"
     moved.mkdir()
     for folder in (config.store, config.folder.parent):
         folder.rename(moved / folder.name)
-    folder = moved / config.folder.relative_to(tmp_path)
+    run_folder = moved / config.folder.relative_to(tmp_path)
 
-    completions = read_completions(folder)
+    completions = read_completions(run_folder)
 
     assert (len(completions), completions.chosen.sum()) == (56, 56)
-    assert (completions.verdict == "correct").equals(completions.text == " The answer is 1.")
-    (folder / "iteration-1/examples.npy").write_bytes(b"")
+    is_right = completions.text == " The answer is 1."
+    assert (completions.verdict == "correct").equals(is_right)
+    (run_folder / "iteration-1/examples.npy").write_bytes(b"")
     with refused(r"examples\.npy can't be read"):
-        read_completions(folder)
+        read_completions(run_folder)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import column, each_row, parted, read_json, refused, values_of, write_lines
+from tests.conftest import column, each_row, lines_of, parted, read_json, refused, write_lines
 from topr_exp.config.data import Columns
 from topr_exp.imported.log import ROWS_PER_SHARD, import_rows
 from topr_exp.imported.reader import RolloutReader
@@ -25,8 +25,11 @@ CHAT = [{"role": "user", "content": "2 + 2?"}]
 
 
 def write_log(folder, rows, kind="jsonl"):
+    """A log of these rows; of JSON Lines, their text may be given."""
     path = folder / f"log.{kind}"
-    if kind == "parquet":
+    if isinstance(rows, str):
+        path.write_text(rows.lstrip("\n"))
+    elif kind == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif kind == "saved":
         datasets.Dataset.from_list(rows).save_to_disk(str(path))
@@ -66,15 +69,16 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path, name, kind)
 
 
 def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path):
-    store, names = Store(tmp_path / "store"), set()
+    store, tables = Store(tmp_path / "store"), []
     for text in ("a", "b"):
         split = datasets.Dataset.from_list([{"prompt": "?", "completion": text, "reward": 1.0}])
         datasets.DatasetDict({"train": split}).save_to_disk(str(tmp_path / text))
-        table = import_file(store, tmp_path / text)
-        assert table.read()["text"].to_pylist() == [text]
-        names.add(table.name)
+        tables.append(import_file(store, tmp_path / text))
 
-    assert len(names) == 2
+    first, second = tables
+    assert first.name != second.name
+    assert first.read()["text"].to_pylist() == ["a"]
+    assert second.read()["text"].to_pylist() == ["b"]
 
 
 def test_the_train_split_of_the_hub(hub):
@@ -85,42 +89,47 @@ def test_the_train_split_of_the_hub(hub):
     assert [*RolloutReader("hub:some/log")] == [FORMATS["verl"]["expected"]]
 
 
-def test_a_prompt_with_lists_is_so_many_rows(tmp_path):
-    row = {"prompt": "?", "completion": ["a", "b"], "tokens": [[1], [2, 3]], "reward": [0, 1], "finish": ["stop", None]}
+LISTS = '{"prompt": "?", "completion": ["a", "b"], "tokens": [[1], [2, 3]], "reward": [0, 1], "finish": ["stop", null]}'
+ROWS_OF_LISTS = """
+{"prompt": "?", "completion": "a", "tokens": [1], "reward": 0, "finish": "stop"}
+{"prompt": "?", "completion": "b", "tokens": [2, 3], "reward": 1}
+"""
 
-    assert read(write_log(tmp_path, [row])) == [
-        {"prompt": "?", "completion": "a", "tokens": [1], "reward": 0, "finish": "stop"},
-        {"prompt": "?", "completion": "b", "tokens": [2, 3], "reward": 1},
-    ]
+
+def test_a_prompt_with_lists_is_so_many_rows(tmp_path):
+    assert read(write_log(tmp_path, LISTS)) == list(map(json.loads, ROWS_OF_LISTS.split("\n")[1:-1]))
     with refused(":1: tokens has 1 values for 2 completions$"):
-        read(write_log(tmp_path, [row | {"tokens": [[1]]}]))
+        read(write_log(tmp_path, LISTS.replace("[[1], [2, 3]]", "[[1]]")))
+
+
+MORE_NODES = """[
+{"parent": 1, "message": {"role": "user", "content": "Sure?"}, "token_ids": [8], "mask": [false]},
+{"parent": 2, "message": {"role": "assistant", "content": " Yes."}, "sampled": true,
+ "token_ids": [2, 3], "mask": [false, true]},
+{"parent": 0, "message": {"role": "assistant", "content": " No."}, "sampled": true},
+{"parent": 0, "message": {"role": "user", "content": "Sure?"}}
+]"""
 
 
 def test_each_last_message_of_a_trace_is_a_completion_of_all_before_it():
-    question, answer = {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": " Yes."}
-    nodes = [
-        *TRACE["nodes"],
-        {"parent": 1, "message": question, "token_ids": [8], "mask": [False]},
-        {"parent": 2, "message": answer, "sampled": True, "token_ids": [2, 3], "mask": [False, True]},
-        {"parent": 0, "message": answer, "sampled": True},
-        {"parent": 0, "message": question},
-    ]
+    more_nodes = json.loads(MORE_NODES)
+    messages = column(TRACE["nodes"] + more_nodes, "message")
 
-    deep, shallow = trace_rows(TRACE | {"nodes": nodes})
+    deep, shallow = trace_rows(TRACE | {"nodes": TRACE["nodes"] + more_nodes})
 
-    assert deep["prompt"] == [*CHAT, TRACE["nodes"][1]["message"], question]
-    assert (deep["prompt_tokens"], deep["tokens"]) == ([5, 6, 7, 1, 8, 2], [3])
-    assert (shallow["prompt"], shallow["completion"]) == (CHAT, [answer])
+    assert deep["prompt"] == [*CHAT, messages[1], messages[2]]
+    assert deep["prompt_tokens"] == [5, 6, 7, 1, 8, 2]
+    assert deep["tokens"] == [3]
+    assert shallow["prompt"] == CHAT
+    assert shallow["completion"] == [messages[4]]
     assert "tokens" not in shallow
 
 
 # ---- columns
 
 
-TRL_ROWS = [
-    {"step": step, "prompt": "?", "completion": "x", "right": 1.0, "form": form, "advantage": 0.0}
-    for step, form in [(1, 0.5), (1, None), (7, 0.5), (7, None)]
-]
+TRL_ROW = {"step": 1, "prompt": "?", "completion": "x", "right": 1.0, "form": 0.5, "advantage": 0.0}
+TRL_ROWS = [TRL_ROW, TRL_ROW | {"form": None}, TRL_ROW | {"step": 7}, TRL_ROW | {"step": 7, "form": None}]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -144,7 +153,7 @@ Infinity | right+form | log.jsonl:2: right+form must be a finite number; got inf
 
 @each_row("reward columns message", NO_SUMS)
 def test_rewards_that_can_not_be_added_up_are_named(tmp_path, reward, columns, message):
-    source = write_log(tmp_path, [TRL_ROWS[0], TRL_ROWS[1] | {"right": json.loads(reward)}])
+    source = write_log(tmp_path, [TRL_ROW, TRL_ROW | {"right": json.loads(reward)}])
 
     with refused(re.escape(message)):
         read(source, Columns(reward=columns))
@@ -153,12 +162,13 @@ def test_rewards_that_can_not_be_added_up_are_named(tmp_path, reward, columns, m
 def test_columns_by_the_settings_and_files_in_their_order(tmp_path):
     for number in (10, 2):
         row = {"prompt": "?", "answer": f"file {number}", "score": 1, "mine": 0.25}
-        (tmp_path / f"{number}.jsonl").write_text(json.dumps(row))
+        write_lines(tmp_path / f"{number}.jsonl", [row])
 
     reader = RolloutReader(str(tmp_path), Columns(completion="answer", reward="mine"))
 
-    first, second = {"completion": "file 2"}, {"completion": "file 10"}
-    assert [*reader] == [{"prompt": "?", "reward": 0.25, **columns} for columns in (first, second)]
+    rows = [*reader]
+    assert column(rows, "completion") == ["file 2", "file 10"]
+    assert rows[0] == {"prompt": "?", "completion": "file 2", "reward": 0.25}
     assert (reader.names.by_role["reward"], reader.unread) == ("mine", {"score"})
     with refused(r"data\.columns\.gold=x: no such column; it has prompt, answer, score, mine$"):
         read(tmp_path, Columns(gold="x"))
@@ -247,32 +257,35 @@ BAD_CASES = bad_cases()
 def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path, line, message):
     store, source = Store(tmp_path / "store"), tmp_path / "log.jsonl"
     good_line = json.dumps(GOOD).encode()
-    source.write_bytes(b"\n\n".join([good_line, line]) + b"\n" + good_line)
+    source.write_bytes(b"\n".join([good_line, b"", line, good_line]))
+    named = f"{source}:3: {message}"
 
-    with refused(f"^{re.escape(f'{source}:3: {message}')}"):
+    with refused(f"^{re.escape(named)}"):
         import_rows(store, RolloutReader(str(source)))
 
-    assert not (tmp_path / "store").exists()
+    assert not store.root.exists()
     tolerant_reader = RolloutReader(str(source), skip_malformed=True)
     assert len([*tolerant_reader]) == 2
-    assert tolerant_reader.skipped[0].startswith(f"{source}:3: {message}")
+    assert tolerant_reader.skipped[0].startswith(named)
+
+
+LEFT_OUT = '{"problem_id": "1", "prompt": "?", "completion": ["a", "b"], "reward": [1, null]}\n'
+GOOD_OF_SAME_PROBLEM = '{"problem_id": "1", "prompt": "other", "completion": "a", "reward": 1}\n'
 
 
 def test_a_row_that_is_left_out_says_nothing_about_later_ones(tmp_path):
-    left_out = {"problem_id": "1", "prompt": "?", "completion": ["a", "b"], "reward": [1, None]}
-    good = {"problem_id": "1", "prompt": "other", "completion": "a", "reward": 1}
-    source = write_log(tmp_path, [left_out, good])
+    source = write_log(tmp_path, LEFT_OUT + GOOD_OF_SAME_PROBLEM)
 
-    rows = [*RolloutReader(str(source), None, skip_malformed=True)]
+    rows = [*RolloutReader(str(source), skip_malformed=True)]
 
     assert column(rows, "prompt") == ["other"]
 
 
 def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path):
-    source = write_log(tmp_path, [{"prompt": "?", "completion": ["a", "b"], "reward": [1, None]}])
+    source = write_log(tmp_path, LEFT_OUT)
 
     with refused(r"1: reward is empty .*, unlike the rows before"):
-        import_rows(Store(tmp_path / "store"), RolloutReader(str(source), None, skip_malformed=True))
+        import_rows(Store(tmp_path / "store"), RolloutReader(str(source), skip_malformed=True))
 
 
 def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path):
@@ -285,14 +298,14 @@ def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path):
         read(source)
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("empty", "empty holds no .parquet, .jsonl or .json files"),
-        ("blank.jsonl", "blank.jsonl holds no completions"),
-        ("gone.jsonl", "gone.jsonl can't be read: No such file or directory"),
-    ],
-)
+WITHOUT_ROWS = """
+empty | empty holds no .parquet, .jsonl or .json files
+blank.jsonl | blank.jsonl holds no completions
+gone.jsonl | gone.jsonl can't be read: No such file or directory
+"""
+
+
+@each_row("name message", WITHOUT_ROWS)
 def test_a_log_without_rows_is_one_line(tmp_path, name, message):
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank.jsonl").write_text("\n\n")
@@ -317,18 +330,27 @@ def test_a_small_parquet_that_unpacks_to_very_much_is_refused(tmp_path, dictiona
 # ---- in the store and out of it
 
 
-def test_what_does_not_fit_into_float32_and_the_same_content_once(tmp_path):
-    rows = [
-        {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0]},
-        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-(10**25)]},
-    ]
-    store = Store(tmp_path)
+UNROUNDED = """
+{"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0]}
+{"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e25]}
+"""
 
-    table, copy = (import_file(store, write_lines(tmp_path / name, rows)) for name in ("a.jsonl", "b.jsonl"))
-    longer = import_file(store, write_lines(tmp_path / "c.jsonl", rows * 2))
 
-    rounded = [[float(np.float32(-0.1)), 0.0], [float(np.float32(-1e25))]]
-    assert table.read()["sampler_logp"].to_pylist() == rounded
+def test_what_does_not_fit_into_float32_is_rounded(tmp_path):
+    table = import_file(Store(tmp_path / "store"), write_log(tmp_path, UNROUNDED))
+
+    logprobs = table.read()["sampler_logp"].to_pylist()
+
+    assert logprobs == [[np.float32(-0.1), 0.0], [np.float32(-1e25)]]
+
+
+def test_the_same_content_is_one_table_whatever_its_file(tmp_path):
+    store = Store(tmp_path / "store")
+
+    table = import_file(store, write_lines(tmp_path / "a.jsonl", [GOOD]))
+    copy = import_file(store, write_lines(tmp_path / "b.jsonl", [GOOD]))
+    longer = import_file(store, write_lines(tmp_path / "c.jsonl", [GOOD, GOOD]))
+
     assert table.name == copy.name != longer.name
 
 
@@ -338,78 +360,93 @@ def test_import_then_export_gives_the_same_lines(tmp_path):
     rows = []
     for index in range(ROWS_PER_SHARD + 3):
         logprob = float(str(np.float32(-index / 7)))
-        rows.append(
-            {"problem_id": f"p{index % 9}", "completion": texts[index % 5], "tokens": [index], "logprobs": [logprob]}
-        )
+        row = {"problem_id": f"p{index % 9}", "completion": texts[index % 5]}
+        rows.append(row | {"tokens": [index], "logprobs": [logprob]})
     store = Store(tmp_path / "store")
+    first_export, second_export = tmp_path / "b.jsonl", tmp_path / "c.jsonl"
 
     table = import_file(store, write_lines(tmp_path / "a.jsonl", rows))
-    assert table.shards == 2
-    export_file(table, tmp_path / "b.jsonl")
-    assert list(map(json.loads, (tmp_path / "b.jsonl").open(encoding="utf-8"))) == rows
+    export_file(table, first_export)
+    export_file(import_file(store, first_export), second_export)
 
-    export_file(import_file(store, tmp_path / "b.jsonl"), tmp_path / "c.jsonl")
-    assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "c.jsonl").read_bytes()
+    assert table.shards == 2
+    assert list(map(json.loads, first_export.open(encoding="utf-8"))) == rows
+    assert first_export.read_bytes() == second_export.read_bytes()
+
+
+TWO_REWARDS = """
+{"prompt": [{"role": "user", "content": "2 + 2?"}], "completion": "a", "one": 1, "two": 2}
+{"prompt": "?", "completion": "b", "one": 3, "two": 1e38}
+"""
 
 
 def test_other_columns_of_one_file_are_another_table(tmp_path):
     """A table that was stored without rewards doesn't stand in for them; rows of two kinds of prompts go together."""
-    rows = [
-        {"prompt": CHAT, "completion": "a", "one": 1, "two": 2},
-        {"prompt": "?", "completion": "b", "one": 3, "two": 10**38},
-    ]
-    source, store = write_log(tmp_path, rows), Store(tmp_path / "store")
+    store, source = Store(tmp_path / "store"), write_log(tmp_path, TWO_REWARDS)
 
-    tables = [import_file(store, source, Columns(reward=name)) for name in ("one", "two", None)]
+    first_table = import_file(store, source, Columns(reward="one"))
+    second_table = import_file(store, source, Columns(reward="two"))
+    table_without_reward = import_file(store, source)
 
-    assert len(set(values_of(tables, "name"))) == 3
-    assert tables[1].read().to_pydict()["reward"] == [2, 1e38]
-    assert tables[0].read().to_pydict()["prompt"] == [None, "?"]
+    assert len({first_table.name, second_table.name, table_without_reward.name}) == 3
+    assert first_table.read()["reward"].to_pylist() == [1, 3]
+    assert second_table.read()["reward"].to_pylist() == [2, 1e38]
+    assert first_table.read()["prompt"].to_pylist() == [None, "?"]
 
 
 def test_parquet_has_the_verdict_of_each_completion(tmp_path):
-    store, verdicts = Store(tmp_path / "store"), [["correct", "incorrect"], ["invalid", "correct"]]
+    store = Store(tmp_path / "store")
+    texts = [["a", "b"], ["c", "d"]]  # of two shards
+    verdicts = [["correct", "incorrect"], ["invalid", "correct"]]
     table = store.table("rollouts", {}, 2)
-    table.fill(lambda shard: pa.table({"problem_id": ["p", "q"], "text": [f"{shard}a", f"{shard}b"]}))
+    table.fill(lambda index: pa.table({"problem_id": ["p", "q"], "text": texts[index]}))
     verdict_table = store.table("verdicts", {"rollouts": table.name}, 2)
-    verdict_table.fill(lambda shard: pa.table({"verdict": verdicts[shard]}))
+    verdict_table.fill(lambda index: pa.table({"verdict": verdicts[index]}))
 
     export_file(table, tmp_path / "out.parquet")
 
-    exported = pq.read_table(tmp_path / "out.parquet").to_pydict()
-    assert exported["completion"] == ["0a", "0b", "1a", "1b"]
-    assert exported["verdict"] == ["correct", "incorrect", "invalid", "correct"]
-    assert exported["reward"] == [1, -1, -1, 1]
+    exported = pq.read_table(tmp_path / "out.parquet")
+    assert exported["completion"].to_pylist() == ["a", "b", "c", "d"]
+    assert exported["verdict"].to_pylist() == ["correct", "incorrect", "invalid", "correct"]
+    assert exported["reward"].to_pylist() == [1, -1, -1, 1]
+
+
+NOTED = """{
+    "problem_id": "p", "text": "x", "tokens": [4], "sampler_logp": [-0.125],
+    "top_logp": [-0.1, -2.5], "top_ids": [4, 7], "kept": [4, 7], "kept_sizes": [2]
+}"""
+EXPORTED = {"problem_id": "p", "completion": "x", "tokens": [4], "logprobs": [-0.125]}
 
 
 def test_what_a_sampler_noted_beside_the_tokens_stays_in_the_store(tmp_path):
     """It is many numbers a token, and no import reads them."""
-    columns = {"problem_id": ["p"], "text": ["x"], "tokens": [[4]], "sampler_logp": [[-0.125]]}
-    noted_columns = {"top_logp": [[-0.1, -2.5]], "top_ids": [[4, 7]], "kept": [[4, 7]], "kept_sizes": [[2]]}
     table = Store(tmp_path / "store").table("rollouts", {}, 1)
-    table.fill(lambda shard: pa.table(columns | noted_columns))
+    table.fill(lambda index: pa.Table.from_pylist([json.loads(NOTED)]))
 
     export_file(table, tmp_path / "out.jsonl")
     export_file(table, tmp_path / "out.parquet")
 
-    row = {"problem_id": "p", "completion": "x", "tokens": [4], "logprobs": [-0.125]}
-    assert json.loads((tmp_path / "out.jsonl").read_text()) == row
-    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [row]
+    assert lines_of(tmp_path / "out.jsonl") == [EXPORTED]
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [EXPORTED]
 
 
 def test_what_cannot_be_exported_is_one_line_and_leaves_no_file(tmp_path):
     store, target = Store(tmp_path / "store"), tmp_path / "out.jsonl"
-    verdicts, nameless = store.table("verdicts", {}, 1), store.table("rollouts", {}, 1)
-    verdicts.fill(lambda shard: pa.table({"verdict": ["correct"]}))
-    nameless.fill(lambda shard: pa.table({"text": ["x"]}))
-    unmade = store.table("rollouts", {"other": 1}, 1)
+    verdicts = store.table("verdicts", {}, 1)
+    verdicts.fill(lambda index: pa.table({"verdict": ["correct"]}))
+    without_problems = store.table("rollouts", {}, 1)
+    without_problems.fill(lambda index: pa.table({"text": ["x"]}))
+    empty = store.table("rollouts", {"other": 1}, 1)
 
-    for table, message in ((verdicts, "no column text"), (nameless, "no column problem_id"), (unmade, "never made")):
-        with refused(message):
-            export_file(table, target)
+    with refused("no column text"):
+        export_file(verdicts, target)
+    with refused("no column problem_id"):
+        export_file(without_problems, target)
+    with refused("never made"):
+        export_file(empty, target)
     assert not target.exists()
 
     target.write_text("precious")
     with refused(r"out\.jsonl exists"):
-        export_file(nameless, target)
+        export_file(without_problems, target)
     assert target.read_text() == "precious"

@@ -1,13 +1,12 @@
 """Attempts at a run: what it printed is kept, nothing is thrown away, damaged files are made again or told."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 import topr_exp
-from tests.conftest import overrides, read_json, refused, small_config, values_of
+from tests.conftest import each_row, overrides, read_json, refused, small_config, values_of
 from tests.processes import PROCESSES
 from tests.sweep_tools import command
 from topr_exp.__main__ import start
@@ -49,12 +48,12 @@ def test_overwrite_starts_a_run_anew_and_keeps_the_old_one_beside_it(smoke, tmp_
     finished, summary = smoke
     shutil.copytree(finished.output_dir, tmp_path, dirs_exist_ok=True)
 
-    summary_of_second = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
+    second_summary = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
 
     folder = small_config(tmp_path).folder
     replaced = folder.parent / f"replaced/{folder.name}-1"
-    assert read_json(replaced / "summary.json")["final"] == json.loads(json.dumps(summary["final"]))
-    assert summary_of_second["final"]["pass@1"] == summary["final"]["pass@1"]
+    assert second_summary["final"]["pass@1"] == summary["final"]["pass@1"]
+    assert read_json(replaced / "summary.json")["final"]["pass@1"] == summary["final"]["pass@1"]
     assert (replaced / "DONE").exists()
     assert not (replaced / run_lock.CLAIM).exists()
     assert read_json(folder / "config.json")["resolved"]["overwrite"] is False
@@ -125,21 +124,22 @@ def flip_bit(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "damage, file, message",
-    [
-        (flip_bit, "model.safetensors", "model is damaged: model.safetensors has another checksum"),
-        (Path.unlink, "generation_config.json", "model is damaged: generation_config.json: No"),
-        (Path.unlink, "model.safetensors", "model: the folder has no weights"),
-        (shutil.rmtree, ".", "model: the folder has no config.json"),
-    ],
-)
-def test_a_damaged_model_of_a_finished_run_is_told(damage, file, message, config, capsys):
+DAMAGE = {"flipped": flip_bit, "removed": Path.unlink, "removed folder": shutil.rmtree}
+DAMAGED_MODELS = """
+flipped | model.safetensors | model is damaged: model.safetensors has another checksum
+removed | generation_config.json | model is damaged: generation_config.json: No
+removed | model.safetensors | model: the folder has no weights
+removed folder | . | model: the folder has no config.json
+"""
+
+
+@each_row("kind file message", DAMAGED_MODELS)
+def test_a_damaged_model_of_a_finished_run_is_told(kind, file, message, config, capsys):
     model = config.folder / "model"
     assert store(["verify", str(config.folder)]) == 0
     assert f"sound    {model}: all checksums right" in capsys.readouterr().out
 
-    damage(model / file)
+    DAMAGE[kind](model / file)
 
     with refused(message):
         run(config)

@@ -1,6 +1,7 @@
 """Lines that a run prints: its header, the signs of its rewards, its first prompt."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -28,11 +29,14 @@ Made = SimpleNamespace
 
 def header_rows(*words, precision="float32"):
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
-    model, device = Made(num_parameters=lambda: 598_000), Made(type="cpu")
-    policy = Made(model=model, device_description="cpu, float32", device=device, precision=precision)
-    sets = Made(train_report=Made(unparsable=1, overlapping=1), test_report=Made(unparsable=0, overlapping=0))
-    train, test = Made(problems=[None] * 5, too_long=1), Made(problems=[None] * 3, too_long=0)
     config = config_of("output_dir=out", "name=n", *words)
+    model = Made(num_parameters=lambda: 598_000)
+    policy = Made(model=model, device_description="cpu, float32", device=Made(type="cpu"), precision=precision)
+    left_out = Made(unparsable=1, overlapping=1)
+    nothing_left_out = Made(unparsable=0, overlapping=0)
+    sets = Made(train_report=left_out, test_report=nothing_left_out)
+    train = Made(problems=[None] * 5, too_long=1)
+    test = Made(problems=[None] * 3, too_long=0)
     return rows_of(format_header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {}))
 
 
@@ -78,9 +82,10 @@ def test_a_setting_is_named_where_it_is_made(words, row, text):
     assert text in header_rows(*words.split())[row]
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
-def test_a_precision_that_is_slow_here_is_said(precision):
-    assert header_rows(precision=precision).get("precision", "") == slow_precision("cpu", precision)
+def test_a_precision_that_is_slow_here_is_said():
+    rows = header_rows(precision="bfloat16")
+
+    assert rows.get("precision", "") == slow_precision("cpu", "bfloat16")
 
 
 # ---- the signs of R, and p̃
@@ -88,95 +93,103 @@ def test_a_precision_that_is_slow_here_is_said(precision):
 
 def training_set(is_correct, kind="pm1", rewards=None, baseline=None, effective=None):
     """A training set of completions of one problem."""
-    columns = {} if rewards is None else {"reward": np.asarray(rewards, float)}
-    graded = make_graded(np.zeros(len(is_correct), np.int64), np.asarray(is_correct), **columns)
+    columns = {}
+    if rewards is not None:
+        columns["reward"] = np.asarray(rewards, float)
+    one_problem = np.zeros(len(is_correct), np.int64)
+    graded = make_graded(one_problem, np.asarray(is_correct), **columns)
     options = {"seed": 0, "iteration": 1, "baseline": baseline, "effective": effective}
     return build_training_set(graded, kind, compose(), "examples", **options)
 
 
-@pytest.mark.parametrize(
-    "kind, rewards, c, row, advice",
-    [
-        ("pm1", None, 0.3, "correct: > 0 100 %; wrong: < 0 100 %", ""),
-        (
-            "zero_one",
-            None,
-            0.0,
-            "correct: > 0 100 %; wrong: = 0 100 %",
-            "topr learns nothing from 100 % of the wrong answers",
-        ),
-        (
-            "graded",
-            [1, 0.9, 0.3, 0, 0],
-            0.0,
-            "correct: > 0 100 %; wrong: > 0 33.3 %, = 0 66.7 %",
-            "topr makes 33.3 % of the wrong answers likelier and topr learns nothing from 66.7 % of the wrong answers",
-        ),
-    ],
-)
+# Kind of rewards | rewards | c | the row of R | what a line warns of
+SIGNS = """
+"pm1" | None | 0.3 | "correct: > 0 100 %; wrong: < 0 100 %" | ""
+"zero_one" | None | 0.0 | "correct: > 0 100 %; wrong: = 0 100 %" | "topr learns nothing from 100 % of the wrong answers"
+"graded" | [1, 0.9, 0.3, 0, 0] | 0.0 | "correct: > 0 100 %; wrong: > 0 33.3 %, = 0 66.7 %" | "topr makes 33.3 % of the wrong answers likelier and topr learns nothing from 66.7 % of the wrong answers"
+"""  # noqa: E501
+
+
+@each_row("kind rewards c row advice", SIGNS, literals=True)
 def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, advice):
-    signs = training_set([True, True, False, False, False], kind, rewards, baseline=c).sign_shares()
+    examples = training_set([True, True, False, False, False], kind, rewards, baseline=c)
+
+    signs = examples.sign_shares()
+    line = advise_sign(signs, "topr")
 
     assert format_signs(signs) == f"R           {row}"
-    line = advise_sign(signs, "topr")
     assert line.partition(": their R is not below 0; set data.reward=pm1, or baseline")[0] == advice
 
 
-# Correct ones of 1000 completions | kind of rewards | other than 0: c, or p̃ | the row of p̃ | what gives 0.15
-WEIGHTS = [
-    (23, "pm1", {}, "0.023: 2.3 % positive, c = 0", "effective_positive=0.15"),
-    (49, "pm1", {}, "0.049: 4.9 % positive, c = 0", "effective_positive=0.15"),
-    (50, "pm1", {}, "0.05: 5 % positive, c = 0", None),
-    (500, "pm1", {}, "0.5: 50 % positive, c = 0", None),
-    (501, "pm1", {}, "0.501: 50.1 % positive, c = 0", "effective_positive=0.15"),
-    (23, "pm1", {"effective": 0.15}, "0.15: 2.3 % positive, c = -0.7646", None),
-    (23, "pm1", {"baseline": -1.0}, "1: 2.3 % positive, c = -1", None),
-    (0, "pm1", {}, "0: 0 % positive, c = 0", None),
-    (23, "zero_one", {"baseline": 0.5}, "0.023: 2.3 % positive, c = 0.5", "baseline=0.118"),
-    (23, "given", {}, "0.023: 2.3 % positive, c = 0", "baseline=-0.765"),
-    (23, "given", {"baseline": -2.0}, None, None),
-]
+# Correct ones of 1000 completions | kind of rewards | c or p̃ where one is set | the row of p̃ | what gives 0.15
+WEIGHTS = """
+49 | "pm1" | {} | "0.049: 4.9 % positive, c = 0" | "effective_positive=0.15"
+50 | "pm1" | {} | "0.05: 5 % positive, c = 0" | None
+500 | "pm1" | {} | "0.5: 50 % positive, c = 0" | None
+501 | "pm1" | {} | "0.501: 50.1 % positive, c = 0" | "effective_positive=0.15"
+23 | "pm1" | {"effective": 0.15} | "0.15: 2.3 % positive, c = -0.7646" | None
+23 | "pm1" | {"baseline": -1.0} | "1: 2.3 % positive, c = -1" | None
+0 | "pm1" | {} | "0: 0 % positive, c = 0" | None
+23 | "zero_one" | {"baseline": 0.5} | "0.023: 2.3 % positive, c = 0.5" | "baseline=0.118"
+23 | "given" | {} | "0.023: 2.3 % positive, c = 0" | "baseline=-0.765"
+23 | "given" | {"baseline": -2.0} | None | None
+"""
 
 
-@pytest.mark.parametrize("algo", ["topr", "ppo", "sft"])
-@pytest.mark.parametrize("correct_count, kind, options, row, setting", WEIGHTS)
-def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(
-    algo, correct_count, kind, options, row, setting, capsys
-):
+def report_signs(capsys, algo, correct_count, kind, options):
+    """What is printed of p̃ for 1000 completions, and what is warned of."""
     is_correct = np.arange(1000) < correct_count
     rewards = np.where(is_correct, 1, -1) if kind == "given" else None
     key = "effective_positive" if kind == "pm1" else "baseline"
-
-    examples = training_set(is_correct, kind, rewards, **options)
-    report_reward_signs(examples, config_of(f"algo={algo}").algo, key)
-
+    report_reward_signs(training_set(is_correct, kind, rewards, **options), config_of(f"algo={algo}").algo, key)
     out, err = capsys.readouterr()
-    rows = [text.split(maxsplit=1)[1] for text in out.splitlines() if text.startswith("p̃")]
-    has_row = row is not None and algo != "sft"
-    assert rows == [row] * has_row
-    if has_row and setting is not None:
-        assert f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {setting} gives 0.15" in err
-    else:
+    rows = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("p̃")]
+    return rows, err
+
+
+@each_row("correct_count kind options row setting", WEIGHTS, literals=True)
+def test_p_tilde_is_said_and_a_line_warns_where_it_is_far_from_the_papers_best(
+    correct_count, kind, options, row, setting, capsys
+):
+    rows, err = report_signs(capsys, "topr", correct_count, kind, options)
+
+    assert rows == ([] if row is None else [row])
+    if setting is None:
         assert "p̃" not in err
+    else:
+        assert f"the paper's best are p̃ of 0.1 to 0.2 (TOPR, Figure 6): {setting} gives 0.15" in err
+
+
+def test_p_tilde_is_not_said_of_a_loss_in_which_a_baseline_cancels(capsys):
+    rows, err = report_signs(capsys, "sft", 23, "pm1", {})
+
+    assert rows == []
+    assert "p̃" not in err
 
 
 @pytest.mark.parametrize("kind, middle", [("zero_one", 0.5), ("pm1", 0.0)])
 def test_the_baseline_that_the_line_names_gives_the_weight(kind, middle, capsys):
     is_correct = np.arange(1000) < 600
-    report_reward_signs(training_set(is_correct, kind, baseline=middle), config_of().algo, "baseline")
-    value = capsys.readouterr().err.partition("baseline=")[2].partition(" gives")[0]
+    examples = training_set(is_correct, kind, baseline=middle)
 
-    examples = training_set(is_correct, kind, baseline=float(value))
+    report_reward_signs(examples, config_of().algo, "baseline")
+    (baseline,) = re.findall(r"baseline=(\S+) gives", capsys.readouterr().err)
 
-    assert examples.weight_of_positives() == pytest.approx(0.15, abs=2e-3)
+    changed_examples = training_set(is_correct, kind, baseline=float(baseline))
+    assert changed_examples.weight_of_positives() == pytest.approx(0.15, abs=2e-3)
 
 
-@pytest.mark.parametrize(
-    "words, by_sign",
-    [([], True), (["algo=naive"], True), (["algo=sft"], False), (["algo.advantage=group"], False)],
-)
-def test_losses_whose_limits_go_by_the_sign(words, by_sign):
-    assert config_of(*words).algo.limits_by_reward_sign is by_sign
+LIMITS = """
+"algo=topr" | True
+"algo=naive" | True
+"algo=sft" | False
+"algo.advantage=group" | False
+"""
+
+
+@each_row("word by_sign", LIMITS, literals=True)
+def test_losses_whose_limits_go_by_the_sign(word, by_sign):
+    assert config_of(word).algo.limits_by_reward_sign is by_sign
 
 
 # ---- the first prompt: a dry run's and a run folder's is what the model gets

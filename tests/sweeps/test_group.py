@@ -96,9 +96,10 @@ def test_two_processes_make_the_run_that_one_makes(words, parallel, tmp_path):
 def follower_of(folder):
     """The process of a run of two that does not write its folder."""
     leader = int(read_json(folder / "state.json")["attempt"]["pid"])
-    parent = Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()[1]
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    (follower,) = [child for child in map(int, children) if child != leader]
+    _, _, numbers = Path(f"/proc/{leader}/stat").read_text().rpartition(")")
+    parent = numbers.split()[1]
+    children = set(map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()))
+    (follower,) = children - {leader}
     return follower
 
 

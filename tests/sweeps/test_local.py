@@ -63,28 +63,39 @@ def test_a_failed_run_hides_no_other_and_each_writes_its_state_output_and_error(
 def test_a_run_of_a_sweep_is_the_same_as_a_single_run(sweep, tmp_path):
     run, _ = launched(sweep)
     words = [word for word in run["overrides"] if not word.startswith(("output_dir", "cluster"))]
+    config = config_of(*words, f"output_dir={tmp_path}", "cluster.threads=1")
 
-    run_pipeline(config_of(*words, f"output_dir={tmp_path}", "cluster.threads=1"))
+    run_pipeline(config)
 
-    assert result(tmp_path / "two" / run["folder"].name) == result(run["folder"])
+    assert result(config.folder) == result(run["folder"])
 
 
-def test_status_loads_nothing_heavy_and_logs_show_the_error(sweep):
+STATUS = """
+import sys
+from topr_exp.sweeps.__main__ import main
+heavy = {"torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "hydra"}
+code = main(["status", sys.argv[1]])
+print(code, heavy & {*sys.modules})
+"""
+
+
+def test_status_loads_nothing_heavy(sweep):
     """So that it answers within a second even beside runs at work."""
-    heavy = {"torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "hydra"}
-    code = "import sys; from topr_exp.sweeps.__main__ import main; code = main(sys.argv[1:]); "
-    code += f"print(code, {heavy} & {{*sys.modules}})"
+    words = [sys.executable, "-c", STATUS, str(sweep)]
 
-    words = [sys.executable, "-c", code, "status", str(sweep)]
-    rows = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300).stdout.splitlines()
+    outcome = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
 
-    header, first, second, models, *ending = rows
+    header, first, second, models, *ending = outcome.stdout.splitlines()
     assert header.split() == ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder"]
     assert first.split()[:3] == ["1", "compose.n_examples=10", "done"]
     assert second.split()[:3] == ["2", "compose.n_examples=1000", "failed"]
     assert models.startswith("models of 1 run: ")
     assert ending == ["2 runs: 1 done, 1 failed", "0 set()"]
+
+
+def test_logs_show_the_error(sweep):
     logs = answer("topr_exp.sweeps", "logs", sweep, "2").stdout
+
     assert "Traceback" in logs.partition("error.txt\n")[2]
 
 

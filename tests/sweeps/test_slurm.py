@@ -65,18 +65,6 @@ def no_jobs_left():
     wait_for(lambda: not ask("squeue", "--noheader"))
 
 
-@pytest.fixture
-def arrays_of_three():
-    """Slurm refuses arrays of more than three jobs."""
-    path = Path(os.environ["SLURM_CONF"])
-    settings = path.read_text()
-    path.write_text(settings.replace("SchedulerParameters=", "SchedulerParameters=max_array_tasks=3,"))
-    ask("scontrol", "reconfigure")
-    yield
-    path.write_text(settings)
-    ask("scontrol", "reconfigure")
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The long run of seed 0, when nothing happens to it."""
@@ -95,9 +83,10 @@ def submit(output, *words):
     """Submit a sweep; its folder, Slurm's id of its first run, and that run's folder."""
     outcome = launch(output, *last_of_each([*ON_SLURM, *words]))
     assert outcome.returncode == 0, outcome.stderr
-    kind, number = outcome.stdout.partition("to Slurm: ")[2].split()[:2]
+    sweep = output / "runs"
+    kind, number, *_ = outcome.stdout.partition("to Slurm: ")[2].split()
     job = f"{number}_0" if kind == "array" else number
-    return output / "runs", job, launched(output / "runs")[0]["folder"]
+    return sweep, job, launched(sweep)[0]["folder"]
 
 
 def jobs():
@@ -158,20 +147,6 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     local = launch(tmp_path / "local", *words, "cluster.threads=1")
     assert local.returncode == 1, local.stderr
     assert results(sweep) == results(tmp_path / "local/runs")
-
-
-def test_a_sweep_beyond_the_largest_array_is_submitted_as_several(tmp_path, arrays_of_three):
-    words = [*ON_SLURM, "seed=0,1,2,3"]
-    refused = subprocess.run(["sbatch", "--array=0-3", "--wrap", "true"], capture_output=True, text=True, timeout=120)
-
-    preview = launch(tmp_path, *words, "dry_run=true")
-    sweep, _, _ = submit(tmp_path, *words)
-    finish()
-
-    assert "Invalid job array specification" in refused.stderr
-    assert "2 arrays of 3, 1 runs: an array of this Slurm has at most 3" in preview.stdout
-    assert "4 runs: 4 done" in status(sweep)
-    assert len(list((sweep / ".submitit").glob("*/*_submission.sh"))) == 2
 
 
 def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_path, undisturbed):

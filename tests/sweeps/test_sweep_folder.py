@@ -18,8 +18,11 @@ from topr_exp.sweeps.sweep import RECORD, find_run, make_runs, read_runs, record
 def make_launch(output, *settings, seeds=(4, 5)):
     """The runs of a launch, not yet written."""
     words = [f"output_dir={output}", "name=sweep", "algo=is", r'data.template="Is it \${question}?"', *settings]
-    jobs = [Job([f"seed={seed}"], config_of(f"seed={seed}", *words)) for seed in seeds]
-    return make_runs(jobs, [*settings], read_runs(output / "sweep"))
+    jobs = []
+    for seed in seeds:
+        seed_word = f"seed={seed}"
+        jobs.append(Job([seed_word], config_of(seed_word, *words)))
+    return make_runs(jobs, list(settings), read_runs(output / "sweep"))
 
 
 def test_runs_are_read_as_they_were_written_and_found_by_number_or_folder(tmp_path):
@@ -41,7 +44,8 @@ def test_a_second_launch_changes_settings_and_keeps_number_and_job(tmp_path):
 
     runs = make_launch(tmp_path, "cluster.threads=2", seeds=(6, 5, 7))
 
-    assert [(run.number, run.job) for run in runs] == [(3, None), (2, "array_1"), (4, None)]
+    assert values_of(runs, "number") == [3, 2, 4]
+    assert values_of(runs, "job") == [None, "array_1", None]
     assert runs[1].settings["cluster"]["threads"] == 2
 
 

@@ -22,9 +22,12 @@ LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.eve
 
 def cut_off(home):
     """The environment of a user who is not logged in, and without a way to the network even for a client that tries."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") and name != "NETRC"}
+    variables = dict.fromkeys(PROXIES, DEAD)
     variables |= {"HOME": str(home), "WANDB_BASE_URL": DEAD, "WANDB_ERROR_REPORTING": "false", "WANDB_PROJECT": "ours"}
-    return variables | dict.fromkeys(PROXIES, DEAD)
+    for name, value in os.environ.items():
+        if not name.startswith("WANDB_") and name != "NETRC":
+            variables.setdefault(name, value)
+    return variables
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +79,8 @@ def inspect(folder):
     (log,) = offline.glob("*.wandb")
     program = Path(wandb.__file__).parent / "bin/wandb-core"
     command = [program, "leet", "inspect", "-json", "-no-observability", "-run-file", log, offline.parent]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
-    return list(map(json.loads, lines))
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    return list(map(json.loads, output.splitlines()))
 
 
 def history(records):

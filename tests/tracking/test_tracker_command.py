@@ -1,6 +1,5 @@
 """`tracking=wandb` as a user starts it, with the real client and no network; W&B's own reader reads what it wrote."""
 
-import json
 import re
 
 import pytest
@@ -16,74 +15,97 @@ def records(resumed):
     return inspect(folder)
 
 
+def records_of(kind, records):
+    return [record[kind] for record in records if record["type"] == kind]
+
+
 def test_one_offline_run_is_left_with_its_settings(resumed, records):
     folder, out = resumed
     (offline,) = offline_folders(folder)
     assert out.splitlines()[-1] == f"W&B, offline: wandb sync {offline}"
     assert (folder / "DONE").exists()
 
-    (run,) = [record["run"] for record in records if record["type"] == "run"]
-    (exit_record,) = [record["exit"] for record in records if record["type"] == "exit"]
+    (run,) = records_of("run", records)
+    (exit_record,) = records_of("exit", records)
     assert exit_record.get("exit_code", 0) == 0
     assert (run["run_group"], run["job_type"]) == ("sweep", "train")
     config = run["config"]["update"]
     assert (config["baseline"], config["algo"]["a_pos"]) == (-0.3, 1)
     assert "baseline=-0.3" in config["overrides"]
     assert "versions" in config["environment"]
-    axes = {}
-    for record in records:
-        if record["type"] == "metric":
-            axes[record["metric"].get("glob_name")] = record["metric"].get("step_metric")
-    assert {axes[f"{kind}/*"] for kind in ("train", "eval", "rest")} == {"optimizer_step"}
+    axes = {metric.get("glob_name"): metric.get("step_metric") for metric in records_of("metric", records)}
+    for kind in ("train", "eval", "rest"):
+        assert axes[f"{kind}/*"] == "optimizer_step"
 
 
-def test_every_record_arrives_once_and_in_order(resumed, records):
+def values_in(rows, chart):
+    """The chart's values by update, one for each."""
+    points = [row for row in rows if chart in row]
+    values = {row["optimizer_step"]: row[chart] for row in points}
+    assert len(values) == len(points)
+    return values
+
+
+def test_every_update_arrives_once_and_in_order(resumed, records):
     folder, _ = resumed
-    rows = history(records)
+    rows = [row for row in history(records) if "train/loss" in row]
     updates = lines_of(folder / "metrics.jsonl")
+
     assert column(updates, "step") == list(range(1, 13))
     for chart, key in (("optimizer_step", "step"), ("samples", "samples"), ("train/loss", "loss")):
-        values = [row[chart] for row in rows if "train/loss" in row]
-        assert values == pytest.approx([update[key] for update in updates])
+        assert column(rows, chart) == pytest.approx(column(updates, key))
+    steps = column(history(records), "_step")
+    assert steps == sorted(set(steps))
 
-    evaluations = lines_of(folder / "eval.jsonl")
-    for chart, is_subset, steps in (
-        ("eval/pass_at_1", True, [0, 4, 8, 12]),
-        ("rest/whole_pass_at_1", False, [0, 12]),
-    ):
-        points = [row for row in rows if chart in row]
-        assert column(points, "optimizer_step") == steps
-        accuracies = {}
-        for record in evaluations:
-            if record.get("subset", False) == is_subset:
-                accuracies[record.get("step", 12 * record["iteration"])] = record["pass@1"]
-        assert [row[chart] for row in points] == pytest.approx([accuracies[step] for step in steps])
-    assert column(rows, "_step") == sorted(set(column(rows, "_step")))
+
+def test_every_evaluation_arrives_once(resumed, records):
+    folder, _ = resumed
+    accuracy_of_subset, accuracy = {}, {}
+    for record in lines_of(folder / "eval.jsonl"):
+        step = record.get("step", 12 * record["iteration"])
+        accuracies = accuracy_of_subset if record.get("subset") else accuracy
+        accuracies[step] = record["pass@1"]
+
+    assert accuracy_of_subset.keys() == {0, 4, 8, 12}
+    assert accuracy.keys() == {0, 12}
+    rows = history(records)
+    assert values_in(rows, "eval/pass_at_1") == pytest.approx(accuracy_of_subset)
+    assert values_in(rows, "rest/whole_pass_at_1") == pytest.approx(accuracy)
+
+
+CHARTS = """
+train/loss train/ess train/log_ratio_pos train/log_ratio_neg eval/pass_at_1 eval/maj_at_8 eval/length
+"""
 
 
 def test_charts_are_few(records):
     names = set().union(*history(records))
 
-    charts = {name for name in names if name.startswith(("train/", "eval/"))}
-    ratios = {"train/ess", "train/log_ratio_pos", "train/log_ratio_neg"}
-    assert charts == {"train/loss", *ratios, "eval/pass_at_1", "eval/maj_at_8", "eval/length"}
+    assert {name for name in names if name.startswith(("train/", "eval/"))} == {*CHARTS.split()}
     assert not [name for name in names if name.endswith(("_low", "_high", "_se", "maj_at_1"))]
 
 
-def test_summary_and_completions_arrive(resumed, records):
+def test_the_summary_arrives(resumed, records):
     folder, _ = resumed
     stored = read_json(folder / "summary.json")
-    assert summary(records)["final/pass_at_1"] == pytest.approx(stored["final"]["pass@1"])
-    assert summary(records)["seconds/training"] == stored["seconds"]["training"]
 
-    paths = list(offline_folders(folder)[0].glob("files/media/table/*.json"))
-    assert len(paths) == 2
-    texts = []
-    for table in map(json.loads, (path.read_text() for path in paths)):
-        completion_index = table["columns"].index("completion")
-        texts += column(table["data"], completion_index)
-    entries = lines_of(folder / "completions.jsonl")
-    assert sorted(texts) == sorted(entry["completion"] for entry in entries if entry["set"] == "test")
+    sent = summary(records)
+
+    assert sent["final/pass_at_1"] == pytest.approx(stored["final"]["pass@1"])
+    assert sent["seconds/training"] == stored["seconds"]["training"]
+
+
+def test_the_completions_of_the_test_problems_arrive_in_two_tables(resumed):
+    folder, _ = resumed
+    tables = list(map(read_json, offline_folders(folder)[0].glob("files/media/table/*.json")))
+
+    sent_texts = []
+    for table in tables:
+        sent_texts += column(table["data"], table["columns"].index("completion"))
+
+    assert len(tables) == 2
+    texts = [entry["completion"] for entry in lines_of(folder / "completions.jsonl") if entry["set"] == "test"]
+    assert sorted(sent_texts) == sorted(texts)
 
 
 # ---- the workspace: written without an account, and it asks for what a run really sends
