@@ -93,18 +93,22 @@ def test_a_new_adapter_changes_no_bit_and_is_the_same_by_its_seed(dtype):
 def test_with_its_adapter_off_a_model_is_the_base_bit_for_bit(dtype):
     base, policy = make_adapted(dtype)
     reference = policy.without_adapter()
-    assert (reference.fingerprint, reference.folder) == ("base", None)
     base_logp, adapted_logp = score(base).logp, score(policy.model).logp
 
-    assert torch.equal(score(reference.model).logp, base_logp)
-    assert not torch.allclose(adapted_logp, base_logp, atol=0.1)
-    assert torch.equal(score(policy.model).logp, adapted_logp), "it is on again"
-
+    logp_with_adapter_off = score(reference.model).logp
+    logp_on_again = score(policy.model).logp
     scores = score(policy.model, reference.model)
-    assert torch.equal(scores.vocab_kl, score(policy.model, base).vocab_kl)
-    assert float(scores.vocab_kl.detach().max()) > 0.01
+    expected_scores = score(policy.model, base)
     scores.logp.sum().backward()
-    assert all(weight.grad is not None for _, weight in adapter.trained_weights(policy.model))
+
+    assert (reference.fingerprint, reference.folder) == ("base", None)
+    assert torch.equal(logp_with_adapter_off, base_logp)
+    assert not torch.allclose(adapted_logp, base_logp, atol=0.1)
+    assert torch.equal(logp_on_again, adapted_logp)
+    assert torch.equal(scores.vocab_kl, expected_scores.vocab_kl)
+    assert float(scores.vocab_kl.detach().max()) > 0.01
+    for name, weight in adapter.trained_weights(policy.model):
+        assert weight.grad is not None, name
 
 
 def test_a_layer_adds_alpha_over_rank_times_its_two_matrices_and_no_other_is_changed():

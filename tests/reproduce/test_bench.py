@@ -184,10 +184,10 @@ def test_holm_is_over_the_whole_table():
         for row in ("is", "ppo", "naive", "grpo"):
             cells.append(records_of(f"{row} x", condition.name, (49.0, 50.5, 51.0)))
 
-    alone = scored(reference, better)["tis", "fresh"]
+    by_itself = scored(reference, better)["tis", "fresh"]
     in_table = scored(*cells)["tis", "fresh"]
 
-    assert alone.is_decided
+    assert by_itself.is_decided
     assert not in_table.is_decided
     assert in_table.claim.word == "shown alone"
 

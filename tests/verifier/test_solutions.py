@@ -65,7 +65,14 @@ C, W, X = CORRECT, INCORRECT, INVALID
 SOLVED = np.array([[C, W, X], [W, W, C]])  # of two problems with three solutions each
 CLASSES = np.array([[0, 1, -1], [1, 1, 0]])  # of their answers; 0 is right, -1 is none
 
-
+BASE_VERDICTS = [  # of two verdicts on each solution
+    [[C, X], [C, W], [C, C]],
+    [[W, X], [], [C, C]],
+]
+SECOND_VERDICTS = [
+    [[C, C], [C, W], [C, C]],
+    [[W, X], [W, W], [C, C]],
+]
 FIGURES_OF_BASE = {
     "accuracy": 6 / 10,
     "invalid": 2 / 10,
@@ -100,11 +107,9 @@ def test_the_figures_of_each_evaluation(tmp_path):
     verification = object.__new__(Verification)
     verification.test_solutions = make_solutions(PROBLEMS, list("abcdef"), SOLVED, CLASSES)
     verification.base_scores = None
-    base_verdicts = [[[C, X], [C, W], [C, C]], [[W, X], [], [C, C]]]
-    second_verdicts = [[[C, C], [C, W], [C, C]], [[W, X], [W, W], [C, C]]]
 
-    base = evaluate(verification, tmp_path, 0, base_verdicts)
-    second = evaluate(verification, tmp_path, 1, second_verdicts)
+    base = evaluate(verification, tmp_path, 0, BASE_VERDICTS)
+    second = evaluate(verification, tmp_path, 1, SECOND_VERDICTS)
 
     for name, value in FIGURES_OF_BASE.items():
         assert base[name] == pytest.approx(value), name
