@@ -194,6 +194,7 @@ def test_the_site_builds_without_scripts_from_elsewhere(tmp_path):
     assert "<math" in (tmp_path / "index.html").read_text()
     for page, text in (
         ("api", "Run an experiment in this process"),
+        ("api", "Score completions by a policy"),
         ("reference", "algo.b_neg"),
         ("weights", "wrong answers of 100 tokens"),
         ("results", "Figure 1"),
