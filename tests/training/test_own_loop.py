@@ -48,7 +48,7 @@ def noisy_examples(policy, loss):
 def users_batch(model, examples, rows):
     """What a user does: pad, compute the logits, hand both over."""
     sequences, completion_masks, attention_masks = [], [], []
-    for prompt, completion in examples.sequences(rows):
+    for prompt, completion in examples.completions.sequences(rows):
         sequences.append([*prompt, *completion])
         completion_masks.append([0] * len(prompt) + [1] * len(completion))
         attention_masks.append([1] * len(sequences[-1]))

@@ -104,7 +104,7 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype
     (batch,) = loss.batches
     logp_of_update = batch.logp.detach()[batch.mask].numpy()
     scores = log_probabilities(policy, examples.completions, rows, 4).to_pylist()
-    sequences = examples.sequences(rows)
+    sequences = examples.completions.sequences(rows)
     for logp in (np.concatenate(scores), logp_of_update):
         assert np.abs(logp - logp_by_hand(policy, sequences, dtype)).max() < 1e-5
         assert np.abs(logp - logp_by_hand(policy, sequences, other_dtype)).max() > 1e-3

@@ -129,7 +129,7 @@ def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path):
 )
 def test_saving_that_takes_100_seconds_takes_a_twentieth_of_the_run(tmp_path, every, seconds, is_due):
     trainer, _ = make_trainer(tmp_path)
-    trainer.saved, trainer.saving = 7.0, 100.0
+    trainer.last_save_time, trainer.save_seconds = 7.0, 100.0
 
     assert trainer.should_save(7.0 + seconds, every) == is_due
 

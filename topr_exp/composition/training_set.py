@@ -17,7 +17,6 @@ from topr_exp.sampling.completions import Completions
 INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}  # None: each completion has its own
 
 Examples = NDArray[np.int64]  # [B] indices into `TrainingSet.examples`
-TokenSequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
 
 
 class SignShares(NamedTuple):
@@ -64,17 +63,13 @@ class TrainingSet:
         """Return the completions of some examples: [B], or for pairs [2B], the correct ones first."""
         return self.examples[examples].T.reshape(-1)
 
-    def sequences(self, rows: Rows) -> list[TokenSequence]:
-        completions = self.completions
-        return [(completions.prompt_of(row), completions.tokens[row]) for row in rows.tolist()]
-
     def problem_of(self, examples: Examples) -> NDArray[np.integer]:
         """Return the problem of each example, [B]."""
         return self.completions.problem_index[self.examples[examples, 0]]
 
     def length(self, example: int) -> int:
         """Count the tokens of an example's longest sequence."""
-        sequences = self.sequences(self.examples[example])
+        sequences = self.completions.sequences(self.examples[example])
         return max(len(prompt) + len(tokens) for prompt, tokens in sequences)
 
     def mean_reward(self, examples: Examples) -> dict[str, float]:

@@ -9,7 +9,7 @@ Lists hold a value for each sampled token; those that a sampler notes, several.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ ProblemIndex = NDArray[np.integer]  # [M] the problem of each completion
 MADE_BY = b"made_by"  # in the metadata of sampled columns
 # Columns of a sampler that notes all tokens that could be drawn: their ids, and how many there were for each token.
 DRAWABLE_COLUMNS = ("kept", "kept_sizes")
+TokenSequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, completion ids
 
 
 def index_in_group(group_index: NDArray[np.integer]) -> NDArray[np.int32]:
@@ -165,6 +166,10 @@ class Completions:
 
     def prompt_of(self, row: int) -> NDArray[np.int32]:
         return self.prompts[self.problem_index[row]]
+
+    def sequences(self, rows: Collection[int]) -> list[TokenSequence]:
+        """Return the prompt and the sampled tokens of some rows."""
+        return [(self.prompt_of(row), self.tokens[row]) for row in rows]
 
     def texts(self, rows: range) -> list[str]:
         """Return consecutive completions as text, without special tokens."""

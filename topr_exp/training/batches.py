@@ -13,9 +13,7 @@ from torch import Tensor
 from topr_exp.composition.training_set import Examples, Rows, TrainingSet
 from topr_exp.runtime import distributed
 from topr_exp.sampling.sampler import split_every
-from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import TokenScores
-from topr_exp.training.packing import Int64s
 from topr_exp.training.tree_attention import layout_for
 from topr_exp.types import Batch, PairBatch
 
@@ -46,30 +44,13 @@ class GlobalBatch:
     @cached_property
     def token_count(self) -> int:
         """Completion tokens."""
-        return sum(len(completion) for _, completion in self.training_set.sequences(self.rows))
+        sequences = self.training_set.completions.sequences(self.rows)
+        return sum(len(completion) for _, completion in sequences)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """[B] tokens of each example's longest sequence."""
         return np.array([self.training_set.length(example) for example in self.examples])
-
-
-def model_inputs(training_set: TrainingSet, rows: Rows, device: torch.device, *, needs_head: bool = False) -> Inputs:
-    """Build the input of the forward pass over some completions; needs_head: the loss reads `Batch.head_logp`."""
-    drawable_tokens = [training_set.completions.drawable_of(row) for row in rows.tolist()]
-    head_ids = noted_ids(training_set, rows) if needs_head else None
-    return Inputs(training_set.sequences(rows), device, drawable_tokens, needs_head, head_ids)
-
-
-def noted_ids(training_set: TrainingSet, rows: Rows) -> Int64s | None:
-    """Collect the tokens that the sampler noted at all places of some completions, [N, k]; None: the vocabulary."""
-    ids_of_rows = []
-    for row in rows.tolist():
-        ids = training_set.completions.top_tokens(row).ids
-        if ids is None:
-            return None
-        ids_of_rows.append(ids)
-    return np.concatenate(ids_of_rows).astype(np.int64)
 
 
 def loss_batch(training_set: TrainingSet, rows: Rows, mask: Tensor, scores: TokenScores) -> Batch | PairBatch:
@@ -193,16 +174,17 @@ def cheapest_order(model: Any, global_batch: GlobalBatch, size: int) -> Position
     np.maximum.at(longest_of_group, group, lengths)
     by_problem = np.lexsort((lengths, group, longest_of_group[group]))
 
+    def operations_of(positions: Positions) -> float:
+        if not len(positions):
+            return 0.0
+        sequences = training_set.completions.sequences(global_batch.rows_at(positions))
+        return layout_for(model, sequences).cost
+
     def operations(order: Positions) -> float:
         """Estimate an update's operations: in each of its steps all processes wait for the slowest."""
         total = 0.0
         for positions_by_rank in split_by_rank(order, size):
-            costs = []
-            for positions in positions_by_rank:
-                if len(positions):
-                    sequences = training_set.sequences(global_batch.rows_at(positions))
-                    costs.append(layout_for(model, sequences).cost)
-            total += max(costs)
+            total += max(map(operations_of, positions_by_rank))
         return total
 
     return min(by_length, by_problem, key=operations)

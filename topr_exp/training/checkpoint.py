@@ -66,8 +66,8 @@ def save(
     """
     path = folder / f"step-{step:08d}"
     is_main = distributed.is_main_process()
-    with atomic_folder(path) if is_main else disk_errors(f"write {path}") as target:
-        # target: the temporary folder on process 0, which tells it to the others, and None on these.
+    writing = atomic_folder(path) if is_main else disk_errors(f"write {path}")
+    with writing as target:  # the temporary folder; None on other processes than 0, which tells it to them
         checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
         if target is not None:
             for name, content in extra.items():
@@ -151,7 +151,8 @@ def rows_to_write(model: Any, optimizer: torch.optim.Optimizer, share: RowShare)
         values = {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}
         for key, value in values.items():
             tensor = torch.as_tensor(value)
-            if share.part_index == 0 or follows_rows(key, tensor.ndim, weight):
+            is_by_rows = follows_rows(key, tensor.ndim, weight)
+            if is_by_rows or share.part_index == 0:
                 tensors[f"{key}/{name}"] = local_part(tensor).contiguous().cpu()
     return tensors
 
@@ -166,10 +167,14 @@ def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> Non
         keys_of_weight[name].append(key)
 
     for name, weight in trained_weights(model):
-        values = {key: stored_rows(files, key, name, weight) for key in keys_of_weight[name]}
-        with torch.no_grad():
-            local_part(weight).copy_(values.pop(WEIGHT))
-        optimizer.state[weight] = {key: state_entry(value, weight, optimizer) for key, value in values.items()}
+        state = {}
+        for key in keys_of_weight[name]:
+            rows = stored_rows(files, key, name, weight)
+            if key == WEIGHT:
+                local_part(weight.detach()).copy_(rows)
+            else:
+                state[key] = state_entry(rows, weight, optimizer)
+        optimizer.state[weight] = state
 
 
 def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Tensor:
@@ -196,10 +201,11 @@ def stored_rows(files: Sequence[Any], key: str, name: str, weight: Tensor) -> Te
 
 def state_entry(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
     """Convert a stored entry to the optimizer's type: a whole number, a float tensor without dimensions, or rows."""
-    if value.ndim == 0 and not value.is_floating_point():
-        return int(value)
     if value.ndim == 0:
-        return value.to(weight.device) if optimizer.defaults.get("fused") else value  # the kernel reads AdamW's steps
+        if not value.is_floating_point():
+            return int(value)
+        is_read_by_kernel = optimizer.defaults.get("fused")  # AdamW's steps
+        return value.to(weight.device) if is_read_by_kernel else value
     value = value.to(weight.device)
     if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):
         return value

@@ -171,17 +171,22 @@ class ClockedRounds(AsyncRounds):
         shard_size = self.collector.sampler.config.prompts_per_shard
         for start in range(0, len(kept_tokens), shard_size):
             positions = list(kept_tokens)[start : start + shard_size]
-            seed = (self.iteration, update_index, start, IN_FLIGHT)
             tables = tables_of(self.queue[position] for position in positions)
             kept_of_groups = [kept_tokens[position] for position in positions]
             kept_of_rows = np.repeat(kept_of_groups, self.n)
+            seed = (self.iteration, update_index, start, IN_FLIGHT)
             redrawn = self.collector.redraw(pa.concat_tables(tables), kept_of_rows, seed)
             for position, table in zip(positions, self.split_groups(redrawn), strict=True):
-                group = self.queue[position]
-                extra_tokens = longest_length(table) - longest_length(group.table)
-                due = group.due + extra_tokens / self.tokens_per_update
-                born = group.born if kept_tokens[position] else update_index
-                self.queue[position] = Group(table, born, due)
+                group = self.continued_group(self.queue[position], table)
+                if kept_tokens[position] == 0:
+                    group = replace(group, born=update_index)
+                self.queue[position] = group
+
+    def continued_group(self, group: Group, table: pa.Table) -> Group:
+        """Return a group with redrawn completions, which is complete earlier or later as their lengths say."""
+        extra_tokens = longest_length(table) - longest_length(group.table)
+        due = group.due + extra_tokens / self.tokens_per_update
+        return replace(group, table=table, due=due)
 
     def kept_tokens(self) -> dict[int, int]:
         """Count the tokens so far of the longest completion of each group under way, by position in the queue."""

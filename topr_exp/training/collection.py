@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.trainer import Trainer
 
 Indices = NDArray[np.int64]  # of problems to sample for
+TokenCounts = NDArray[np.int64]  # by completion
 
 
 @dataclass
@@ -95,25 +97,17 @@ class Collector:
             sampler.sleep()
         return self.grade_and_score(table, policy, indices)
 
-    def redraw(self, table: pa.Table, kept_tokens: NDArray[np.int64], seed: Seed) -> pa.Table:
+    def redraw(self, table: pa.Table, kept_tokens: TokenCounts, seed: Seed) -> pa.Table:
         """Draw the rest of completions again; log μ of a token is by the weights that drew it.
 
-        kept_tokens: [rows] first tokens of each completion that stay; a shorter one stays as it is.
+        kept_tokens: first tokens of each completion that stay; a shorter one stays as it is.
         """
         assert isinstance(self.sampler, HFSampler)
         problem_index = table["problem"].to_numpy()
-        samples = []
-        unfinished = []  # those of `samples` to continue
-        prompts = []
-        rows = table.select(["tokens", "sampler_logp", "finish"]).to_pylist()
-        for row, problem, kept_count in zip(rows, problem_index, kept_tokens, strict=True):
-            sample = Sample(row["tokens"][:kept_count], row["sampler_logp"][:kept_count])
-            samples.append(sample)
-            if len(row["tokens"]) > kept_count:
-                unfinished.append(sample)
-                prompts.append(self.questions.prompts[problem].tolist())
-            else:
-                sample.stop(row["finish"])
+        is_unfinished = Ragged(table["tokens"]).lengths() > kept_tokens
+        samples = first_tokens(table, kept_tokens)
+        unfinished = list(compress(samples, is_unfinished))
+        prompts = [self.questions.prompts[problem].tolist() for problem in problem_index[is_unfinished]]
         stop = self.questions.stop
         sampler_seed = (self.sampler.config.seed, *seed)
         with self.present_policy() as policy:
@@ -122,13 +116,7 @@ class Collector:
             redrawn = table_of_samples(policy, split_every(samples, self.n), stop)
             redrawn = self.grade_and_score(redrawn, policy, problem_index[:: self.n])
         self.trainer.count_sampled(token_count(redrawn) - token_count(table))
-        logprobs = []
-        old_logprobs = Ragged(table["logp"])
-        for old_logp, logp, kept_count in zip(old_logprobs, Ragged(redrawn["logp"]), kept_tokens, strict=True):
-            logprobs.append(np.concatenate([old_logp[:kept_count], logp[kept_count:]]))
-        column = pa.array(logprobs, pa.list_(pa.float32()))
-        position = redrawn.column_names.index("logp")
-        return redrawn.set_column(position, "logp", column)
+        return with_old_logp(redrawn, table, kept_tokens)
 
     def grade_and_score(self, table: pa.Table, policy: Policy, indices: Indices) -> pa.Table:
         """Add verdicts, log-probabilities under the policy and, where there is one, under the reference."""
@@ -153,3 +141,26 @@ class Collector:
     def completions(self, table: pa.Table) -> Completions:
         """Join a table of this collector with the problems that it refers to."""
         return Completions(self.questions.problems, self.questions.prompts, table)
+
+
+def first_tokens(table: pa.Table, counts: TokenCounts) -> list[Sample]:
+    """Take the first tokens of completions as samples to continue; one that has no more is finished as it was."""
+    samples = []
+    rows = table.select(["tokens", "sampler_logp", "finish"]).to_pylist()
+    for row, count in zip(rows, counts, strict=True):
+        sample = Sample(row["tokens"][:count], row["sampler_logp"][:count])
+        if len(row["tokens"]) <= count:
+            sample.stop(row["finish"])
+        samples.append(sample)
+    return samples
+
+
+def with_old_logp(redrawn: pa.Table, table: pa.Table, kept_tokens: TokenCounts) -> pa.Table:
+    """Replace log π of the tokens that stayed by that of the weights which drew them, in `table`."""
+    logprobs = []
+    old_logprobs = Ragged(table["logp"])
+    for old_logp, logp, kept_count in zip(old_logprobs, Ragged(redrawn["logp"]), kept_tokens, strict=True):
+        logprobs.append(np.concatenate([old_logp[:kept_count], logp[kept_count:]]))
+    column = pa.array(logprobs, pa.list_(pa.float32()))
+    position = redrawn.column_names.index("logp")
+    return redrawn.set_column(position, "logp", column)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from topr_exp.composition.training_set import TokenSequence
 from topr_exp.models.policy import Policy
+from topr_exp.sampling.completions import TokenSequence
 from topr_exp.sampling.sampler import split_every
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens

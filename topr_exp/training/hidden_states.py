@@ -1,6 +1,6 @@
 """Forward pass over prompts with completions: the hidden states that predict the completions' tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp.models.loading import refuse_scaled_logits
+from topr_exp.sampling.completions import Completions
 from topr_exp.training.packing import Int64s, Sequences, Tree
 from topr_exp.training.tree_attention import layout_for, padded_levels, row_width
 
@@ -76,9 +77,7 @@ class Inputs:
         return [np.concatenate(values).astype(np.int64) for values in columns]
 
     def mask_undrawable(self, logits: Tensor, start: int) -> Tensor:
-        """Set logits [n, V] of the tokens from `start` on to −∞ for tokens that could not be drawn, if known."""
-        if not self.drawable_columns:
-            return logits
+        """Set logits [n, V] of the tokens from `start` on to −∞ for tokens that could not be drawn."""
         ids, counts = self.drawable_columns
         counts_of_rows = counts[start : start + len(logits)]
         ids_start = counts[:start].sum()
@@ -97,6 +96,30 @@ class Inputs:
 
     def tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def inputs_of(
+    completions: Completions, rows: Collection[int], device: torch.device, *, scores_head: bool = False
+) -> Inputs:
+    """Take some rows of the completions as inputs; scores_head: as in `Inputs`."""
+    return Inputs(
+        completions.sequences(rows),
+        device,
+        drawable_tokens=[completions.drawable_of(row) for row in rows],
+        scores_head=scores_head,
+        head_ids=noted_ids(completions, rows) if scores_head else None,
+    )
+
+
+def noted_ids(completions: Completions, rows: Collection[int]) -> Int64s | None:
+    """Collect the tokens that the sampler noted at all places of some rows, [N, k]; None: the whole vocabulary."""
+    ids_of_rows = []
+    for row in rows:
+        ids = completions.top_tokens(row).ids
+        if ids is None:
+            return None
+        ids_of_rows.append(ids)
+    return np.concatenate(ids_of_rows).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -120,7 +143,10 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
 
 def states_in_layout(model: Any, inputs: Inputs, tree: Tree | None) -> Tensor:
     """Compute the predicting states [N, H] from sequences in the layout of a tree; None: padded."""
-    model_input = padded_input(inputs) if tree is None else packed_input(tree, inputs, model.dtype)
+    if tree is None:
+        model_input = padded_input(inputs)
+    else:
+        model_input = packed_input(tree, inputs, model.dtype)
     ids = inputs.tensor(model_input.ids)
     output = model.base_model(input_ids=ids, use_cache=False, **model_input.options)
     hidden: Tensor = output.last_hidden_state.flatten(0, 1)

@@ -19,9 +19,10 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import Completions
 from topr_exp.sampling.sampler import split_every
 from topr_exp.store import Ragged, Store
-from topr_exp.training.hidden_states import Inputs, predicting_states
+from topr_exp.training.hidden_states import Inputs, inputs_of, predicting_states
 from topr_exp.training.layers import recomputed_layers
-from topr_exp.training.output_layer import OutputLayer
+from topr_exp.training.output_layer import OutputLayer, Scores
+from topr_exp.training.padding import pad_tokens
 from topr_exp.training.tree_attention import use_tree_attention
 
 VERSION = 2  # of the stored table; part of the key
@@ -68,14 +69,6 @@ def score_tokens(
     return TokenScores(**columns)
 
 
-def pad_tokens(values: Tensor, mask: Tensor) -> Tensor:
-    """Return values [N] or [N, k] of the tokens of all completions as [B, T] or [B, T, k], 0 at padding."""
-    zeros = values.new_zeros((*mask.shape, *values.shape[1:]))
-    if values.ndim == 2:
-        mask = mask[..., None]
-    return zeros.masked_scatter(mask, values)
-
-
 # Maps the first row and the number of rows to log-probabilities [rows, V].
 Distribution = Callable[[int, int], Tensor]
 
@@ -116,7 +109,7 @@ class ScoreFunction:
             names.append("entropy")
         return names
 
-    def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
+    def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> Scores:
         """Return scores [n], the head's [n, k], of logits [n, V] of the tokens from `start` on.
 
         Without `statistics` there is no entropy.
@@ -153,6 +146,7 @@ def read_or_score(
     stored = completions.stored
     assert stored is not None
     table = completions.derived_table(store, "logprobs", key)
+    progress = Progress(label, len(completions), "completions", "scoring", rate_unit="completion tokens")
 
     def score_shard(shard: int) -> pa.Table:
         logp = log_probabilities(policy, completions, stored.shard_rows(shard), batch_size, progress.advance)
@@ -161,7 +155,7 @@ def read_or_score(
     def token_count(shard_table: pa.Table) -> int:
         return int(Ragged(shard_table["logp"]).lengths().sum())
 
-    with Progress(label, len(completions), "completions", "scoring", rate_unit="completion tokens") as progress:
+    with progress:
         tokens_scored = table.fill(score_shard, progress, token_count)
     return table.read()["logp"], tokens_scored
 
@@ -178,9 +172,9 @@ def log_probabilities(
     report: called with the number of completion tokens of each scored batch.
     """
     lengths = np.array([len(completions.tokens[row]) for row in rows])
-    # Completions that can share their prompt's computation together; else completions of similar length.
-    if use_tree_attention(policy.model):
-        order = np.lexsort((lengths, completions.problem_index[np.asarray(rows)]))
+    if use_tree_attention(policy.model):  # those that can share their prompt's computation together
+        problem_index = completions.problem_index[np.asarray(rows)]
+        order = np.lexsort((lengths, problem_index))
     else:
         order = np.argsort(lengths, kind="stable")
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
@@ -194,9 +188,7 @@ def log_probabilities(
 
 def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -> NDArray[np.float32]:
     """Score a batch of rows, [B, T]; TOPRError if memory runs out."""
-    sequences = [(completions.prompt_of(row), completions.tokens[row]) for row in rows]
-    drawable_tokens = [completions.drawable_of(row) for row in rows]
-    inputs = Inputs(sequences, policy.device, drawable_tokens)
+    inputs = inputs_of(completions, rows, policy.device)
     work = f"scoring {len(rows)} completions at a time, the longest of {inputs.longest} tokens"
     with memory_for(work, "lower optim.micro_batch_size"), torch.inference_mode(), policy.autocast():
         logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp

@@ -36,9 +36,11 @@ class MetricAccumulator:
     def add(self, batch: Batch | PairBatch, output: LossOutput, scores: TokenScores, *, prompt_tokens: int) -> None:
         """Take in one micro-batch without its graph."""
         self.prompt_tokens += prompt_tokens
-        sides = [batch.chosen, batch.rejected] if isinstance(batch, PairBatch) else [batch]
-        for side in sides:
-            self._add_side(side)
+        if isinstance(batch, PairBatch):
+            self._add_side(batch.chosen)
+            self._add_side(batch.rejected)
+        else:
+            self._add_side(batch)
         if scores.entropy is not None:
             self.entropy += float(scores.entropy.double().sum())
         self.loss += float(output.loss.detach().double().sum())
@@ -114,13 +116,13 @@ class MetricAccumulator:
     def _sample_size_by_age(self, delta: Tensor, ages: NDArray[np.int64]) -> dict[str, float]:
         """Compute the effective sample size of responses 0, 1, 2 to 3, 4 to 7, ... updates old; ages: by group."""
         exponents = np.floor(np.log2(np.maximum(ages, 1)))
-        powers_of_two = 2**exponents
-        age_bounds = np.where(ages > 0, powers_of_two, 0)  # by group: the youngest age of its range
+        youngest_ages = np.where(ages > 0, 2**exponents, 0)  # of each group's range
         group = torch.cat(self.group).cpu()
-        bound_of_row = torch.from_numpy(age_bounds)[group].to(delta.device)
+        youngest_of_response = torch.from_numpy(youngest_ages)[group].to(delta.device)
         record = {}
-        for bound in np.unique(age_bounds):
-            record[f"ess_age{bound:g}"] = effective_sample_size(delta[bound_of_row == bound])
+        for youngest in np.unique(youngest_ages):
+            is_in_range = youngest_of_response == youngest
+            record[f"ess_age{youngest:g}"] = effective_sample_size(delta[is_in_range])
         return record
 
 
@@ -141,7 +143,8 @@ def log_ratio_metrics(delta: Tensor, sign: str) -> dict[str, float]:
 
 def means_by_sign(name: str, values: Tensor, positive: Tensor) -> dict[str, float]:
     """Average a metric over positives and over negatives; of pairs, which have no sign, over all."""
-    if len(values) < len(positive):
+    is_of_pairs = len(values) < len(positive)
+    if is_of_pairs:
         return {name: float(values.mean())}
     record = {}
     for sign, has_sign in (("pos", positive), ("neg", ~positive)):

@@ -82,10 +82,12 @@ class Adafactor(torch.optim.Optimizer):
         (group,) = self.param_groups
         weights = [weight for weight in group["params"] if weight.grad is not None]
         self.squares = list(map(sums_of_squares, weights))
-        totals = [squares.total for squares in self.squares]
-        columns = [
-            squares.column for squares in self.squares if squares.column is not None and squares.weight.ndim == 2
-        ]
+        totals = []
+        columns = []
+        for squares in self.squares:
+            totals.append(squares.total)
+            if squares.column is not None and squares.weight.ndim == 2:
+                columns.append(squares.column)
         self.sum_over_processes(totals + columns)
         norm = torch.stack(totals).sum().sqrt()
         self.scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
@@ -102,10 +104,10 @@ class Adafactor(torch.optim.Optimizer):
             totals.append(scaled_squares(squares.gradient, factors))
         self.sum_over_processes(totals)
         for squares, factors, total in zip(self.squares, factors_of_weights, totals, strict=True):
-            self._update_weight(squares, factors.row, total)
+            self.update_weight(squares, factors.row, total)
         self.squares = []
 
-    def _update_weight(self, squares: Squares, row_factor: Tensor, total: Tensor) -> None:
+    def update_weight(self, squares: Squares, row_factor: Tensor, total: Tensor) -> None:
         """Move a weight against its gradient, into which `scaled_squares` multiplied the columns' factors.
 
         total: the sum of squares of the gradient by both factors, over all rows.

@@ -10,6 +10,8 @@ from torch.nn import functional
 from topr_exp.training import split_product
 from topr_exp.training.split_product import Parts, transpose
 
+Scores = tuple[Tensor, ...]  # [n, ...] each, in the order of the function that gives them
+
 # Logits at a time: 64 MiB in float32; on a GPU 192, since each chunk reads the whole output layer again.
 LOGITS_AT_A_TIME = {"cpu": 1 << 24, "cuda": 3 << 24}
 
@@ -17,8 +19,8 @@ LOGITS_AT_A_TIME = {"cpu": 1 << 24, "cuda": 3 << 24}
 class Score(Protocol):
     """Maps logits of hidden states to scores of each."""
 
-    def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> tuple[Tensor, ...]:
-        """Scores [n, ...] of logits [n, V] of the states from `start` on; `statistics`, without gradient, come last."""
+    def __call__(self, logits: Tensor, start: int, *, statistics: bool) -> Scores:
+        """Score logits [n, V] of the states from `start` on; `statistics`, without gradient, come last."""
 
 
 class OutputLayer:
@@ -75,17 +77,17 @@ class OutputLayer:
         gradient_parts = transpose(self.parts(gradient))
         split_product.add_product(total, gradient_parts, self.parts(hidden))
 
-    def scores(self, hidden: Tensor, score: Score) -> tuple[Tensor, ...]:
+    def scores(self, hidden: Tensor, score: Score) -> Scores:
         """Compute scores [N, ...] of hidden states [N, H], with gradient.
 
         Where logits are too many to hold, the backward pass computes them again; else autograd alone does the work.
         """
-        logits_at_a_time = LOGITS_AT_A_TIME[hidden.device.type]
-        chunk_size = max(1, logits_at_a_time // len(self.weight))
+        vocabulary = len(self.weight)
+        chunk_size = max(1, LOGITS_AT_A_TIME[hidden.device.type] // vocabulary)
         scoring = ChunkedScoring(self, score, chunk_size)
         if torch.is_grad_enabled() and len(hidden) > chunk_size:
-            columns: tuple[Tensor, ...] = ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
-            return columns
+            scores: Scores = ScoresByChunk.apply(hidden, self.weight, self.bias, scoring)
+            return scores
         return scoring.forward(hidden)
 
 
@@ -97,14 +99,14 @@ class ChunkedScoring:
     score: Score
     chunk_size: int
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor) -> Scores:
         """Compute scores [N, ...] of hidden states [N, H]."""
-        chunks = []
+        scores_of_chunks = []
         for start in range(0, len(hidden), self.chunk_size):
             logits = self.layer.logits(hidden[start : start + self.chunk_size])
-            chunks.append(self.score(logits, start, statistics=True))
-        columns = zip(*chunks, strict=True)
-        return tuple(map(torch.cat, columns))
+            scores_of_chunks.append(self.score(logits, start, statistics=True))
+        chunks_by_score = zip(*scores_of_chunks, strict=True)
+        return tuple(map(torch.cat, chunks_by_score))
 
     def logits_gradient(self, hidden: Tensor, start: int, score_gradients: list[Tensor]) -> Tensor:
         """Compute the gradient [n, V] of the logits of hidden states [n, H], the states from `start` on."""
@@ -122,9 +124,7 @@ class ScoresByChunk(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, scoring: ChunkedScoring
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, scoring: ChunkedScoring) -> Scores:
         ctx.save_for_backward(hidden)
         ctx.scoring = scoring
         return scoring.forward(hidden)
@@ -135,29 +135,25 @@ class ScoresByChunk(torch.autograd.Function):
         scoring: ChunkedScoring = ctx.scoring
         layer = scoring.layer
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        hidden_gradients = []
-        weight_gradient = bias_gradient = None
+        # Sums in the logits' precision; autograd rounds them to the dtypes of the inputs.
+        hidden_gradient = weight_gradient = bias_gradient = None
+        if wants_hidden:
+            hidden_gradient = torch.empty_like(hidden, dtype=layer.logits_dtype)
         if wants_weight:
             weight_gradient = torch.zeros_like(layer.weight, dtype=layer.logits_dtype)
-        if wants_bias and layer.bias is not None:
-            bias_gradient = torch.zeros_like(layer.bias, dtype=layer.logits_dtype)
+        if wants_bias:
+            bias_gradient = hidden.new_zeros(len(layer.weight), dtype=layer.logits_dtype)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), scoring.chunk_size):
                 rows = slice(start, start + scoring.chunk_size)
-                hidden_rows = hidden[rows]
-                gradients_of_rows = [column[rows] for column in score_gradients]
-                gradient = scoring.logits_gradient(hidden_rows, start, gradients_of_rows)
-                if wants_hidden:
-                    hidden_gradients.append(layer.hidden_gradient(gradient))
+                gradients_of_rows = [gradient[rows] for gradient in score_gradients]
+                logits_gradient = scoring.logits_gradient(hidden[rows], start, gradients_of_rows)
+                if hidden_gradient is not None:
+                    hidden_gradient[rows] = layer.hidden_gradient(logits_gradient)
                 if weight_gradient is not None:
-                    layer.add_weight_gradient(weight_gradient, gradient, hidden_rows)
+                    layer.add_weight_gradient(weight_gradient, logits_gradient, hidden[rows])
                 if bias_gradient is not None:
-                    bias_gradient += gradient.sum(0)
-        hidden_gradient = torch.cat(hidden_gradients).to(hidden.dtype) if wants_hidden else None
-        if weight_gradient is not None:
-            weight_gradient = weight_gradient.to(layer.weight.dtype)
-        if bias_gradient is not None and layer.bias is not None:
-            bias_gradient = bias_gradient.to(layer.bias.dtype)
+                    bias_gradient += logits_gradient.sum(0)
         return hidden_gradient, weight_gradient, bias_gradient, None
 
 
@@ -175,15 +171,14 @@ class SplitLinear(torch.autograd.Function):
         return split_product.product(layer.parts(hidden), transpose(layer.weight_parts))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (hidden,) = ctx.saved_tensors
-        (gradient,) = gradients
         layer: OutputLayer = ctx.layer
         wants_hidden, wants_weight, _ = ctx.needs_input_grad
-        hidden_gradient = layer.hidden_gradient(gradient) if wants_hidden else None
-        weight_gradient = None
+        hidden_gradient = weight_gradient = None
+        if wants_hidden:
+            hidden_gradient = layer.hidden_gradient(gradient)
         if wants_weight:
             weight_gradient = torch.zeros_like(layer.weight, dtype=torch.float32)
             layer.add_weight_gradient(weight_gradient, gradient, hidden)
-            weight_gradient = weight_gradient.to(layer.weight.dtype)
         return hidden_gradient, weight_gradient, None

@@ -9,6 +9,7 @@ from topr_exp.composition.problem_groups import group_statistics
 from topr_exp.config.groups import MuSource, Reduction, mu_rules, reduction_rules
 from topr_exp.sampling.completions import index_in_group
 from topr_exp.schema import show
+from topr_exp.training.padding import pad_tokens
 from topr_exp.types import Batch, ConfigError, LossOutput, PairBatch, Tensor, TOPRError
 
 
@@ -114,8 +115,7 @@ def completion_logprobs(logits: Tensor, input_ids: Tensor, completion_mask: Tens
     targets = input_ids[:, 1:][is_sampled[:, 1:]]
     check_token_ids(targets, logits.shape[-1])
     logp = -torch.nn.functional.cross_entropy(predictions, targets, reduction="none")
-    mask = padded_mask(completion_mask)
-    return logp.new_zeros(mask.shape).masked_scatter(mask, logp)
+    return pad_tokens(logp, padded_mask(completion_mask))
 
 
 def check_token_ids(ids: Tensor, vocabulary: int) -> None:
@@ -210,12 +210,9 @@ def head_fields(
     logp = sampled_rows(logits, completion_mask).log_softmax(-1)
     sampler_rows = sampled_rows(sampler_logits.detach(), completion_mask).to(logp.dtype)
     head_mu_logp, head_ids = sampler_rows.log_softmax(-1).topk(size)
-    mask = padded_mask(completion_mask)[..., None]
-    fields = {}
-    for name, values in {"head_logp": logp.gather(-1, head_ids), "head_mu_logp": head_mu_logp}.items():
-        zeros = values.new_zeros((*mask.shape[:2], size))
-        fields[name] = zeros.masked_scatter(mask, values)
-    return fields
+    head_logp = logp.gather(-1, head_ids)
+    mask = padded_mask(completion_mask)
+    return {"head_logp": pad_tokens(head_logp, mask), "head_mu_logp": pad_tokens(head_mu_logp, mask)}
 
 
 def group_fields(group: Tensor, reward: Tensor) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.sampling.completions import TokenSequence
+
 Int64s = NDArray[np.int64]
 Ids = NDArray[np.integer[Any]]
-Sequences = Sequence[tuple[Ids, Ids]]  # (prompt ids, completion ids)
+Sequences = Sequence[TokenSequence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +103,27 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
         prefix_length = common_prefix_length(list(distinct_prompts.values()))
     if prefix_length:
         root = add_segment(prompts[0][:prefix_length], None)
-    prompt_segments: dict[bytes, Segment] = {}
+    shared_suffixes: dict[bytes, Segment] = {}
     prompt_ends: list[TokenPlace] = []
     completion_starts: list[TokenPlace] = []
     for key, (prompt, completion) in zip(prompt_keys, sequences, strict=True):
         suffix = prompt[prefix_length:]
-        if share_prompts and completion_counts[key] > 1 and len(suffix):
-            if key not in prompt_segments:
-                prompt_segments[key] = add_segment(suffix, root)
-            prompt_segment = prompt_segments[key]
-            segment = add_segment(completion, prompt_segment)
-            completion_starts.append(TokenPlace(segment, 0))
+        if not len(suffix):
+            assert root is not None, "a prompt is empty"
+            prompt_end = TokenPlace(root, prefix_length - 1)
+            completion_start = TokenPlace(add_segment(completion, root), 0)
+        elif share_prompts and completion_counts[key] > 1:
+            if key not in shared_suffixes:
+                shared_suffixes[key] = add_segment(suffix, root)
+            suffix_segment = shared_suffixes[key]
+            prompt_end = TokenPlace(suffix_segment, len(suffix) - 1)
+            completion_start = TokenPlace(add_segment(completion, suffix_segment), 0)
         else:
             segment = add_segment(np.concatenate([suffix, completion]), root)
-            completion_starts.append(TokenPlace(segment, len(suffix)))
-            prompt_segment = segment
-        if len(suffix):
-            prompt_ends.append(TokenPlace(prompt_segment, len(suffix) - 1))
-        else:
-            assert root is not None, "a prompt is empty"
-            prompt_ends.append(TokenPlace(root, prefix_length - 1))
+            prompt_end = TokenPlace(segment, len(suffix) - 1)
+            completion_start = TokenPlace(segment, len(suffix))
+        prompt_ends.append(prompt_end)
+        completion_starts.append(completion_start)
     return Tree(
         levels=[level for level in levels if level],
         prompt_ends=row_indices(levels, prompt_ends),
@@ -171,9 +174,11 @@ def tree_cost(tree: Tree, weights: int, attention_size: int) -> float:
     for level in tree.levels:
         width = int(lengths_of(level).max())
         keys_of_a_query = width_above + width if width_above else width / 2  # the first level is plainly causal
-        pairs = len(level) * width * keys_of_a_query
-        copied = len(level) * (2 * width_above + 4 * width)
-        total += 4 * attention_size * pairs + FLOPS_OF_A_COPY * attention_size * copied + FLOPS_OF_A_LEVEL
+        pair_count = len(level) * width * keys_of_a_query
+        copied_count = len(level) * (2 * width_above + 4 * width)  # keys and values above; all four of its own
+        attention = 4 * attention_size * pair_count
+        copies = FLOPS_OF_A_COPY * attention_size * copied_count
+        total += attention + copies + FLOPS_OF_A_LEVEL
         width_above += width
     return total
 
@@ -181,7 +186,8 @@ def tree_cost(tree: Tree, weights: int, attention_size: int) -> float:
 def padded_cost(sequences: Sequences, weights: int, attention_size: int) -> float:
     """Estimate the operations of a forward pass over sequences padded to the longest."""
     width = max(len(prompt) + len(completion) for prompt, completion in sequences)
-    return (2.0 * weights + 4 * attention_size * width / 2) * width * len(sequences)
+    operations_of_a_token = 2.0 * weights + 4 * attention_size * width / 2
+    return operations_of_a_token * width * len(sequences)
 
 
 def cheapest_layout(sequences: Sequences, weights: int, attention_size: int) -> Layout:

@@ -133,6 +133,8 @@ class Rounds:
     def start_round(self, round_groups: RoundGroups, round_number: int) -> None:
         """Summarize and compose what was drawn for a round."""
         self.summary = self.summarize_drawn()
+        if self.drawn and self.mu_is_samplers:
+            self.report_gap(self.summary["sampler_gap"])
         self.refuse_empty_round(round_groups, round_number)
         self.summary |= round_groups.metrics
         self.table = pa.concat_tables(round_groups.groups).combine_chunks()
@@ -181,22 +183,21 @@ class Rounds:
         With `compose.pass_rate`, spare problems (default: all) are drawn until enough pass, at most `max_draws` times.
         """
         group_count = len(indices)
-        drawn_indices = indices[:0]
         if spare_indices is None:
             spare_indices = np.arange(self.problem_count)
+        shard_size = self.collector.sampler.config.prompts_per_shard
         groups: list[pa.Table] = []
         for draw in range(max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {round_number}, draw {draw}")
-                undrawn_indices = np.setdiff1d(spare_indices, drawn_indices)
-                indices = rng.permutation(undrawn_indices)[: self.prompts]
+                indices = rng.permutation(spare_indices)[: self.prompts]
             if len(groups) >= group_count or not len(indices):
                 break
             table = self.collector.collect(indices, round_number, first_shard)
-            first_shard += -(-len(indices) // self.collector.sampler.config.prompts_per_shard)
+            first_shard += math.ceil(len(indices) / shard_size)
             self.drawn.append(table)
             groups += self.solved_often_enough(table)
-            drawn_indices = np.concatenate([drawn_indices, indices])
+            spare_indices = np.setdiff1d(spare_indices, indices)
         self.problems_kept += len(groups)
         return groups[:group_count]
 
@@ -243,13 +244,15 @@ class Rounds:
         if not self.drawn:
             return dict.fromkeys(self.summary or SUMMARY, math.nan)
         summary = self.describe_sampled(pa.concat_tables(self.drawn).combine_chunks())
-        if self.mu_is_samplers and not self.gap_reported:
-            gap = summary["sampler_gap"]
-            say(f"{'log μ':<11} |log π − log μ| is {gap:.2g} a token before the first update on these completions")
-            self.gap_reported = True
         if self.selection.pass_rate is not None:
             summary |= {"problems_drawn": self.problems_drawn(), "problems_kept": self.problems_kept}
         return summary
+
+    def report_gap(self, gap: float) -> None:
+        """Print the distance of the sampler's log μ from log π, of the first round alone."""
+        if not self.gap_reported:
+            say(f"{'log μ':<11} |log π − log μ| is {gap:.2g} a token before the first update on these completions")
+            self.gap_reported = True
 
     def describe_sampled(self, table: pa.Table) -> dict[str, float]:
         """Summarize sampled completions, kept or not."""

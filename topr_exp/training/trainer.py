@@ -22,15 +22,15 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.runtime.terminal import say, warn
 from topr_exp.training import checkpoint
-from topr_exp.training.batches import GlobalBatch, MicroBatches, loss_batch, micro_batches, model_inputs
+from topr_exp.training.batches import GlobalBatch, MicroBatches, loss_batch, micro_batches
 from topr_exp.training.contract import checked_output, checked_signals
-from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.hidden_states import Inputs, inputs_of
 from topr_exp.training.layers import compile_layers
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import ProcessLayout
-from topr_exp.types import Batch, PairBatch, TOPRError
+from topr_exp.types import Batch, TOPRError
 
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
@@ -77,8 +77,8 @@ class Trainer:
             is_alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
             self.recompute = not is_alone_on_gpu
         self.report: Callable[[int], None] = lambda tokens: None
-        self.saved = time.monotonic()  # when a checkpoint was last written
-        self.saving = 0.0  # seconds that it took
+        self.last_save_time = time.monotonic()
+        self.save_seconds = 0.0  # that the last checkpoint took
 
     def report_tokens_to(self, report: Callable[[int], None]) -> None:
         """Call `report` with the tokens, prompts too, of each micro-batch that is done."""
@@ -104,15 +104,16 @@ class Trainer:
         """Forget the gradient: an update sums its own, and between updates a sampler can use the memory."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def checkpoint(self, journal: "Journal", steps: int, every: float, extra: Callable[[], dict[str, bytes]]) -> None:
+    def checkpoint(self, journal: "Journal", updates: int, every: float, extra: Callable[[], dict[str, bytes]]) -> None:
         """Save when it is time; save and stop when a signal asked for that; extra: makes files to keep with it."""
         stop = self.stop.share()
         start_time = time.monotonic()
-        if stop or distributed.broadcast(self.step < steps and self.should_save(start_time, every)):
-            journal.before_checkpoint(self.step, steps)
+        is_due = self.step < updates and self.should_save(start_time, every)
+        if stop or distributed.broadcast(is_due):
+            journal.before_checkpoint(self.step, updates)
             self.save(extra())
-            self.saved = time.monotonic()
-            self.saving = self.saved - start_time
+            self.last_save_time = time.monotonic()
+            self.save_seconds = self.last_save_time - start_time
         if stop:
             self.stop.check()
 
@@ -122,8 +123,8 @@ class Trainer:
         Unless `every` is 0, saving that takes long is done less often: it takes at most a twentieth of the run.
         """
         if every:
-            every = max(every, 20 * self.saving)
-        return time_now - self.saved >= every
+            every = max(every, 20 * self.save_seconds)
+        return time_now - self.last_save_time >= every
 
     def update(self, global_batch: GlobalBatch, updates: int) -> dict[str, float]:
         """Make one optimizer step, of `updates` in the iteration; returns its record.
@@ -202,14 +203,16 @@ class Trainer:
             global_signals = self.compute_signals(global_batch, batches)
         for positions, is_counted in batches:
             rows = global_batch.rows_at(positions)
-            inputs = model_inputs(training_set, rows, policy.device, needs_head=self.needs_head)
+            inputs = inputs_of(training_set.completions, rows, policy.device, scores_head=self.needs_head)
             scores = self.score(inputs)
             batch = loss_batch(training_set, rows, inputs.mask, scores)
-            if global_signals is not None:
-                signals = {name: values[positions] for name, values in global_signals.items()}
-                batch = with_signals(batch, signals)
-            elif self.has_signals:  # the batch is the whole global one
-                batch = with_signals(batch, checked_signals(self.loss, batch))
+            if self.has_signals:
+                assert isinstance(batch, Batch), "a loss of pairs has no signals"
+                if global_signals is None:
+                    signals = checked_signals(self.loss, batch)
+                else:
+                    signals = {name: values[positions] for name, values in global_signals.items()}
+                batch = dataclasses.replace(batch, signals=signals)
             output = checked_output(self.loss, batch)
             mean_loss = output.loss.sum() / divisor
             if is_counted:
@@ -243,20 +246,19 @@ class Trainer:
         policy = self.policy
         training_set = global_batch.training_set
         rows = global_batch.rows
-        mask = model_inputs(training_set, rows, policy.device).mask
+        mask = inputs_of(training_set.completions, rows, policy.device).mask
         weight_dtype = policy.model.get_input_embeddings().weight.dtype
         dtype = torch.promote_types(weight_dtype, torch.float32)
         logp = torch.zeros(mask.shape, device=mask.device, dtype=dtype)
-        with torch.no_grad():
-            for positions, is_counted in batches:
-                inputs = model_inputs(training_set, rows[positions], policy.device)
-                with policy.autocast():
-                    batch_logp = self.layout.score(inputs, float32_head=policy.float32_head).logp
-                if is_counted:
-                    positions_on_device = torch.from_numpy(positions).to(logp.device)
-                    logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
-            distributed.all_reduce_sum_(logp)
-            return checked_signals(self.loss, loss_batch(training_set, rows, mask, TokenScores(logp)))
+        for positions, is_counted in batches:
+            inputs = inputs_of(training_set.completions, rows[positions], policy.device)
+            with torch.no_grad(), policy.autocast():
+                batch_logp = self.layout.score(inputs, float32_head=policy.float32_head).logp
+            if is_counted:
+                positions_on_device = torch.from_numpy(positions).to(logp.device)
+                logp[positions_on_device, : batch_logp.shape[1]] = batch_logp
+        distributed.all_reduce_sum_(logp)
+        return checked_signals(self.loss, loss_batch(training_set, rows, mask, TokenScores(logp)))
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Raise TOPRError where Δ does not vanish though π is μ: then μ was scored differently.
@@ -264,19 +266,20 @@ class Trainer:
         In bfloat16, where batches of another shape are rounded differently, no bound holds: a line says how large Δ is.
         """
         largest = float(delta.abs().max())
-        if not self.policy.full_precision and self.step == 0:
-            sizes = delta.abs().float()
-            median, high = sizes.quantile(sizes.new_tensor([0.5, 0.99])).tolist()
-            say(
-                f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
-                f"{median:.2g} (median), {high:.2g} (99 %), {largest:.2g} (largest)"
-            )
-        if self.policy.full_precision and not largest <= RATIO_TOLERANCE:
+        if self.policy.full_precision and not largest <= RATIO_TOLERANCE:  # or not a number
             raise TOPRError(
                 f"log π − log μ is {largest:.2g} before the first update (at most {RATIO_TOLERANCE:g} is rounding): "
                 "μ was not scored by these weights with this forward pass; was the model folder or the store "
                 "changed by hand?"
             )
+        if self.policy.full_precision or self.step > 0:
+            return
+        sizes = delta.abs().float()
+        median, high = sizes.quantile(sizes.new_tensor([0.5, 0.99])).tolist()
+        say(
+            f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
+            f"{median:.2g} (median), {high:.2g} (99 %), {largest:.2g} (largest)"
+        )
 
     def check_finite(self, metrics: MetricAccumulator, norm: Tensor, global_batch: GlobalBatch) -> None:
         """Raise TOPRError with the completions of an update whose loss or gradient is not finite."""
@@ -289,11 +292,6 @@ class Trainer:
             f"{float(delta.abs().max()):.4g}, completions {global_batch.rows.tolist()}; the last checkpoint is kept "
             "(lower optim.lr)"
         )
-
-
-def with_signals(batch: Batch | PairBatch, signals: dict[str, Tensor]) -> Batch:
-    assert isinstance(batch, Batch), "a loss of pairs has no signals"
-    return dataclasses.replace(batch, signals=signals)
 
 
 class Journal(Protocol):

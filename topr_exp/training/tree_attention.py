@@ -99,17 +99,18 @@ def visibility_mask(
 
     A token sees the tokens of its row that are not later, and all tokens of the segments above.
     """
-    visible_by_level = []
+    is_key_by_level = []
     for is_token, rows in zip(is_token_by_level, ancestors, strict=True):
-        visible_by_level.append(is_token[rows])
-    is_key_visible = np.concatenate(visible_by_level, axis=1)  # [R, K above]
-    if is_key_visible.all():
-        is_key_visible = is_key_visible[:1]
-    row_count, key_count = is_key_visible.shape
-    causal = np.broadcast_to(np.tri(width, dtype=bool), (row_count, width, width))
-    above = np.broadcast_to(is_key_visible[:, None], (row_count, width, key_count))
-    is_visible = np.concatenate([above, causal], axis=2)[:, None]
-    return np.where(is_visible, np.float32(0), np.float32(-np.inf))
+        is_key_by_level.append(is_token[rows])
+    is_key = np.concatenate(is_key_by_level, axis=1)  # [R, K above]
+    if is_key.all():
+        is_key = is_key[:1]
+    row_count, key_count = is_key.shape
+    sees_above = np.broadcast_to(is_key[:, None], (row_count, width, key_count))
+    sees_row = np.broadcast_to(np.tri(width, dtype=bool), (row_count, width, width))
+    is_visible = np.concatenate([sees_above, sees_row], axis=2)
+    mask = np.where(is_visible, np.float32(0), np.float32(-np.inf))
+    return mask[:, None]
 
 
 def row_width(longest: int, device: torch.device) -> int:
@@ -139,13 +140,10 @@ def attention(
     for level in tree:
         keys.append(level.pad(key))
         values.append(level.pad(value))
-        output = attend(
-            level.pad(query).transpose(1, 2),
-            with_ancestors(keys, level).transpose(1, 2),
-            with_ancestors(values, level).transpose(1, 2),
-            level.mask,
-            options.get("scaling"),
-        )
+        level_query = level.pad(query).transpose(1, 2)
+        level_key = with_ancestors(keys, level).transpose(1, 2)
+        level_value = with_ancestors(values, level).transpose(1, 2)
+        output = attend(level_query, level_key, level_value, level.mask, options.get("scaling"))
         outputs.append(level.unpad(output.transpose(1, 2)))
     return torch.cat(outputs)[None], None
 
@@ -196,21 +194,17 @@ def with_ancestors(states: list[Tensor], level: PaddedLevel) -> Tensor:
 
 
 def use_tree_attention(model: Any) -> bool:
-    """Give a model this attention if trees are exact for it; warns once where they are not."""
+    """Give a model this attention if trees are exact for it; warn once for each model where they are not."""
     if model.config._attn_implementation == NAME:
         return True
-    if reason := why_not_exact(model):
-        warn_of_padding(model, reason)
-        return False
-    model.config._attn_implementation = NAME
-    return True
-
-
-def warn_of_padding(model: Any, reason: str) -> None:
-    """Warn, once for each model, that sequences are padded."""
+    reason = why_not_exact(model)
+    if reason is None:
+        model.config._attn_implementation = NAME
+        return True
     if not getattr(model, "_warned_of_padding", False):
         warn(f"sequences are padded, and what they share is computed for each: {reason}")
         model._warned_of_padding = True
+    return False
 
 
 def why_not_exact(model: Any) -> str | None:
@@ -236,9 +230,9 @@ def layout_for(model: Any, sequences: Sequences) -> Layout:
     embeddings = base.get_input_embeddings().weight.numel()
     weights_of_layer = (weights - embeddings) // config.num_hidden_layers
     attention_size = config.num_attention_heads * head_size
-    if use_tree_attention(model):
-        return cheapest_layout(sequences, weights_of_layer, attention_size)
-    return Layout(padded_cost(sequences, weights_of_layer, attention_size), None)
+    if not use_tree_attention(model):
+        return Layout(padded_cost(sequences, weights_of_layer, attention_size), None)
+    return cheapest_layout(sequences, weights_of_layer, attention_size)
 
 
 AttentionInterface.register(NAME, attention)

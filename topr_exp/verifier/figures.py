@@ -83,7 +83,7 @@ def tally(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_verified
 
 
 def summarise(counted: Tally) -> Figures:
-    """Name -> value, low, high (95 %, bootstrap over problems); None where it has no meaning.
+    """Compute each figure's value, low and high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
@@ -106,7 +106,7 @@ def summarise(counted: Tally) -> Figures:
 
 
 def interval(samples: Samples, problems: int) -> Point:
-    """A figure with its percentiles over resamples; of 0 or 1 by `clopper_pearson` over problems."""
+    """Add to a figure its percentiles over resamples; for 0 or 1 by `clopper_pearson` over problems."""
     value = float(samples[0])
     resampled = samples[1:]
     if math.isnan(value) or not len(resampled):
@@ -119,7 +119,7 @@ def interval(samples: Samples, problems: int) -> Point:
 
 
 def figure(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
-    """A figure from means of a tally's values over problems; NaN where its denominator is 0."""
+    """Compute a figure from means of a tally's values over problems; NaN where its denominator is 0."""
     if name == BALANCED:
         on_correct = figure("accuracy_on_correct", samples_by_name)
         on_incorrect = figure("accuracy_on_incorrect", samples_by_name)
@@ -132,13 +132,13 @@ def figure(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
 
 
 def difference(first: Values, second: Values) -> Point:
-    """The mean of second - first, [P] each, paired by problem."""
+    """Estimate the mean of second - first, [P] each, paired by problem."""
     (paired,) = bootstrap_intervals((second - first)[:, None], default_rng([0, 3]))
     return paired.as_dict()
 
 
 def weighted_score(voting: Ballots, approvals: Counts) -> Values:
-    """[P] the expected score of the answer that each problem's weighted vote selects.
+    """Compute the expected score of the answer that each problem's weighted vote selects, [P].
 
     approvals: [P, K] how many verifications of a solution say that it is correct, 0 where it has none. Each solution
     has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
@@ -159,7 +159,7 @@ WIDTH = 22
 
 
 def run_table(base: Figures, final: Figures) -> list[str]:
-    """The table of a run from its figures before and after training."""
+    """Format the table of a run from its figures before and after training."""
     changes = {
         "trained - base": final["weighted_sc - base"],
         "trained - none": final["weighted_sc - maj"],
@@ -170,13 +170,13 @@ def run_table(base: Figures, final: Figures) -> list[str]:
 
 
 def evaluation_table(figures: Figures) -> str:
-    """The table of one model."""
+    """Format the table of one model."""
     paired = f"weighted SC, paired: model - none {cell(figures['weighted_sc - maj'])}"
     return "\n".join([*rows({"model": figures}), paired, note(figures)])
 
 
 def rows(verifiers: dict[str, Figures]) -> list[str]:
-    """Rows of verifiers of the same solutions, between no verifier (maj@K) and a perfect one (pass@K)."""
+    """Format rows of verifiers of the same solutions, between no verifier (maj@K) and a perfect one (pass@K)."""
     first = next(iter(verifiers.values()))
     k = first["solutions"]
     figures_by_row = {
@@ -196,7 +196,7 @@ def align(name: str, cells: Iterable[str]) -> str:
 
 
 def note(figures: Figures) -> str:
-    """Caption of the table."""
+    """Write the caption of the table."""
     return (
         f"[ ]: 95 %, bootstrap over {figures['problems']} problems; {figures['solutions']} solutions each, "
         f"{100 * figures['solved']['value']:.1f} % of them correct; {figures['verifications']} verifications a solution"
@@ -204,7 +204,7 @@ def note(figures: Figures) -> str:
 
 
 def cell(figure: Point | None) -> str:
-    """A figure in per cent with its interval."""
+    """Format a figure in per cent with its interval."""
     numbers: dict[str, Any] = {name: number for name, number in (figure or {}).items() if number is not None}
     if "value" not in numbers:
         return "–"
