@@ -44,7 +44,7 @@ LONGEST = """
 reference/test_reference_run grading/test_processes training/test_asynchronous training/test_resume config/test_load
 training/test_parallel report/test_page sweeps/test_local tracking/test_tracker_command test_pipeline runs/test_attempt
 evaluation/test_journal scripts/test_io_faults grading/test_own_grader imported/test_imported_runs report/test_runs
-store/test_table sweeps/test_group verifier/test_verifier_runs docs/test_python reproduce/test_recorded test_evaluate
+store/test_table sweeps/test_group verifier/test_verifier_runs docs/test_python test_evaluate
 """.split()  # noqa: SIM905 - paths read better than a list of strings
 
 

@@ -30,4 +30,5 @@ def begins_with_numeral(text: str) -> bool:
 
 def without_unit(text: str) -> str:
     """The text behind a unit that it begins with."""
-    return _UNIT_AT_START.sub("", text, count=1)
+    unit = _UNIT_AT_START.match(text)
+    return text if unit is None else text[unit.end() :]
