@@ -206,9 +206,9 @@ def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper(words):
 @pytest.mark.extended
 def test_runs_that_share_a_composition_are_what_hydra_composes():
     words = ["model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
-    lora = ["++model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora.rank=8"]
+    lora = "++model.lora={rank: 4, alpha: 8, targets: all-linear}"
 
-    composer, runs = composed("-m", *words, *lora)
+    composer, runs = composed("-m", *words, lora)
 
     assert len(runs) == 24
     assert len(composer.compositions) == 1 + 6, "YAMLs are read once for each choice of groups: it takes 0.1 s"
