@@ -57,7 +57,7 @@ def test_the_blocks_run_and_say_what_they_say(names):
     assert len(training_rows) == summary["n_train"]
     assert (training_rows.verdict == "correct").mean() == pytest.approx(summary["positive_share"])
     assert names["logp"].grad.abs().sum() > 0
-    assert names["found"].loc["naive", "against"] == "topr"
+    assert names["comparison"].loc["naive", "against"] == "topr"
 
 
 def test_no_public_name_is_also_a_modules():
