@@ -46,19 +46,19 @@ OFFLINE = {
     "topr": "algo=topr optim.epochs=3",
     "zero_one": "algo=topr data.reward=zero_one baseline=-0.3 optim.grad_clip=.inf compose.drop_truncated=true "
     "optim.gradient_checkpointing=true",
-    "effective share": "algo=topr effective_positive=0.2 compose=proportion compose.positive_share=0.3",
     "imported among sampled": f"algo=topr {IMPORTED} compose.mix=0.3 baseline=0.1",
-    "imported without log mu": "algo=sft data.completions={outputs}/bare.jsonl compose=positives compose.mix=0.4 "
-    "data.n=4",
     "mu of the sampler": "algo=topr mu=sampler sampler.top_k=4 sampler.temperature=0.8",
     "two policies": f"algo=decoupled_ppo sampler.top_k=4 algo.correction=1.02 compose.n_examples=25 {FASTER}",
     "two iterations": "algo=topr iterations=2 compose.n_examples=20 effective_positive=0.4 optim.warmup_steps=2 "
     "optim.schedule=cosine optim.epochs=2",
-    "anna karenina": "algo=tis compose=anna_karenina compose.n_examples=30",
     "pairs": "algo=dpo compose.n_examples=20 optim.epochs=2 optim.batch_size=6",
     "groups": f"algo=agro {ANOTHER} optim.epochs=2",
 }
 OFFLINE_VARIANTS = {
+    "effective share": "algo=topr effective_positive=0.2 compose=proportion compose.positive_share=0.3",
+    "imported without log mu": "algo=sft data.completions={outputs}/bare.jsonl compose=positives compose.mix=0.4 "
+    "data.n=4",
+    "anna karenina": "algo=tis compose=anna_karenina compose.n_examples=30",
     "graded": f"algo=topr {GRADED} baseline=1.2 compose=proportion compose.positive_share=0.4",
     "graded groups": f"algo=grpo {GRADED} compose.n_examples=25 optim.epochs=2",
     "grpo, imported": f"algo=grpo {IMPORTED} compose.mix=0.5 compose.n_examples=22 optim.epochs=2",

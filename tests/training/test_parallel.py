@@ -116,7 +116,7 @@ def assert_same(weights, expected):
 
 @pytest.mark.parametrize(
     "size, parallel",
-    [(2, "ddp"), (2, "fsdp"), pytest.param(4, "ddp", marks=extended), pytest.param(4, "fsdp", marks=extended)],
+    [(2, "ddp"), *(pytest.param(*case, marks=extended) for case in ((2, "fsdp"), (4, "ddp"), (4, "fsdp")))],
 )
 def test_several_processes_compute_the_same_as_one(tmp_path, one_process, size, parallel):
     results, *results_of_others = together(size, train_cases, tmp_path, parallel)
