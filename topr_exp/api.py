@@ -110,13 +110,18 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     return runs_frame(group_runs(runs).runs)
 
 
+def check_choice(name: str, value: str, *choices: str) -> None:
+    """Raise ConfigError for an argument that is none of its choices."""
+    if value not in choices:
+        raise ConfigError(f"{name}={value}: expected {' or '.join(choices)}")
+
+
 def read_curves(*folders: str | Path, kind: Literal["training", "test"] = "training") -> pd.DataFrame:
     """Tabulate every number that the runs logged, a row for each run and optimizer step.
 
     kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
     """
-    if kind not in ("training", "test"):
-        raise ConfigError(f"kind={kind}: expected training or test")
+    check_choice("kind", kind, "training", "test")
     runs = find_runs(map(Path, folders))
     return pd.concat({run.name: run.curves[kind] for run in runs}, names=["run", "step"])
 
@@ -124,8 +129,9 @@ def read_curves(*folders: str | Path, kind: Literal["training", "test"] = "train
 def compare_runs(*folders: str | Path, against: str | None = None, figure: str = "pass@1") -> pd.DataFrame:
     """Compare groups of finished runs, one a row, as `python -m topr_exp.compare` does; the numbers are its numbers.
 
-        found = topr_exp.compare_runs("outputs/three", against="topr")
-        print(found[["final_pass@1", "difference"]], *found.attrs["remarks"], sep="\\n")
+        comparison = topr_exp.compare_runs("outputs/three", against="topr")
+        print(comparison[["final_pass@1", "difference"]])
+        print(*comparison.attrs["remarks"], sep="\\n")
 
     against: a group's name or a setting's value (default: the first group); figure: pass@1, maj (largest K), invalid.
 
@@ -146,6 +152,7 @@ def read_completions(run: str | Path, iteration: int = 1, *, split: Literal["tra
     finish, verdict, answer, reward where graded, and of training how often the row is in the training set (chosen).
     Imported completions follow sampled ones. TOPRError where the run, or what it refers to in the store, can't be read.
     """
+    check_choice("split", split, "train", "test")
     if split == "test":
         return read_tested_completions(Path(run))
     folder = Path(run) / f"iteration-{iteration}"
@@ -286,6 +293,7 @@ def read_problems(config: Config, *, split: Literal["train", "test"] = "train") 
     """The problems of some settings, with question and gold answer, by `problem_id` in `read_completions`."""
     from topr_exp.data.problems import load_problems
 
+    check_choice("split", split, "train", "test")
     problems = getattr(load_problems(config.data), split)
     return {problem.id: problem for problem in problems}
 
@@ -295,6 +303,7 @@ def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter, tokenize_prompts
 
+    check_choice("split", split, "train", "test")
     problems = getattr(load_problems(config.data), split)
     prompter = build_prompter(config.data)
     questions = tokenize_prompts(problems, prompter, policy, config.sampler.max_new_tokens)

@@ -72,6 +72,8 @@ def test_no_public_name_is_also_a_modules():
     [
         (lambda: topr_exp.run(topr_exp.compose(["dry_run=true"])), "dry_run=true: run starts what it is given"),
         (lambda: topr_exp.read_curves(ROOT, kind="eval"), "kind=eval: expected training or test"),
+        (lambda: topr_exp.read_completions(ROOT, split="eval"), "split=eval: expected train or test"),
+        (lambda: topr_exp.read_problems(topr_exp.compose([]), split="eval"), "split=eval: expected train or test"),
         (lambda: topr_exp.compare_runs(ROOT, figure="pass@2"), "figure=pass@2: expected one of pass@1, maj, invalid"),
     ],
 )
