@@ -62,6 +62,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def __dir__() -> list[str]:
+    """List the public names, loaded or not, for the completion of a prompt."""
+    return sorted({*globals(), *__all__})
+
+
 def prepare_command() -> None:
     """Set what a command and the processes that it starts need before torch loads; `import topr_exp` sets nothing.
 

@@ -45,6 +45,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     `--config-dir FOLDER` may be among them. Raises ConfigError with one line: the key, what was given, what is allowed.
     """
+    refuse_text("overrides", overrides)
     for word in overrides:
         if word.startswith("-") and word.partition("=")[0] not in CONFIG_DIR:
             raise ConfigError(f"{word}: compose takes KEY=VALUE and --config-dir FOLDER alone")
@@ -52,6 +53,12 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     if len(jobs) > 1:
         raise ConfigError(f"{len(jobs)} runs: compose makes one; call it for each")
     return jobs[0].config
+
+
+def refuse_text(name: str, texts: Sequence[str]) -> None:
+    """Raise ConfigError for a text in the place of a list of texts, which would be read letter by letter."""
+    if isinstance(texts, str):
+        raise ConfigError(f"{name}={texts:.60}: expected a list of texts, as in [{texts!r:.60}]")
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -227,6 +234,8 @@ def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str 
 
     grader: gsm8k, lenient, math, final, or package.module.name.
     """
+    refuse_text("completions", completions)
+    refuse_text("golds", golds)
     pairs = zip(completions, golds, strict=True)
     with Grader(grader) as open_grader:
         return [outcome.verdict for outcome in open_grader.grade(pairs)]
@@ -242,6 +251,7 @@ def plan_runs(words: Sequence[str]) -> list[Job]:
 
     words: as after `python -m topr_exp`, `--config-dir` included. ConfigError with one line.
     """
+    refuse_text("words", words)
     return plan(parse_arguments(list(words))).jobs
 
 
@@ -251,6 +261,9 @@ def run_sweep(jobs: Sequence[Job], words: Sequence[str]) -> int:
     jobs: from `plan_runs`, of one sweep's folder. words: its command line, for `python -m topr_exp.sweeps resume`.
     Returns 0, 1 where a run failed, or 128 + N after signal N. TOPRError for what the user can mend.
     """
+    refuse_text("words", words)
+    if not jobs:
+        raise ConfigError("jobs must be one or more; got none")
     check_machine(job.config for job in jobs)
     check_sweep(list(jobs))
     return launch(Plan(list(jobs), is_sweep=True), list(words), reports=False)
@@ -291,20 +304,28 @@ def load_policy(config: Config, run: str | Path | None = None, *, reference: boo
 
 def read_problems(config: Config, *, split: Literal["train", "test"] = "train") -> dict[str, Problem]:
     """The problems of some settings, with question and gold answer, by `problem_id` in `read_completions`."""
+    return {problem.id: problem for problem in problems_of_split(config, split)}
+
+
+def problems_of_split(config: Config, split: str) -> list[Problem]:
+    """The problems of a split; ConfigError for a verifier's, which are made of solutions that a model samples."""
     from topr_exp.data.problems import load_problems
 
     check_choice("split", split, "train", "test")
-    problems = getattr(load_problems(config.data), split)
-    return {problem.id: problem for problem in problems}
+    if config.task.verifies:
+        raise ConfigError(
+            "task=verifier: its problems are sampled solutions, not those of data; `python -m topr_exp.store export "
+            "rollouts/HASH FILE.parquet` writes the prompts with the completions"
+        )
+    problems: list[Problem] = getattr(load_problems(config.data), split)
+    return problems
 
 
 def prompt_ids(config: Config, policy: Policy, *, split: Literal["train", "test"] = "train") -> list[NDArray[np.int32]]:
     """The prompts of a run's problems as token ids, by the problem's index in `read_completions`."""
-    from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter, tokenize_prompts
 
-    check_choice("split", split, "train", "test")
-    problems = getattr(load_problems(config.data), split)
+    problems = problems_of_split(config, split)
     prompter = build_prompter(config.data)
     questions = tokenize_prompts(problems, prompter, policy, config.sampler.max_new_tokens)
     return list(questions.prompts)

@@ -14,6 +14,7 @@ import torch
 import topr_exp
 import topr_exp.api  # named, so that planted faults find these tests
 from tests.conftest import ROOT, at_work_in, refused
+from topr_exp import report
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
@@ -60,11 +61,22 @@ def test_the_blocks_run_and_say_what_they_say(names):
     assert names["comparison"].loc["naive", "against"] == "topr"
 
 
+@pytest.mark.parametrize("module, name", [(topr_exp, "compose"), (report, "read_groups")])
+def test_public_names_are_listed_before_they_are_loaded(module, name, monkeypatch):
+    monkeypatch.delitem(vars(module), name, raising=False)
+
+    assert {*module.__all__} <= {*dir(module)}
+
+
 def test_no_public_name_is_also_a_modules():
     modules = {module.name.removeprefix("topr_exp.") for module in pkgutil.iter_modules(topr_exp.__path__)}
 
     assert not modules & {*topr_exp.__all__}
     assert all(getattr(topr_exp, name).__doc__ for name in topr_exp.__all__)
+
+
+def compose_verifier():
+    return topr_exp.compose(["model=tiny_verifier"])
 
 
 @pytest.mark.parametrize(
@@ -75,6 +87,13 @@ def test_no_public_name_is_also_a_modules():
         (lambda: topr_exp.read_completions(ROOT, split="eval"), "split=eval: expected train or test"),
         (lambda: topr_exp.read_problems(topr_exp.compose([]), split="eval"), "split=eval: expected train or test"),
         (lambda: topr_exp.compare_runs(ROOT, figure="pass@2"), "figure=pass@2: expected one of pass@1, maj, invalid"),
+        (lambda: topr_exp.compose("seed=1"), r"overrides=seed=1: expected a list of texts, as in \['seed=1'\]"),
+        (lambda: topr_exp.plan_runs("seed=1"), "words=seed=1: expected a list of texts"),
+        (lambda: topr_exp.grade_answers("12", ["1", "2"]), "completions=12: expected a list of texts"),
+        (lambda: topr_exp.grade_answers(["1", "2"], "12"), "golds=12: expected a list of texts"),
+        (lambda: topr_exp.run_sweep([], []), "jobs must be one or more; got none"),
+        (lambda: topr_exp.read_problems(compose_verifier()), "task=verifier: its problems are sampled solutions"),
+        (lambda: topr_exp.prompt_ids(compose_verifier(), None), "task=verifier: its problems are sampled solutions"),
     ],
 )
 def test_a_mistake_is_one_line(call, line):

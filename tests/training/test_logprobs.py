@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.conftest import make_model, refused
+from tests.conftest import each_row, make_model, refused
 from tests.plain_scoring import completion_logits
 from tests.training.test_packing import (
     SHARED,
@@ -19,6 +19,7 @@ from tests.training.test_packing import (
     with_gradient,
 )
 from topr_exp.models.policy import Policy
+from topr_exp.training.example_scores import example_gradients, score_completions
 from topr_exp.training.hidden_states import Inputs, states_in_layout
 from topr_exp.training.logprobs import ScoreFunction, distribution_of, score_tokens
 from topr_exp.training.metrics import MetricAccumulator
@@ -71,6 +72,35 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one():
 
     by_chunks, at_once = gradients
     assert float((by_chunks - at_once).norm() / at_once.norm()) < 1.5e-3
+
+
+# A prompt | a completion | what is said
+WRONG_IDS = """
+[5] | [] | "each have one token or more; got an empty one"
+[] | [5] | "each have one token or more; got an empty one"
+[11] | [5] | "token ids must be from 0 to 10, the vocabulary; got 11"
+[5] | [4, -1] | "token ids must be from 0 to 10, the vocabulary; got -1"
+"""
+
+
+@each_row("prompt completion line", WRONG_IDS, literals=True)
+@pytest.mark.parametrize("function", [score_completions, lambda *inputs: list(example_gradients(*inputs))])
+def test_ids_that_are_no_completion_are_one_line(function, prompt, completion, line):
+    policy = Policy(make_model(11), None, "test", torch.float32)
+
+    with refused(line):
+        function(policy, [prompt], [completion])
+
+
+def test_gradients_are_float32_whatever_the_weights_are():
+    (prompt, completion), *_ = SHARED
+    (exact,) = example_gradients(Policy(make_model(11), None, "test", torch.float32), [prompt], [completion])
+    (rounded,) = example_gradients(
+        Policy(make_model(11).bfloat16(), None, "test", torch.bfloat16), [prompt], [completion]
+    )
+
+    assert rounded.dtype is torch.float32
+    assert float((rounded - exact).norm() / exact.norm()) < 0.2
 
 
 def test_a_model_that_changes_its_logits_is_refused():

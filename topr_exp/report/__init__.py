@@ -38,3 +38,8 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not, for the completion of a prompt."""
+    return sorted({*globals(), *__all__})

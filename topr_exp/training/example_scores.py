@@ -14,7 +14,7 @@ from topr_exp.sampling.sampler import split_every
 from topr_exp.training.hidden_states import Inputs
 from topr_exp.training.logprobs import score_tokens
 from topr_exp.training.own_loop import ConfiguredLoss
-from topr_exp.types import Batch, Tensor
+from topr_exp.types import Batch, Tensor, TOPRError
 
 TokenIds = Sequence[NDArray[np.integer[Any]]]  # one array a completion
 
@@ -31,7 +31,7 @@ def score_completions(
     prompt_numbers = []
     number_of_prompt: dict[bytes, int] = {}
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
-        sequence = token_sequence(prompt, completion)
+        sequence = token_sequence(prompt, completion, policy.vocabulary)
         sequences.append(sequence)
         prompt_number = number_of_prompt.setdefault(sequence[0].tobytes(), len(number_of_prompt))
         prompt_numbers.append(prompt_number)
@@ -47,8 +47,18 @@ def score_completions(
     return scores
 
 
-def token_sequence(prompt: NDArray[np.integer[Any]], completion: NDArray[np.integer[Any]]) -> TokenSequence:
-    return np.asarray(prompt, np.int32), np.asarray(completion, np.int32)
+def token_sequence(
+    prompt: NDArray[np.integer[Any]], completion: NDArray[np.integer[Any]], vocabulary: int
+) -> TokenSequence:
+    """A prompt and its completion as arrays; TOPRError unless each has a token or more, all of the vocabulary."""
+    sequence = np.asarray(prompt, np.int32), np.asarray(completion, np.int32)
+    for ids in sequence:
+        if not len(ids):
+            raise TOPRError("a prompt and a completion must each have one token or more; got an empty one")
+        strange_ids = ids[(ids < 0) | (ids >= vocabulary)]
+        if len(strange_ids):
+            raise TOPRError(f"token ids must be from 0 to {vocabulary - 1}, the vocabulary; got {strange_ids[0]}")
+    return sequence
 
 
 def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds) -> Iterator[Tensor]:
@@ -58,10 +68,11 @@ def example_gradients(policy: Policy, prompt_ids: TokenIds, token_ids: TokenIds)
     """
     weights = [weight for weight in policy.model.parameters() if weight.requires_grad]
     for prompt, completion in zip(prompt_ids, token_ids, strict=True):
-        inputs = Inputs([token_sequence(prompt, completion)], policy.device)
+        sequence = token_sequence(prompt, completion, policy.vocabulary)
+        inputs = Inputs([sequence], policy.device)
         logp = score_tokens(policy.model, inputs).logp.sum()
         gradients = torch.autograd.grad(logp / len(completion), weights)
-        yield torch.cat(list(map(torch.flatten, gradients)))
+        yield torch.cat([gradient.flatten().float() for gradient in gradients])
 
 
 def loss_coefficients(loss: ConfiguredLoss, batch: Batch) -> Tensor:
