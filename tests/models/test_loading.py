@@ -13,14 +13,14 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from scripts.make_tiny.recipes import RECIPES
-from tests.conftest import config_of, each_row, read_json, refused
+from tests.conftest import config_of, each_row, make_model, read_json, refused
 from topr_exp.config.model import LoRA
 from topr_exp.data.prompts import Prompter
 from topr_exp.models import model_folder
-from topr_exp.models.loading import load_model
+from topr_exp.models.loading import load_model, refuse_other_logits
 from topr_exp.models.model_folder import SHIPPED, check_targets, fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.types import ConfigError
@@ -44,6 +44,24 @@ def test_a_shipped_model_loads_and_is_what_it_says(name):
     assert embeddings.data_ptr() != output_layer.data_ptr(), "weights can't be replaced in a running vLLM"
     for weight in model.parameters():
         assert torch.equal(weight, weight.half().float()), "as float16 it would not be the base"
+
+
+class DoubledLogits(LlamaForCausalLM):
+    """A model whose code scales its logits by no setting."""
+
+    def forward(self, *arguments, **options):
+        output = super().forward(*arguments, **options)
+        output.logits = 2 * output.logits
+        return output
+
+
+def test_a_model_whose_own_code_changes_its_logits_is_refused():
+    model = make_model(11)
+    refuse_other_logits(model)
+    model.__class__ = DoubledLogits
+
+    with refused("model.path: DoubledLogits changes its logits by its own code; not supported"):
+        refuse_other_logits(model)
 
 
 def test_weights_stored_in_bfloat16_are_trained_in_float32(own_model, tmp_path):

@@ -5,9 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    SiglipVisionConfig,
+)
 
-from tests.conftest import make_model
+from tests.conftest import make_model, refused
 from tests.plain_scoring import completion_logp
 from topr_exp.config.model import SamplerConfig
 from topr_exp.models.policy import Policy
@@ -37,6 +44,48 @@ def draw(model, n, *, keeps_drawable=False, **changes):
     policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
     sampler = HFSampler(settings(**changes), keeps_drawable=keeps_drawable)
     return sampler.sample(policy, PROMPTS, n, (1,), ())
+
+
+def make_model_of_parts():
+    """A Gemma 3 that also takes pictures: its text part has a layer with a window."""
+    torch.manual_seed(0)
+    shape = {"intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    vision = SiglipVisionConfig(hidden_size=8, image_size=16, patch_size=8, **shape)
+    text = Gemma3TextConfig(
+        vocab_size=11, hidden_size=16, head_dim=8, num_key_value_heads=1, max_position_embeddings=64, sliding_window=4,
+        layer_types=["sliding_attention", "full_attention"], initializer_range=0.6, eos_token_id=EOS,
+        **shape | {"num_hidden_layers": 2},
+    )  # fmt: skip
+    return Gemma3ForConditionalGeneration(
+        Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    ).eval()
+
+
+def test_a_model_of_several_parts_reads_text_by_its_text_part():
+    model = make_model_of_parts()
+    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
+    sampler = HFSampler(settings(max_new_tokens=6))
+
+    sampler.prepare(policy, 9)
+    groups = sampler.sample(policy, PADDED, 4, (1,), ())
+
+    assert policy.context == 64
+    for prompt, group in zip(PADDED, groups, strict=True):
+        for sample in group:
+            logp = completion_logp(model, prompt, sample.tokens)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), logp, atol=1e-5, rtol=0)
+    model.config.text_config.final_logit_softcapping = 30.0
+    with refused("changes its logits by final_logit_softcapping; not supported"):
+        sampler.prepare(policy, 9)
+
+
+def test_layers_with_other_states_than_keys_and_values_are_refused():
+    model = make_model(11)
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    policy = Policy(model, SimpleNamespace(eos_token_id=EOS), "test", torch.float32)
+
+    with refused("LlamaForCausalLM has layers of linear_attention, whose states this sampler does not keep"):
+        HFSampler(settings()).prepare(policy, 9)
 
 
 def exact_probabilities(model, prompt, config, eos=EOS):

@@ -11,7 +11,13 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     import torch
 
-LOGIT_SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+# Settings by which models of transformers scale or cap the output layer's logits.
+LOGIT_SCALES = (
+    *("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"),
+    *("logit_scale", "logits_scaling", "lm_head_multiplier"),
+)
+TRIED_TOKENS = 3
+LOGIT_TOLERANCE = 1e-3  # of the largest logit; the same product differs by rounding alone
 # Of this machine, not of the model; transformers would save them with the tokenizer.
 MACHINE_SETTINGS = ("is_local", "local_files_only")
 
@@ -60,10 +66,15 @@ def load_model(
     return model.eval(), tokenizer
 
 
+def text_config(model: Any) -> Any:
+    """The settings of a model, or of the part that reads text where it has several."""
+    return model.config.get_text_config()
+
+
 def logit_scale_of(model: Any) -> str | None:
     """The setting by which a model's logits are no linear map of its last states; None for a linear map."""
     for name in LOGIT_SCALES:
-        if getattr(model.config, name, None) not in (None, 1.0):
+        if getattr(text_config(model), name, None) not in (None, 1.0):
             return name
     return None
 
@@ -73,3 +84,23 @@ def refuse_scaled_logits(model: Any) -> None:
     setting = logit_scale_of(model)
     if setting is not None:
         raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
+
+
+def refuse_other_logits(model: Any) -> None:
+    """Raise TOPRError unless a model's logits are its output layer's of its last states, as scoring takes them.
+
+    A few tokens are tried: code of a model's own may scale either without a setting that is known here.
+    """
+    import torch
+
+    refuse_scaled_logits(model)
+    outputs: list[Any] = []
+    device = model.get_input_embeddings().weight.device
+    token_ids = torch.arange(TRIED_TOKENS, device=device)[None]
+    with torch.no_grad(), model.base_model.register_forward_hook(lambda base, inputs, output: outputs.append(output)):
+        logits = model(input_ids=token_ids, use_cache=False).logits.float()
+        expected_logits = model.get_output_embeddings()(outputs[0].last_hidden_state).float()
+    largest = float(expected_logits.abs().max())
+    if logits.shape == expected_logits.shape and (logits - expected_logits).abs().max() <= LOGIT_TOLERANCE * largest:
+        return
+    raise TOPRError(f"model.path: {type(model).__name__} changes its logits by its own code; not supported")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
-from topr_exp.models.loading import load_model
+from topr_exp.models.loading import load_model, text_config
 from topr_exp.models.model_folder import ADAPTER, check_targets, fetch_model_folder, linear_layers, weights_fingerprint
 from topr_exp.models.tokenization import encode_prompt, prefix_of
 from topr_exp.runtime import distributed, machine
@@ -71,7 +71,7 @@ class Policy:
     @property
     def context(self) -> int:
         """The largest number of tokens of prompt and completion together."""
-        return int(self.model.config.max_position_embeddings)
+        return int(text_config(self.model).max_position_embeddings)
 
     @cached_property
     def eos_ids(self) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
+from topr_exp.models.loading import refuse_other_logits
 from topr_exp.models.model_folder import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
@@ -27,8 +28,13 @@ class Policies:
         self.trained = self.load(config.model)
 
     def load(self, model: ModelConfig, folder: Path | None = None) -> Policy:
-        """Load a model of the settings, with the weights of `folder` in place of its own if one is given."""
-        return load_policy(model, self.config.cluster.device, folder)
+        """Load a model of the settings, with the weights of `folder` in place of its own if one is given.
+
+        TOPRError for one that can't be scored.
+        """
+        policy = load_policy(model, self.config.cluster.device, folder)
+        refuse_other_logits(policy.model)
+        return policy
 
     def reload(self, folder: Path | None = None) -> None:
         """Load the policy with the weights of a folder of this run, or (None) with the base's."""

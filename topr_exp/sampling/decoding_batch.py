@@ -7,8 +7,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, DynamicLayer
 
+from topr_exp.models.loading import text_config
 from topr_exp.sampling.sampler import Prompts
+from topr_exp.types import TOPRError
 
+ATTENTION_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})  # of layers
 MIN_SHARED_TOKENS = 32  # below this a separate pass over the shared prefix does not pay
 
 
@@ -76,7 +79,7 @@ class DecodingBatch:
         self.suffix_width = int(suffix_lengths.max())
         prompt_width = prefix_length + self.suffix_width
         columns = torch.arange(prompt_width + max_new_tokens, device=self.device)
-        layer_count = model.config.num_hidden_layers
+        layer_count = text_config(model).num_hidden_layers
         self.layers = [PreallocatedLayer(len(columns)) for _ in range(layer_count)]
         self.cache = Cache(layers=self.layers)
         suffix_starts = prompt_width - suffix_lengths[:, None]  # padding lies between prefix and suffix
@@ -136,12 +139,26 @@ class DecodingBatch:
         self.mask = self.mask[rows]
 
 
+def layer_types_of(model: Any) -> set[str]:
+    """Return the types of a model's layers, none where it has one type and no word for it."""
+    return set(getattr(text_config(model), "layer_types", None) or ())
+
+
 def has_attention_window(model: Any) -> bool:
     """True if some layer does not attend to all earlier tokens."""
-    layer_types = set(getattr(model.config, "layer_types", None) or ())
-    if layer_types - {"full_attention"}:
+    if layer_types_of(model) - {"full_attention"}:
         return True
-    return bool(getattr(model.config, "sliding_window", None))
+    return bool(getattr(text_config(model), "sliding_window", None))
+
+
+def refuse_other_states(model: Any) -> None:
+    """Raise TOPRError for layers that carry other states than keys and values from token to token."""
+    other_types = sorted(layer_types_of(model) - ATTENTION_TYPES)
+    if other_types:
+        raise TOPRError(
+            f"sampler=hf: {type(model).__name__} has layers of {', '.join(other_types)}, whose states this sampler "
+            "does not keep; take sampler=vllm"
+        )
 
 
 def shared_prefix_length(prompts: Prompts) -> int:

@@ -13,7 +13,7 @@ from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.models.loading import refuse_scaled_logits
 from topr_exp.models.out_of_memory import memory_for
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.decoding_batch import DecodingBatch
+from topr_exp.sampling.decoding_batch import DecodingBatch, refuse_other_states
 from topr_exp.sampling.mismatch import rounded_weights
 from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, seed_of, split_every
 from topr_exp.sampling.top_logprobs import likeliest_tokens
@@ -31,6 +31,7 @@ class HFSampler(Sampler):
 
     def prepare(self, policy: Policy, max_length: int) -> None:
         refuse_scaled_logits(policy.model)
+        refuse_other_states(policy.model)
         self.device = "cpu"
         if policy.device.type == "cuda":
             self.device = torch.cuda.get_device_name(policy.device)

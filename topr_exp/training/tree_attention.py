@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from topr_exp.models.loading import text_config
 from topr_exp.runtime.terminal import warn
 from topr_exp.training.packing import Layout, Sequences, Tree, cheapest_layout, lengths_of, padded_cost
 
@@ -209,7 +210,7 @@ def use_tree_attention(model: Any) -> bool:
 
 def why_not_exact(model: Any) -> str | None:
     """Say why a tree would not be exact for this model; None where it is."""
-    config = model.config
+    config = text_config(model)
     if config.model_type not in MODEL_TYPES:
         return f"models of type {config.model_type} are not among {', '.join(MODEL_TYPES)}"
     if config._attn_implementation != "sdpa":
@@ -223,7 +224,7 @@ def why_not_exact(model: Any) -> str | None:
 
 def layout_for(model: Any, sequences: Sequences) -> Layout:
     """Choose the cheapest layout that is exact for a model."""
-    config = model.config
+    config = text_config(model)
     base = model.base_model
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     weights = sum(weight.numel() for weight in base.parameters())
