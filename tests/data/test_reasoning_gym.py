@@ -77,7 +77,8 @@ def test_some_tasks_do_what_the_list_says():
 
 def test_without_the_package_a_line_says_how_to_install_it(stand_in):
     stand_in("reasoning_gym", None)
-    line = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
+    command = "pip install -e '.[tasks]' -c constraints.txt"
+    line = f"data=reasoning_gym: the package reasoning-gym is not installed (in the checkout: {command})"
 
     with refused(re.escape(line), ConfigError):
         config_of("data=reasoning_gym", "data.seed=77", "dry_run=true")

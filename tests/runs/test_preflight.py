@@ -147,7 +147,8 @@ tracking=tensorboard | tracking=tensorboard: the package tensorboard | tensorboa
 def test_a_package_that_is_not_installed(setting, beginning, extra, error_line, stand_in):
     stand_in(beginning.split()[-1], None)
 
-    assert error_line(setting) == f"error: {beginning} is not installed (pip install 'topr-exp[{extra}]')"
+    command = f"pip install -e '.[{extra}]' -c constraints.txt"
+    assert error_line(setting) == f"error: {beginning} is not installed (in the checkout: {command})"
 
 
 # ---- model folders

@@ -26,8 +26,9 @@ TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (
         (sys.executable, f"no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
         (
             "null",
-            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install 'topr-exp[vllm]' (on a "
-            f"GPU), set sampler.python=PYTHON of an environment that has it{TAIL}",
+            f"sampler=vllm with {sys.executable}: no vLLM in that environment; in the checkout pip install "
+            "-e '.[vllm]' -c constraints-gpu.txt (on a GPU), set sampler.python=PYTHON of an environment that has it"
+            f"{TAIL}",
         ),
     ],
 )

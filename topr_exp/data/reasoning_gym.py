@@ -82,7 +82,8 @@ class ReasoningGym(DataConfig):
         try:
             library = import_module("reasoning_gym")
         except ImportError as error:
-            hint = "the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
+            command = "pip install -e '.[tasks]' -c constraints.txt"
+            hint = f"the package reasoning-gym is not installed (in the checkout: {command})"
             raise TOPRError(f"data=reasoning_gym: {hint}: {error}") from None
         options = self.options or {}
         task_seed = seed_of(self.task, self.seed, split)

@@ -67,7 +67,8 @@ def check_files(config: Config, trains: bool = True) -> None:
 
 def check_package(name: str, setting: str, *, extra: str) -> None:
     if importlib.util.find_spec(name) is None:
-        raise ConfigError(f"{setting}: the package {name} is not installed (pip install 'topr-exp[{extra}]')")
+        command = f"pip install -e '.[{extra}]' -c constraints.txt"
+        raise ConfigError(f"{setting}: the package {name} is not installed (in the checkout: {command})")
 
 
 def completions_exist(source: str, store: Path) -> bool:

@@ -139,7 +139,8 @@ def check_python(python: str | None) -> str:
     problem = f"vLLM {version} is too old, {oldest} or newer is needed" if version else "no vLLM in that environment"
     remedy = f"{path} -m pip install vllm"
     if python is None:
-        remedy = "pip install 'topr-exp[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
+        command = "pip install -e '.[vllm]' -c constraints-gpu.txt"
+        remedy = f"in the checkout {command} (on a GPU), set sampler.python=PYTHON of an environment that has it"
     raise ConfigError(
         f"sampler=vllm with {path}: {problem}; {remedy}, or take sampler=hf, which samples an 8B model many times more "
         "slowly (docs/gpu.md)"
