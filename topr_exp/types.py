@@ -85,4 +85,4 @@ class LossOutput:
     """Per-example losses; the trainer alone reduces them, by the global count of examples."""
 
     loss: Tensor  # [B], to be minimised
-    metrics: dict[str, Tensor] = field(default_factory=dict)  # name -> [B], detached; logged as means by sign
+    metrics: dict[str, Tensor] = field(default_factory=dict)  # name -> [B], detached; logged as means by verdict

@@ -1,4 +1,4 @@
-"""Metrics of an update: statistics of the log-ratio by sign, and the loss's own metrics averaged by sign."""
+"""Metrics of an update: statistics of the log-ratio and means of the loss's own metrics, by verdict."""
 
 import math
 from dataclasses import dataclass, field
@@ -97,9 +97,9 @@ class MetricAccumulator:
         if not positive.all():
             is_spent = delta[~positive] < SPENT
             record["spent_share_neg"] = float(is_spent.double().mean())
-        for sign, has_sign in (("pos", positive), ("neg", ~positive)):
-            if has_sign.any():
-                record |= log_ratio_metrics(delta[has_sign], sign)
+        for suffix, has_verdict in by_verdict(positive):
+            if has_verdict.any():
+                record |= log_ratio_metrics(delta[has_verdict], suffix)
         record["entropy"] = self.entropy / self.tokens
         if self.ref_delta:
             ref_delta = torch.cat(self.ref_delta).double()
@@ -108,7 +108,7 @@ class MetricAccumulator:
         kl_terms = delta.exp() - 1 - delta
         record["kl_mu"] = float(kl_terms.mean())
         for name, values in self.values.items():
-            record |= means_by_sign(name, torch.cat(values).double(), positive)
+            record |= means_by_verdict(name, torch.cat(values).double(), positive)
         if not has_mu:
             record = {name: value for name, value in record.items() if not name.startswith(METRICS_OF_MU)}
         return record
@@ -131,25 +131,30 @@ def sum_over_tokens(values: Tensor, batch: Batch) -> Tensor:
     return values.where(batch.mask, 0.0).sum(1)
 
 
-def log_ratio_metrics(delta: Tensor, sign: str) -> dict[str, float]:
-    """Compute mean, quantiles and effective sample size of the log-ratios [B] of one sign."""
-    record = {f"log_ratio_{sign}": float(delta.mean())}
+def by_verdict(positive: Tensor) -> list[tuple[str, Tensor]]:
+    """Pair the ends of metrics' names with masks [B]: pos of the correct responses, neg of the others."""
+    return [("pos", positive), ("neg", ~positive)]
+
+
+def log_ratio_metrics(delta: Tensor, suffix: str) -> dict[str, float]:
+    """Compute mean, quantiles and effective sample size of the log-ratios [B] of one verdict."""
+    record = {f"log_ratio_{suffix}": float(delta.mean())}
     quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
     for q, quantile in zip(QUANTILES, quantiles, strict=True):
-        record[f"log_ratio_q{int(100 * q):02d}_{sign}"] = float(quantile)
-    record[f"ess_{sign}"] = effective_sample_size(delta)
+        record[f"log_ratio_q{int(100 * q):02d}_{suffix}"] = float(quantile)
+    record[f"ess_{suffix}"] = effective_sample_size(delta)
     return record
 
 
-def means_by_sign(name: str, values: Tensor, positive: Tensor) -> dict[str, float]:
-    """Average a metric over positives and over negatives; of pairs, which have no sign, over all."""
+def means_by_verdict(name: str, values: Tensor, positive: Tensor) -> dict[str, float]:
+    """Average a metric over the correct responses and over the others; of pairs, which have both, over all."""
     is_of_pairs = len(values) < len(positive)
     if is_of_pairs:
         return {name: float(values.mean())}
     record = {}
-    for sign, has_sign in (("pos", positive), ("neg", ~positive)):
-        if has_sign.any():
-            record[f"{name}_{sign}"] = float(values[has_sign].mean())
+    for suffix, has_verdict in by_verdict(positive):
+        if has_verdict.any():
+            record[f"{name}_{suffix}"] = float(values[has_verdict].mean())
     return record
 
 
