@@ -64,8 +64,10 @@ def pages() -> dict[Path, str]:
 
 
 def readme() -> str:
-    """README with the number of losses."""
-    return re.sub(r"\d+ losses\b", f"{len(load_losses([]))} losses", README.read_text(encoding="utf-8"))
+    """README with the number of losses, and of those beside TOPR."""
+    count = len(load_losses([]))
+    text = re.sub(r"\d+ losses\b", f"{count} losses", README.read_text(encoding="utf-8"))
+    return re.sub(r"\d+ other losses\b", f"{count - 1} other losses", text)
 
 
 # ---- losses
@@ -182,10 +184,10 @@ def section_rows(section: Section) -> Iterator[str]:
 
 
 def allowed_values(schema: Any, key: str) -> str:
-    """The range of a setting, else its types."""
-    range_of_key = dict(ranges(schema))
-    if key in range_of_key:
-        return range_of_key[key].allowed
+    """The ranges of a setting, else its types."""
+    allowed = [range_.allowed for name, range_ in ranges(schema) if name == key]
+    if allowed:
+        return "; ".join(allowed)
     types = options_of(hints_of(schema)[key])
     return " or ".join(map(describe, types))
 

@@ -118,7 +118,7 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, advice):
     line = advise_sign(signs, "topr")
 
     assert format_signs(signs) == f"R           {row}"
-    assert line.partition(": their R is not below 0; set data.reward=pm1, or baseline")[0] == advice
+    assert line.partition(": their R is not below 0; set baseline above their reward")[0] == advice
 
 
 # Correct ones of 1000 completions | kind of rewards | c or p̃ where one is set | the row of p̃ | what gives 0.15

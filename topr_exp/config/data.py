@@ -73,8 +73,8 @@ def has_no_typed_break(texts: str | list[str]) -> bool:
 
 
 LINE_BREAKS = Range(
-    "without a backslash and an n, which make no line break; in bash write one as in $'KEY=\"one\\ntwo\"', in a YAML "
-    "file in double quotes",
+    "text without a backslash and an n, which make no line break; in bash write one as in $'KEY=\"one\\ntwo\"', in a "
+    "YAML file in double quotes",
     has_no_typed_break,
 )
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)

@@ -53,7 +53,7 @@ class ModelConfig(Section):
     revision: str | None = None  # on the hub: a branch, tag or commit; None: the newest
     dtype: Literal["float32", "bfloat16"]
     reference: str | None = None  # path of π_ref, for losses with a reference; None: `path`
-    trust_remote_code: bool = False  # True: run the model folder's own code
+    trust_remote_code: bool = False  # true: run the model folder's own code
     lora: LoRA | None = None  # train an adapter; the weights are frozen, in `dtype`
 
     @property

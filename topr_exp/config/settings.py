@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from topr_exp.algorithms.base import Advantage
+from topr_exp.algorithms.base import Advantage, Loss
 from topr_exp.config import groups
 from topr_exp.config.data import ANSWER_GRADERS, DataConfig, Grading, Reward
 from topr_exp.config.model import ModelConfig, SamplerConfig
@@ -51,7 +51,7 @@ class Config(Section):
     overwrite: bool = False
     output_dir: str
     task: groups.TaskConfig = SOLVE_TASK
-    algo: Any  # a loss of topr_exp.algorithms, or a user's
+    algo: Loss
     data: DataConfig
     model: ModelConfig
     sampler: SamplerConfig
@@ -84,8 +84,7 @@ class Config(Section):
     @property
     def reward(self) -> Reward:
         """The rewards: the data's if set, else those of the algorithm's paper (1 and -1 where it names none)."""
-        rewards_of_paper: Reward = self.algo.rewards
-        return self.data.reward or rewards_of_paper
+        return self.data.reward or self.algo.rewards
 
     @property
     def needs_sampling(self) -> bool:
@@ -241,7 +240,9 @@ def unit_rules(config: Config) -> Iterator[Rule]:
         yield from fixed_values(config, {"compose.name": "uniform", "compose.mix": None}, why_unit)
     if needs_groups:
         yield from fixed_values(config, WITH_TRUNCATED, why_unit)
-    compares = bool({"groups", "group_rewards"} & algo.needs)
+        n_examples = config.compose.n_examples
+        yield "compose.n_examples", n_examples is None or n_examples >= n, f"null or data.n={n} or more {why_unit}"
+    compares = bool({"groups", "group_rewards", "pairs"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
     whole_groups = config.optim.whole_groups
     why_groups = "where optim.whole_groups is true" if whole_groups else why_unit

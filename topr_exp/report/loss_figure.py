@@ -18,6 +18,8 @@ from topr_exp.runtime.files import disk_errors
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from topr_exp.algorithms.base import Loss
+
 Points = NDArray[np.float64]
 
 LENGTHS = (1, 10, 100)  # tokens of an answer, over which weights are compared
@@ -65,7 +67,7 @@ class Line:
     y: Points
 
 
-def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
+def panels(losses: Mapping[str, Loss]) -> dict[Axis, list[Panel]]:
     """Map each x axis to its panels: losses by what their weights depend on, those of equal weights together."""
     panels_by_axis: dict[Axis, list[Panel]] = {}
     for name, loss in losses.items():
@@ -81,7 +83,7 @@ def panels(losses: Mapping[str, Any]) -> dict[Axis, list[Panel]]:
     return {axis: panels_by_axis[axis] for axis in AXES if axis in panels_by_axis}
 
 
-def axis_of(loss: Any) -> Axis:
+def axis_of(loss: Loss) -> Axis:
     """The first axis along which an answer's weight is the same at every length, else the last axis."""
     for axis in AXES[:-1]:
         shortest, *longer = [curves_of(loss, length, axis, COMPARED_POINTS) for length in LENGTHS]
@@ -91,7 +93,7 @@ def axis_of(loss: Any) -> Axis:
     return AXES[-1]
 
 
-def curves_of(loss: Any, length: int, axis: Axis, points: int) -> Points:
+def curves_of(loss: Loss, length: int, axis: Axis, points: int) -> Points:
     """[2, points] weights of right and wrong answers along an axis."""
     ticks = axis.ticks(points)
     if axis.by_token:
@@ -109,7 +111,7 @@ def are_equal(first_curves: Points, second_curves: Points) -> bool:
     return np.allclose(first_visible, second_visible, atol=0.001)
 
 
-def draw(losses: Mapping[str, Any], path: Path) -> None:
+def draw(losses: Mapping[str, Loss], path: Path) -> None:
     """Write a picture of weights by log-ratio: a panel for losses of equal weights, a block for each x axis."""
     from matplotlib.figure import Figure
 

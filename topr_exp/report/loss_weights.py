@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from topr_exp.algorithms.base import Loss
 from topr_exp.training.contract import checked_output
 from topr_exp.types import Batch, PairBatch
 
@@ -20,7 +20,7 @@ class Answer:
     delta: float
 
 
-def weights(loss: Any, *, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
+def weights(loss: Loss, *, is_right: bool, length: int, deltas: Sequence[float]) -> list[float]:
     """The weight of an answer of `length` tokens at each Δ.
 
     1 is full weight, the larger of the pulls on a right and a wrong answer at Δ = 0; 0 is none, and below 0 the loss
@@ -38,7 +38,7 @@ def weights(loss: Any, *, is_right: bool, length: int, deltas: Sequence[float]) 
     return answer_weights
 
 
-def pull(loss: Any, answer: Answer) -> float:
+def pull(loss: Loss, answer: Answer) -> float:
     """−∂loss/∂log π of an answer, summed over its tokens."""
     logp, batch = answer_batch(loss, answer)
     losses = checked_output(loss, batch).loss
@@ -46,7 +46,7 @@ def pull(loss: Any, answer: Answer) -> float:
     return -float(gradient[0].sum())
 
 
-def answer_batch(loss: Any, answer: Answer) -> tuple[Tensor, Batch | PairBatch]:
+def answer_batch(loss: Loss, answer: Answer) -> tuple[Tensor, Batch | PairBatch]:
     """log π [2, length], for gradients, and its batch: an answer, then one of the other verdict at Δ = 0.
 
     π_old and the reference are μ.

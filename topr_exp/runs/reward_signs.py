@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from topr_exp.runtime.terminal import say, warn
 
 if TYPE_CHECKING:
+    from topr_exp.algorithms.base import Loss
     from topr_exp.composition.training_set import SignShares, TrainingSet
 
 USUAL_WEIGHTS = (0.05, 0.5)  # of p̃; others get advice
 ADVISED_WEIGHT = 0.15
 
 
-def report_reward_signs(training_set: TrainingSet, algo: Any, weight_key: str = "effective_positive") -> None:
+def report_reward_signs(training_set: TrainingSet, algo: Loss, weight_key: str = "effective_positive") -> None:
     """Print the shares of R > 0, = 0, < 0, and p̃, where they mean something; warn where they mislead the loss.
 
     weight_key: the setting that p̃ can be changed with, effective_positive or baseline.
@@ -59,7 +60,7 @@ def advise_sign(shares: Mapping[str, SignShares], algo_name: str) -> str:
         effects.append(f"{algo_name} learns nothing from {100 * signs.zero:.3g} % of the wrong answers")
     if not effects:
         return ""
-    remedy = "their R is not below 0; set data.reward=pm1, or baseline above the reward of wrong answers"
+    remedy = "their R is not below 0; set baseline above their reward, which data.reward=pm1 makes -1"
     return f"{' and '.join(effects)}: {remedy}"
 
 

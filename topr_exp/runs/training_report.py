@@ -1,8 +1,8 @@
 """Lines for the user on composed training sets."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from topr_exp.algorithms.base import Loss
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.runs.reward_signs import report_reward_signs
 from topr_exp.runtime.terminal import warn
@@ -13,7 +13,7 @@ from topr_exp.sampling.cut_off import warn_of_sampled
 class TrainingReport:
     """Reports the rewards of each training set (in rounds: of the first), and warns once of cut-off completions."""
 
-    loss: Any  # of the run
+    loss: Loss  # of the run
     in_rounds: bool
     weight_key: str  # the setting that decides the weight of positives
     token_limit: int | None  # sampler.max_new_tokens; None where nothing is sampled: a log is reported when it is read
