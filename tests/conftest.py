@@ -189,9 +189,9 @@ def small_model():
     return make_model(vocabulary=11)
 
 
-def make_model(vocabulary, seed=0, **changes):
+def make_model(vocabulary, seed=0, model_type="llama", **changes):
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
     settings = {
@@ -209,7 +209,16 @@ def make_model(vocabulary, seed=0, **changes):
         "eos_token_id": 1,
         "pad_token_id": 2,
     }
-    return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval()
+    config = AutoConfig.for_model(model_type, **settings | changes)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def normal(*shape, seed=0):
+    """Standard normal numbers, the same for a seed."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator)
 
 
 def make_completions(problem, prompts=None, name=None, bounds=None, **columns):

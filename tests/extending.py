@@ -32,7 +32,7 @@ MODULES = ("soft_topr", "test_soft_topr", "coins", "closeness", "first_words", "
 def project(folder, *parts):
     """A folder with the files of these parts, and nothing else; the working folder, as for the reader."""
     for part in parts:
-        for name, code in re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", part, re.DOTALL):
+        for name, code in re.findall(r"`([\w/]+\.(?:py|yaml|toml))`:\n\n```\w+\n(.*?)```", part, re.DOTALL):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(code)

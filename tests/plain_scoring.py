@@ -21,6 +21,21 @@ def completion_logp(model, prompt, tokens):
     return logp_at(completion_logits(model, prompt, tokens), tokens)
 
 
+def cut_to_top_k(logits, top_k):
+    """[T, V] logits, −∞ but for the largest `top_k` of each row."""
+    smallest = logits.topk(top_k).values[:, -1:]
+    return logits.masked_fill(logits < smallest, -torch.inf)
+
+
+def padded_sequences(sequences):
+    """[B, T] tokens of prompts with their completions, and 1 where they are a completion's."""
+    rows, masks = [], []
+    for prompt, tokens in sequences:
+        rows.append([*prompt, *tokens])
+        masks.append([0] * len(prompt) + [1] * len(tokens))
+    return padded(rows).long(), padded(masks)
+
+
 def padded(rows):
     """[B, T, ...] of rows of different lengths, with zeros behind each."""
     tensors = [torch.tensor(row) for row in rows]

@@ -6,10 +6,10 @@ vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1.
 
 import dataclasses
 import itertools
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,11 +26,10 @@ if own_yaml := os.environ.get("TOPR_LOSS"):
     OWN = Path(own_yaml).stem
     YAMLS[OWN] = Path(own_yaml)
 NAMES = sorted(YAMLS)
-RESPONSES = [[2], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-LENGTH = np.array([1, 2, 2, 2, 2, 2, 2])
+TOKENS = np.array([[2, 0], *itertools.product([0, 1], range(3))])  # of the responses; the first is padded
+LENGTH = np.array([1] + 6 * [2])
 MASK = np.arange(2) < LENGTH[:, None]
-TOKENS = np.array([[2, 0], *RESPONSES[1:]])
-STATES = np.array([[0, 0], [0, 1], [0, 1], [0, 1], [0, 2], [0, 2], [0, 2]])  # 0 start, 1 after a 0, 2 after a 1
+STATES = np.array([[0, 0]] + 3 * [[0, 1]] + 3 * [[0, 2]])  # 0 start, 1 after a 0, 2 after a 1
 LOGITS = 9
 
 
@@ -46,13 +45,28 @@ def load(name, **overrides):
     return build_section("algo", settings_of(name, **overrides))
 
 
+def limits(a_pos, b_pos, a_neg, b_neg):
+    return {"a_pos": a_pos, "b_pos": b_pos, "a_neg": a_neg, "b_neg": b_neg}
+
+
+INF = math.inf
+FAMILY = {  # TOPR's Table 1
+    "sft": limits(1, 1, 0, 0),
+    "naive": limits(1, 1, 1, 1),
+    "is": limits(0, INF, 0, INF),
+    "tis": limits(0, 1, 0, 1),
+    "topr": limits(1, 1, 0, 1),
+}
+PPO = {"rule": "ppo", **limits(0.0, 1.2, 0.8, INF)}
+
+
 def mask_of(statistic, level, low, high, sides="both"):
     return {"statistic": statistic, "level": level, "low": low, "high": high, "sides": sides}
 
 
 # ---- options of losses beside those of their YAMLs
 
-LIMITS = {"a_pos": 0.7, "b_pos": 1.4, "a_neg": 0.2, "b_neg": 0.9}
+LIMITS = limits(0.7, 1.4, 0.2, 0.9)
 OLD = {"denominator": "old", "correction": 1.5, "ratio": "sequence", "advantage": "group", **LIMITS}
 MASKS = [
     mask_of("old_difference", "token", -0.1, 0.2),
@@ -92,7 +106,7 @@ OPTIONS = {
         *({"ratio": ratio, "mask": [EVERYTHING]} for ratio in ("sequence", "token")),
     ],
 }
-VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES if name != "dpo"]
+VARIANTS = [(name, {}) for name in NAMES if name != "dpo"]
 for name, options in OPTIONS.items():
     VARIANTS += [(name, changes) for changes in options]
 
@@ -117,6 +131,19 @@ def group_of_four(count):
     return {"group_mean": torch.zeros(count), "group_std": torch.ones(count), "group_size": size}
 
 
+def group_columns(rewards):
+    """What a batch knows of whole groups; rewards: [groups, n]."""
+    n = rewards.shape[1]
+    deviations = rewards.std(1, correction=min(1, n - 1))
+    return {
+        "reward": rewards.flatten(),
+        "group_mean": rewards.mean(1).repeat_interleave(n),
+        "group_std": deviations.repeat_interleave(n),
+        "group_size": torch.full((rewards.numel(),), n),
+        "group_rewards": rewards.repeat_interleave(n, 0),
+    }
+
+
 # ---- policies
 
 
@@ -133,7 +160,8 @@ def torch_token_logp(logits):
 
 
 def torch_token_kl(logits, ref):
-    log_p, log_q = log_table(logits), log_table(ref)
+    log_p = log_table(logits)
+    log_q = log_table(ref)
     return (log_p.exp() * (log_p - log_q)).sum(1)[STATES] * torch.tensor(MASK)
 
 
@@ -170,11 +198,15 @@ class Case:
     n: int
     baseline: float = 0.0
     old: np.ndarray | None = None  # logits of π_old; None: those of μ
+    weight: np.ndarray | None = None  # [B] of each row in an expectation; None: the mean
 
     def __post_init__(self):
         self.move_to(self.logits)
         if self.old is None:
             self.old = self.mu
+        if self.weight is None:
+            count = len(self.y)
+            self.weight = np.full(count, 1 / count)
 
     def move_to(self, logits):
         self.logits = logits
@@ -189,10 +221,6 @@ class Case:
     @property
     def delta_t(self):
         return (token_logp(self.logits) - token_logp(self.mu))[self.y]
-
-    @property
-    def delta(self):
-        return self.delta_t.sum(1)
 
     @property
     def score_t(self):
@@ -211,33 +239,23 @@ class Case:
         """Rewards by group, [groups, n]."""
         return self.reward.reshape(-1, self.n)
 
-    @property
-    def centered(self):
-        """r − r̄."""
-        return self.reward - self.groups.mean(1).repeat(self.n)
-
     # ---- what the code gets
 
     def batch(self, **changes):
         y = torch.tensor(self.y)
         ref = torch.tensor(self.ref)
-        std = self.groups.std(1, ddof=min(1, self.n - 1))
         fields = {
             "logp": torch_token_logp(self.theta)[y],
             "mu_logp": torch.tensor(token_logp(self.mu))[y],
             "old_logp": torch.tensor(token_logp(self.old))[y],
             "mask": torch.tensor(MASK)[y],
-            "reward": torch.tensor(self.reward),
             "positive": torch.tensor(self.positive),
             "baseline": self.baseline,
             "group": torch.tensor(self.group),
             "sample": torch.tensor(self.sample),
-            "group_mean": torch.tensor(self.groups.mean(1).repeat(self.n)),
-            "group_std": torch.tensor(std.repeat(self.n)),
-            "group_size": torch.full((len(y),), self.n),
-            "group_rewards": torch.tensor(self.groups.repeat(self.n, axis=0)),
             "ref_logp": torch_token_logp(ref)[y],
             "vocab_kl": torch_token_kl(self.theta, ref)[y],
+            **group_columns(torch.tensor(self.groups)),
         }
         return Batch(**fields | changes)
 
@@ -247,16 +265,12 @@ class Case:
         return pairs_of(self.batch(), slice(0, half), slice(half, None))
 
     def gradient(self, loss, batch=None):
-        """∇ of the mean loss over the batch by autograd, [9]."""
-        batch = with_signals(loss, self.batch() if batch is None else batch)
-        (gradient,) = torch.autograd.grad(loss(batch).loss.mean(), self.theta)
-        return gradient.numpy()
-
-    def expected_gradient(self, loss, weight, batch=None):
-        """∇ of Σ weight · loss over the rows, [9]."""
-        batch = with_signals(loss, self.batch() if batch is None else batch)
-        total = torch.tensor(weight) @ loss(batch).loss
-        (gradient,) = torch.autograd.grad(total, self.theta)
+        """∇ of the expected loss, Σ weight · loss over the rows, by autograd, [9]."""
+        if batch is None:
+            batch = self.batch()
+        losses = loss(with_signals(loss, batch)).loss
+        expected_loss = torch.tensor(self.weight) @ losses
+        (gradient,) = torch.autograd.grad(expected_loss, self.theta)
         return gradient.numpy()
 
 
@@ -278,17 +292,18 @@ def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False)
 
 
 def all_responses(seed, reward=None, baseline=0.0):
-    """Each of the 7 responses once; expectations over μ weigh the rows by μ(y)."""
+    """Each of the 7 responses once, weighed by μ(y)."""
     generator = rng(seed)
     logits, mu = generator.normal(size=(2, LOGITS))
     if reward is None:
         reward = np.where(generator.random(7) < 0.5, 1.0, -1.0)
     y = np.arange(7)
-    return Case(logits, mu, mu, y, reward, reward > 0, np.zeros(7, dtype=int), y, 7, baseline)
+    group = np.zeros(7, dtype=int)
+    return Case(logits, mu, mu, y, reward, reward > 0, group, y, 7, baseline, weight=probability(mu))
 
 
 def all_groups(logits, ref, n, reward, mu=None):
-    """Every possible group of n responses as one case, and each row's weight in the expected mean loss of a group.
+    """Every possible group of n responses as one case, weighed as in the expected mean loss of a group.
 
     reward: [7], of each response. μ draws the groups (None: π).
     """
@@ -300,5 +315,5 @@ def all_groups(logits, ref, n, reward, mu=None):
     rewards = reward[y]
     group = np.repeat(np.arange(len(responses)), n)
     sample = np.tile(np.arange(n), len(responses))
-    case = Case(logits, mu, ref, y, rewards, rewards > 0, group, sample, n)
-    return case, np.repeat(group_probability / n, n)
+    weight = np.repeat(group_probability / n, n)
+    return Case(logits, mu, ref, y, rewards, rewards > 0, group, sample, n, weight=weight)

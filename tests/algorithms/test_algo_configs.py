@@ -1,22 +1,18 @@
 """conf/algo: each YAML fills its dataclass exactly and has its paper's settings."""
 
 import dataclasses
-import math
 import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.algorithms.tabular_policies import NAMES, YAMLS, load, settings_of
+from tests.algorithms.tabular_policies import FAMILY, NAMES, YAMLS, load, settings_of
 from tests.conftest import ROOT
 
 PAPERS = {
-    "sft": {"a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 0},  # TOPR's Table 1
-    "naive": {"a_pos": 1, "b_pos": 1, "a_neg": 1, "b_neg": 1},
-    "is": {"a_pos": 0, "b_pos": math.inf, "a_neg": 0, "b_neg": math.inf},
-    "tis": {"a_pos": 0, "b_pos": 1, "a_neg": 0, "b_neg": 1},
-    "topr": {"a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1, "ratio": "sequence"},
+    **FAMILY,
+    "topr": {**FAMILY["topr"], "ratio": "sequence"},
     "dpo": {"beta": 0.1},
     "ppo": {"eps_low": 0.2, "eps_high": 0.2},
     "asymre": {"delta_v": -0.1},
@@ -27,14 +23,14 @@ PAPERS = {
     "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
     "oapl": {"beta": 1e-3},
 }
-TOPR_FAMILY = {"topr", "tis", "is", "naive", "sft"}
-DIVIDED_BY_LENGTH = {*TOPR_FAMILY, "ppo", "sapo"}  # losses of a completion
+DIVIDED_BY_LENGTH = {*FAMILY, "ppo", "sapo"}  # losses of a completion
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_yaml_fills_its_dataclass(name):
     """A field without a default has its value in the YAML; one with a default only where that is another."""
-    settings, loss = settings_of(name), load(name)
+    settings = settings_of(name)
+    loss = load(name)
     fields = set()
     for field in dataclasses.fields(loss):
         if field.default is dataclasses.MISSING or getattr(loss, field.name) != field.default:
@@ -52,7 +48,7 @@ def test_settings_of_the_papers(name):
     loss = load(name)
 
     assert vars(loss).items() >= PAPERS[name].items()
-    assert loss.uses_baseline == (name in {*TOPR_FAMILY, "ppo"} - {"sft"})
+    assert loss.uses_baseline == (name in {*FAMILY, "ppo"} - {"sft"})
     assert loss.divides_by_length == (name in DIVIDED_BY_LENGTH)
 
 

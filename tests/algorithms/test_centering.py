@@ -8,24 +8,24 @@ import torch
 
 import topr_exp
 from tests.algorithms.tabular_policies import (
+    FAMILY,
     LOGITS,
     MASK,
+    PPO,
     STATES,
     all_groups,
     load,
     log_table,
-    probability,
     rng,
     token_score,
 )
-from tests.conftest import config_of, refused
+from tests.conftest import refused
 from topr_exp.types import Batch, ConfigError
 
-NAIVE = {"a_pos": 1, "b_pos": 1, "a_neg": 1, "b_neg": 1}
-IS = {"a_pos": 0, "b_pos": float("inf"), "a_neg": 0, "b_neg": float("inf")}
-TIS = {"a_pos": 0, "b_pos": 1, "a_neg": 0, "b_neg": 1}
-TOPR = {"a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1}
-GRPO = {"a_pos": 0, "b_pos": 1.2, "a_neg": 0.8, "b_neg": float("inf"), "rule": "ppo"}
+NAIVE, IS, TIS, TOPR = (FAMILY[name] for name in ("naive", "is", "tis", "topr"))
+
+
+MIXED_REWARD = np.array([1.0, -1, 1, -1, -1, 1, 1])
 
 
 def random_logits(seed):
@@ -33,7 +33,7 @@ def random_logits(seed):
 
 
 def all_single(policy_seed, sampler_seed, reward):
-    """Each response alone as a case, and its weight in the sampler's expectation."""
+    """Each response alone, weighed by the sampler."""
     logits = random_logits(policy_seed)
     return all_groups(logits, logits, 1, reward, mu=random_logits(sampler_seed))
 
@@ -46,19 +46,23 @@ def batch_with_head(case, k=3):
     return case.batch(head_logp=head_logp, head_mu_logp=head_mu_logp)
 
 
+def gradient_with_head(case, loss, k=3):
+    return case.gradient(loss, batch_with_head(case, k))
+
+
 def policy_gradient(*, center_scores=True, **settings):
     return load("policy_gradient", length_normalize=False, center_scores=center_scores, **settings)
 
 
 def drift(loss, advantage):
     """The largest slope of the expected loss where every response has the same reward."""
-    case, weight = all_single(0, 1, np.full(7, advantage))
-    return np.abs(case.expected_gradient(loss, weight, batch_with_head(case))).max()
+    case = all_single(0, 1, np.full(7, advantage))
+    return np.abs(gradient_with_head(case, loss)).max()
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("ratio", ["token", "prefix"])
-@pytest.mark.parametrize("limits", [NAIVE, TIS, TOPR, GRPO], ids=["naive", "tis", "topr", "grpo"])
+@pytest.mark.parametrize("limits", [NAIVE, TIS, TOPR, PPO], ids=["naive", "tis", "topr", "ppo"])
 def test_a_constant_advantage_has_no_drift(limits, ratio, advantage):
     assert drift(policy_gradient(ratio=ratio, center_scores=False, **limits), advantage) > 1e-2
     assert drift(policy_gradient(ratio=ratio, **limits), advantage) < 1e-12
@@ -72,30 +76,29 @@ def test_equal_limits_have_no_drift_at_any_ratio_and_others_do(ratio):
 
 @pytest.mark.parametrize("ratio", ["token", "prefix"])
 def test_where_the_ratio_is_not_limited_there_is_nothing_to_subtract(ratio):
-    case, weight = all_single(1, 2, np.array([1.0, -1, 1, -1, -1, 1, 1]))
-    batch = batch_with_head(case)
+    case = all_single(1, 2, MIXED_REWARD)
+    centering_loss = policy_gradient(ratio=ratio, **IS)
+    plain_loss = policy_gradient(ratio=ratio, center_scores=False, **IS)
 
-    plain = case.expected_gradient(policy_gradient(ratio=ratio, center_scores=False, **IS), weight, batch)
-    centered = case.expected_gradient(policy_gradient(ratio=ratio, **IS), weight, batch_with_head(case))
+    gradient = gradient_with_head(case, centering_loss)
 
-    assert plain == pytest.approx(centered, abs=1e-12)
+    assert gradient == pytest.approx(gradient_with_head(case, plain_loss), abs=1e-12)
 
 
 def test_the_gradient_of_one_response_by_hand():
     """−A Σ_t (s_t − Σ_v q_v s_v), with the scores of a softmax written out: s_v = e_v − p."""
-    case, weight = all_single(3, 4, np.array([1.0, 2, 0, -1, 0.5, 3, 1]))
-    loss = policy_gradient(ratio="sequence", **NAIVE)
+    case = all_single(3, 4, np.array([1.0, 2, 0, -1, 0.5, 3, 1]))
 
-    gradient = case.expected_gradient(loss, weight, batch_with_head(case))
+    gradient = gradient_with_head(case, policy_gradient(ratio="sequence", **NAIVE))
 
     p = log_table(torch.tensor(case.logits)).exp().numpy()
     q = log_table(torch.tensor(case.mu)).exp().numpy()
     expected = np.zeros((3, 3))
-    for y in range(7):
-        score = token_score(case.logits)[y].sum(0).reshape(3, 3)
-        for state in STATES[y][MASK[y]]:
-            score[state] -= q[state] - p[state]
-        expected -= probability(case.mu)[y] * case.reward[y] * score
+    response_scores = token_score(case.logits).sum(1).reshape(7, 3, 3)
+    for y, score in enumerate(response_scores):
+        states = STATES[y][MASK[y]]
+        score[states] -= q[states] - p[states]
+        expected -= case.weight[y] * case.reward[y] * score
     assert gradient == pytest.approx(expected.ravel(), abs=1e-12)
 
 
@@ -105,15 +108,15 @@ def test_a_tail_in_proportion_to_the_policy_makes_a_head_exact(settings):
     logits = random_logits(4)
     sampler = log_table(torch.tensor(logits)).exp().numpy()
     sampler[:, 0] += 2.0  # the likeliest token of every state
-    case, weight = all_groups(logits, logits, 1, np.ones(7), mu=np.log(sampler).ravel())
+    case = all_groups(logits, logits, 1, np.ones(7), mu=np.log(sampler).ravel())
 
-    gradient = case.expected_gradient(policy_gradient(**settings), weight, batch_with_head(case, k=1))
+    gradient = gradient_with_head(case, policy_gradient(**settings), k=1)
 
     assert np.abs(gradient).max() < 1e-12
 
 
 def test_padding_and_the_split_of_a_batch_change_nothing():
-    case, _ = all_single(5, 6, np.array([1.0, -1, 1, -1, -1, 1, 1]))
+    case = all_single(5, 6, MIXED_REWARD)
     loss = policy_gradient(ratio="token", **TOPR)
     batch = batch_with_head(case)
     padding = ~batch.mask[..., None]
@@ -132,7 +135,7 @@ def test_padding_and_the_split_of_a_batch_change_nothing():
 
 
 def test_a_token_that_could_not_be_drawn_has_no_part():
-    case, _ = all_single(7, 8, np.ones(7))
+    case = all_single(7, 8, np.ones(7))
     batch = batch_with_head(case)
     drawable = batch.head_mu_logp[..., :2].log_softmax(-1)
     undrawable = torch.full_like(drawable[..., :1], -torch.inf)
@@ -150,25 +153,19 @@ def test_a_token_that_could_not_be_drawn_has_no_part():
 
 
 def test_a_batch_without_the_head_of_its_sampler_is_refused():
-    case, _ = all_single(0, 1, np.ones(7))
+    case = all_single(0, 1, np.ones(7))
 
     with refused(r"^Batch\.head_logp is missing"):
         policy_gradient(ratio="token", **TOPR)(case.batch())
 
 
 def test_a_head_of_more_than_the_vocabulary_is_refused():
-    logits, mask = torch.zeros(1, 2, 7), torch.tensor([[False, True]])
+    logits = torch.zeros(1, 2, 7)
+    ids = torch.tensor([[0, 1]])
     options = {"mu_logp": torch.zeros(1, 1), "reward": torch.ones(1), "sampler_logits": logits}
 
     with refused("^head_size must be 1 to 7, the vocabulary; got 8$"):
-        topr_exp.batch_from_logits(logits, mask.long(), mask, **options, head_size=8)
-
-
-@pytest.mark.parametrize("sampler", ["hf", "vllm"])
-def test_a_run_may_have_what_either_sampler_notes(sampler):
-    words = ["algo=topr", "algo.center_scores=true", "mu=sampler", "sampler.top_logprobs=8"]
-
-    assert config_of(*words, f"sampler={sampler}").sampler.top_logprobs == 8
+        topr_exp.batch_from_logits(logits, ids, ids, **options, head_size=8)
 
 
 def test_it_is_refused_beside_what_its_head_has_no_numbers_for():

@@ -6,6 +6,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import (
+    LOGITS,
     all_groups,
     load,
     probability,
@@ -18,10 +19,11 @@ from tests.algorithms.tabular_policies import (
 
 BETA = 0.4
 REWARD = np.array([0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0])
+OTHER_LOGITS = rng(7).normal(size=LOGITS)
 
 
 def policies(seed):
-    return rng(seed).normal(size=(2, 9))
+    return rng(seed).normal(size=(2, LOGITS))
 
 
 def variance_gradient(logits, ref):
@@ -40,9 +42,9 @@ def variance_gradient(logits, ref):
 def test_on_policy_agro_is_unbiased(n):
     """Proposition 4: E g = −(1/β) ∇½Var_π(S), so the loss's expected gradient is +(1/β) of it."""
     logits, ref = policies(n)
-    case, weight = all_groups(logits, ref, n, REWARD)
+    case = all_groups(logits, ref, n, REWARD)
 
-    gradient = case.expected_gradient(load("agro_on_policy", beta=BETA), weight)
+    gradient = case.gradient(load("agro_on_policy", beta=BETA))
 
     assert_allclose(gradient, variance_gradient(logits, ref) / BETA, atol=1e-10)
 
@@ -52,10 +54,10 @@ def test_on_policy_agro_is_unbiased(n):
 def test_lemma_3(name, is_on_policy, n):
     """E_μ g = Cov_μ(S, ∇logπ) whatever μ; with μ = π, and of RLOO, it is ∇(E_π[r] − β KL(π ‖ π_ref)) (Section 5.2)."""
     logits, ref = policies(n)
-    mu = logits if is_on_policy else rng(7).normal(size=9)
-    case, weight = all_groups(logits, ref, n, REWARD, mu)
+    mu = logits if is_on_policy else OTHER_LOGITS
+    case = all_groups(logits, ref, n, REWARD, mu)
 
-    gradient = case.expected_gradient(load(name, beta=BETA), weight)
+    gradient = case.gradient(load(name, beta=BETA))
 
     p = probability(mu)
     S = REWARD - BETA * (token_logp(logits) - token_logp(ref)).sum(1)
@@ -68,9 +70,9 @@ def test_lemma_3(name, is_on_policy, n):
 def test_where_on_policy_agro_starts_to_move(beta):
     """At π = π_ref it ascends (1 − (1/2 − p)/β) times the accuracy p: downhill for a small β, as conf/algo says."""
     logits, _ = policies(5)
-    case, weight = all_groups(logits, logits, 2, REWARD)
+    case = all_groups(logits, logits, 2, REWARD)
 
-    gradient = case.expected_gradient(load("agro_on_policy", beta=beta), weight)
+    gradient = case.gradient(load("agro_on_policy", beta=beta))
 
     right = probability(logits) * REWARD
     accuracy_gradient = right @ token_score(logits).sum(1)
@@ -80,23 +82,24 @@ def test_where_on_policy_agro_starts_to_move(beta):
 
 def test_theorem_2_the_optimum_is_a_fixed_point_of_agro_off_policy():
     """At π* ∝ π_ref exp(r/β) every sample's coefficient is 0, so no group of any μ moves it."""
-    ref = policies(0)[1]
-    p = probability(ref) * np.exp(REWARD / BETA)
-    first_token = [p[1:4].sum(), p[4:].sum(), p[0]]
-    optimum = np.log([*first_token, *p[1:]])
-    case, _ = all_groups(optimum, ref, 3, REWARD, mu=rng(7).normal(size=9))
+    _, ref = policies(0)
+    p = probability(ref) * np.exp(REWARD / BETA)  # of [2], of three that begin with 0, of three that begin with 1
+    p_of_0 = p[1:4].sum()
+    p_of_1 = p[4:].sum()
+    optimum = np.log([p_of_0, p_of_1, *p])
+    case = all_groups(optimum, ref, 3, REWARD, OTHER_LOGITS)
 
-    advantage = load("agro", beta=BETA).signals(case.batch())["advantage"]
+    signals = load("agro", beta=BETA).signals(case.batch())
 
-    assert float(advantage.abs().max()) < 1e-12
+    assert float(signals["advantage"].abs().max()) < 1e-12
 
 
 def test_length_normalisation_biases_agro_on_policy():
     """E_π[∇logπ / T] is not 0, which is why the group losses are not divided by T by default."""
-    case, weight = all_groups(*policies(1), 2, REWARD)
+    case = all_groups(*policies(1), 2, REWARD)
 
-    default = case.expected_gradient(load("agro", beta=BETA), weight)
-    normalized = case.expected_gradient(load("agro", beta=BETA, length_normalize=True), weight)
+    default = case.gradient(load("agro", beta=BETA))
+    normalized = case.gradient(load("agro", beta=BETA, length_normalize=True))
 
     scale = normalized / default
     assert scale.max() / scale.min() > 1.05  # another direction, not another length
@@ -150,7 +153,7 @@ def test_dro_with_the_groups_mean_as_value_is_opmd_up_to_a_factor():
     case, tau = random_case(0), 0.3
     batch = case.batch()
     delta = (batch.logp - batch.mu_logp).sum(1)
-    residual = torch.tensor(case.centered) - tau * delta
+    residual = batch.reward - batch.group_mean - tau * delta
     loss = residual.square().mean() / 2
 
     (gradient,) = torch.autograd.grad(loss, case.theta)

@@ -14,21 +14,23 @@ from topr_exp.training.contract import checked_output
 
 LOSSES = load_losses([])
 METHODS = list_items((ROOT / "docs/losses.md").read_text())
-WEIGHTS = {  # of a right and of a wrong answer
-    "topr": (lambda delta: 1.0, lambda delta: min(math.exp(delta), 1.0)),
-    "dpo": (lambda delta: 2 / (1 + math.exp(0.1 * delta)), lambda delta: 2 / (1 + math.exp(-0.1 * delta))),
-    "opmd": (lambda delta: 1 - 0.1 * delta, lambda delta: 1 + 0.1 * delta),
+WEIGHTS = {  # of an answer that is right, or not
+    "topr": {True: lambda delta: 1.0, False: lambda delta: min(math.exp(delta), 1.0)},
+    "dpo": {
+        True: lambda delta: 2 / (1 + math.exp(0.1 * delta)),
+        False: lambda delta: 2 / (1 + math.exp(-0.1 * delta)),
+    },
+    "opmd": {True: lambda delta: 1 - 0.1 * delta, False: lambda delta: 1 + 0.1 * delta},
 }
 
 
 @pytest.mark.parametrize("tokens", [1, 10])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_weights_are_the_formulas(name, tokens):
-    of_right, of_wrong = WEIGHTS[name]
-    for is_right, formula in ((True, of_right), (False, of_wrong)):
+    for is_right, formula in WEIGHTS[name].items():
         values = weights(LOSSES[name], is_right=is_right, length=tokens, deltas=DELTAS)
 
-        assert values == pytest.approx([formula(delta) for delta in DELTAS])
+        assert values == pytest.approx(list(map(formula, DELTAS)))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -38,8 +40,8 @@ def test_a_loss_describes_itself(name):
     comment, *_ = (ROOT / f"conf/algo/{name}.yaml").read_text().splitlines()
     assert loss.paper.arxiv in comment
     settings = re.compile(rf": `algo={name}[` ]")
-    methods = [method for method in METHODS if settings.search(method)]
-    assert any(loss.paper.arxiv in method for method in methods)
+    methods = filter(settings.search, METHODS)
+    assert loss.paper.arxiv in " ".join(methods)
 
     _, batch = answer_batch(loss, Answer(is_right=True, length=1, delta=0.0))
     metrics = checked_output(loss, batch).metrics

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.algorithms.tabular_policies import pairs_of, with_signals
+from tests.algorithms.tabular_policies import group_columns, pairs_of, with_signals
 from tests.conftest import ROOT, config_of, read_json, values_of
 from tests.extending import list_items
 from topr_exp.types import Batch
@@ -177,30 +177,25 @@ def by_formula(row):
 
 
 def recorded_batch():
-    logp, mu, old, ref = (torch.tensor(INPUTS[name]) for name in ("logp", "mu", "old", "ref"))
     rewards = torch.tensor(GROUPS)
-    n = rewards.shape[1]
     return Batch(
-        logp.requires_grad_(),
-        mu,
-        torch.tensor(MASK),
-        rewards.flatten(),
-        rewards.flatten() > 0,
+        logp=torch.tensor(INPUTS["logp"], requires_grad=True),
+        mu_logp=torch.tensor(INPUTS["mu"]),
+        old_logp=torch.tensor(INPUTS["old"]),
+        ref_logp=torch.tensor(INPUTS["ref"]),
+        mask=torch.tensor(MASK),
+        positive=rewards.flatten() > 0,
         group=torch.tensor(INPUTS["group"]).long(),
-        sample=torch.arange(n).repeat(2),
-        group_mean=rewards.mean(1).repeat_interleave(n),
-        group_std=rewards.std(1).repeat_interleave(n),
-        group_size=torch.full((2 * n,), n),
-        group_rewards=rewards.repeat_interleave(n, 0),
-        old_logp=old,
-        ref_logp=ref,
+        sample=torch.arange(4).repeat(2),
+        **group_columns(rewards),
     )
 
 
 @functools.cache
 def computed(settings):
     """∇ of the loss that the settings give, and the share of tokens that it keeps."""
-    config, batch = config_of(*settings.split(), "dry_run=true"), recorded_batch()
+    config = config_of(*settings.split(), "dry_run=true")
+    batch = recorded_batch()
     loss = config.algo
     loss_batch = with_signals(loss, batch)
     if "pairs" in loss.needs:

@@ -1,7 +1,6 @@
 """docs/losses.md, rollouts.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,13 +23,10 @@ def inputs(folder):
 
 
 def write_package(folder):
-    """The printed files of the package."""
-    for name in ("soft_topr.py", "conf/algo/soft_topr.yaml", "pyproject.toml"):
-        printed_file = re.search(rf"`{re.escape(name)}`:\n\n```\w+\n(.*?)```", LOSS + PACKAGE, re.DOTALL)
-        path = folder / name.replace("conf/", "soft_topr_conf/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(printed_file[1])
-    (folder / "soft_topr_conf/__init__.py").touch()
+    """The printed files of the package, and an empty one."""
+    with project(folder, LOSS, PACKAGE):
+        Path("conf").rename("soft_topr_conf")
+        Path("soft_topr_conf/__init__.py").touch()
 
 
 @pytest.mark.extended

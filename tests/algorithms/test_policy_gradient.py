@@ -8,9 +8,13 @@ import torch
 from numpy.testing import assert_allclose
 
 from tests.algorithms.tabular_policies import (
+    FAMILY,
+    INF,
     LOGITS,
+    PPO,
     all_responses,
     group_of_four,
+    limits,
     load,
     mask_of,
     probability,
@@ -21,8 +25,6 @@ from tests.conftest import refused
 from topr_exp.algorithms.policy_gradient import PolicyGradient
 from topr_exp.types import Batch, ConfigError
 
-INF = math.inf
-PPO = {"rule": "ppo", "a_pos": 0.0, "b_pos": 1.2, "a_neg": 0.8, "b_neg": INF}
 GRPO = {**PPO, "advantage": "group_std", "ratio": "token"}
 GSPO = {**GRPO, "b_pos": 1.0004, "a_neg": 0.9997, "ratio": "geometric", "length_normalize": True}
 DEEPSEEK = [mask_of("ratio", "mean", math.exp(-0.5), None, "signed")]
@@ -31,7 +33,7 @@ DEEPSEEK = [mask_of("ratio", "mean", math.exp(-0.5), None, "signed")]
 @pytest.mark.parametrize(
     "name, changes, row",
     [
-        ("topr", {}, {"a_pos": 1.0, "b_pos": 1.0, "a_neg": 0.0, "b_neg": 1.0, "length_normalize": True}),
+        ("topr", {}, {**FAMILY["topr"], "length_normalize": True}),
         ("ppo", {}, {**PPO, "length_normalize": True}),
         ("ppo", {"ratio": "token"}, {**PPO, "ratio": "token", "length_normalize": True}),
         ("grpo", {}, GRPO),
@@ -87,25 +89,27 @@ def test_pi_old_cancels_from_the_corrected_ratio():
     settings = {"denominator": "old", "correction": INF}
     loss = load("policy_gradient", correction_level="sum", **settings)
 
-    gradient = case.expected_gradient(loss, probability(case.mu))
+    gradient = case.gradient(loss)
 
     policy_gradient = (probability(case.logits) * case.reward) @ case.score
     assert_allclose(gradient, -policy_gradient, atol=1e-12)
     of_token_corrections = case.gradient(load("policy_gradient", correction_level="token", **settings))
-    assert np.abs(of_token_corrections - case.gradient(loss)).max() > 1e-3  # another estimate
+    assert np.abs(of_token_corrections - gradient).max() > 1e-3  # another estimate
 
 
 def test_prefix_ratios_correct_what_came_before():
     """E_μ[Π_{u≤t} r_u ∇log π_t R] = E over prefixes of π of ∇log π_t times what μ gets from there on."""
     case = all_responses(3)
 
-    gradient = case.expected_gradient(load("policy_gradient", ratio="prefix"), probability(case.mu))
+    gradient = case.gradient(load("policy_gradient", ratio="prefix"))
 
-    pi, mu = probability(case.logits), probability(case.mu)
-    expected = (pi[1:] * case.reward[1:]) @ case.score_t[1:, 1]
+    pi = probability(case.logits)
+    mu = probability(case.mu)
+    first_scores, second_scores = case.score_t.transpose(1, 0, 2)
+    expected = (pi * case.reward) @ second_scores  # 0 where there is no second token
     for rows in ([0], [1, 2, 3], [4, 5, 6]):  # the responses that begin with [2], 0, 1
         value = mu[rows] @ case.reward[rows] / mu[rows].sum()
-        expected += pi[rows].sum() * value * case.score_t[rows[0], 0]
+        expected += value * pi[rows] @ first_scores[rows]
     assert_allclose(gradient, -expected, atol=1e-12)
 
 
@@ -121,11 +125,9 @@ def test_what_is_dropped_is_never_exponentiated(name, changes, delta, epsilon):
     """A token in float32 that has moved by δ from π_old, which is ε from μ, in a right and in a wrong answer."""
     reward = torch.tensor([1.0, -1.0])
     old_logp = torch.full((2, 3), -0.7)
-    logp = old_logp.clone()
-    logp[:, 1] += delta
-    logp.requires_grad_()
-    mu_logp = old_logp.clone()
-    mu_logp[:, 1] -= epsilon
+    second_token = torch.tensor([0.0, 1.0, 0.0])
+    logp = (old_logp + delta * second_token).requires_grad_()
+    mu_logp = old_logp - epsilon * second_token
     mask = torch.ones(2, 3, dtype=torch.bool)
     batch = Batch(logp, mu_logp, mask, reward, reward > 0, old_logp=old_logp, **group_of_four(2))
 
@@ -149,8 +151,7 @@ def test_what_is_dropped_is_never_exponentiated(name, changes, delta, epsilon):
     ],
 )
 def test_a_loss_built_in_python_is_checked_as_settings_are(changes, line):
-    settings = {"a_pos": 1, "b_pos": np.float64(1), "a_neg": 0, "b_neg": 1, "length_normalize": True}
-    settings |= {"name": "mine", "ratio": "token"}
+    settings = {"name": "mine", "ratio": "token", "length_normalize": True, **limits(1, np.float64(1), 0, 1)}
     loss = PolicyGradient(**settings)
     assert type(loss.b_pos) is type(loss.b_neg) is float
 

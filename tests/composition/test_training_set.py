@@ -1,5 +1,7 @@
 """Sampled and imported completions as one: rows in their order, one group a prompt; p̃ and c of Equation 12."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,47 +17,47 @@ from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
 VERDICTS = [CORRECT, INCORRECT, INVALID, CORRECT]
 
 
-def graded(problem, golds, prompts, source):
-    """Four graded and scored completions, whose tokens name their source and row."""
-    columns = {
-        "problems": [Problem(f"{source}/{index}", "?", gold) for index, gold in enumerate(golds)],
-        "tokens": [[source, 0], [source, 1], [source, 2], [source, 3]],
-        "text": ["text"] * 4,
-        "finish": ["stop", "length"] * 2,
-        "verdict": VERDICTS,
-        "answer": ["answer"] * 4,
-        "path": ["string"] * 4,
-        "class": [0] * 4,
-        "mu_logp": [[-1.0 - source, 0], [-1.0 - source, -1], [-1.0 - source, -2], [-1.0 - source, -3]],
-    }
-    return make_completions(problem, prompts, **columns)
-
-
-def as_lists(arrays):
-    return [array.tolist() for array in arrays]
+def graded(source, *, problem, prompts, golds):
+    """Four graded and scored completions, whose tokens and log-probabilities name their source and row."""
+    problems = [Problem(f"{source}/{index}", "?", gold) for index, gold in enumerate(golds)]
+    return make_completions(
+        problem,
+        prompts,
+        problems=problems,
+        tokens=product([source], range(4)),
+        mu_logp=product([-source], [0, -1, -2, -3]),
+        text=["text"] * 4,
+        finish=["stop", "length"] * 2,
+        verdict=VERDICTS,
+        answer=["answer"] * 4,
+        path=["string"] * 4,
+        **{"class": [0] * 4},
+    )
 
 
 def test_completions_of_one_prompt_are_one_group_wherever_they_are_from():
-    sampled = graded([0, 0, 1, 1], ["a", "b"], [[1], [1, 2]], 0)
-    # The last problem has the prompt of the first one, and another gold answer.
-    imported = graded([1, 0, 2, 2], ["c", "b", "b"], [[9], [1, 2], [1]], 1)
+    """The last problem has the prompt of the first one, and another gold answer."""
+    sampled = graded(0, problem=[0, 0, 1, 1], prompts=[[1], [1, 2]], golds="ab")
+    imported = graded(1, problem=[1, 0, 2, 2], prompts=[[9], [1, 2], [1]], golds="cbb")
 
     merged = merge_sources([sampled, imported])
 
     assert merged.problem_index.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
     assert merged.sample_index.tolist() == [0, 1, 0, 1, 2, 0, 0, 1]
-    assert as_lists(merged.tokens) == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2], [1, 3]]
-    assert as_lists(merged.lists("mu_logp"))[3:5] == [[-1, -3], [-2, 0]]
+    labels = list(product([0, 1], range(4)))
+    assert list(map(tuple, merged.tokens)) == labels
+    for logp, label in zip(merged.lists("mu_logp"), labels, strict=True):
+        assert tuple(-logp) == label
     assert merged.prompt_of(4).tolist() == [1, 2]
     assert merged.prompt_of(5).tolist() == [9]
-    assert values_of(merged.problems, "answer") == ["a", "b", "c", "b"]
+    assert values_of(merged.problems, "answer") == list("abcb")
     assert merged.verdicts.tolist() == VERDICTS * 2
     assert merged.is_imported.tolist() == [False] * 4 + [True] * 4
     assert merged.is_truncated.tolist() == [False, True] * 4
 
 
 def test_a_single_source_stays_as_it_is():
-    sampled = graded([0, 0, 0, 0], ["a"], [[1]], 0)
+    sampled = graded(0, problem=[0] * 4, prompts=[[1]], golds="a")
 
     assert merge_sources([sampled]) is sampled
     assert sampled.is_imported is None

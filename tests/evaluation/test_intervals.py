@@ -49,19 +49,23 @@ def test_the_closed_standard_error_is_that_of_the_bootstrap():
 
 
 def test_the_standard_error_of_clusters_is_of_their_sums():
-    values, clusters = np.array([1.0, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 2])  # in excess of 3/4: −1/2, 1/4, 1/4
+    values = np.array([1.0, 0.0, 1.0, 1.0])
+    clusters = np.array([0, 0, 1, 2])  # in excess of 3/4: −1/2, 1/4, 1/4
     squares = 1 / 4 + 1 / 16 + 1 / 16
 
     assert standard_error(values, clusters) == pytest.approx(math.sqrt(3 / 2 * squares) / 4)
 
 
 def test_a_single_problem_has_no_uncertainty_to_give():
-    (interval,) = bootstrap_intervals(np.array([[0.25]]), np.random.default_rng(0))
+    of_one_problem = np.array([[0.25]])
+    of_two_seeds = np.array([[0.5], [0.25]])
+
+    (interval,) = bootstrap_intervals(of_one_problem, np.random.default_rng(0))
 
     assert interval.as_dict() == {"value": 0.25, "low": None, "high": None}
-    assert standard_error(np.array([0.25])) is None
-    assert crossed_interval(np.array([[0.5]])).over == "nothing"
-    assert crossed_interval(np.array([[0.5], [0.25]])).over == "2 seeds, problems"
+    assert standard_error(of_one_problem[0]) is None
+    assert crossed_interval(of_one_problem).over == "nothing"
+    assert crossed_interval(of_two_seeds).over == "2 seeds, problems"
 
 
 # ---- shares and counts
@@ -81,12 +85,14 @@ def test_the_interval_of_a_count_ends_where_the_binomial_test_just_rejects(count
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_counts_of_none_and_of_all_have_a_width_where_they_are_shares(value):
     """The rule of three: of 0 of 40, about 3.7 / 40 at a two-sided 95 %."""
-    shares, rng = np.full((40, 1), value), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
+    shares = np.full((40, 1), value)
+    clusters = np.arange(40) // 4
 
     (independent,) = bootstrap_intervals(shares, rng, share=True)
-    (clustered,) = bootstrap_intervals(shares, rng, clusters=np.arange(40) // 4, share=True)
+    (clustered,) = bootstrap_intervals(shares, rng, clusters=clusters, share=True)
     crossed = crossed_interval(np.full((3, 40), value), share=True)
-    (differences,) = bootstrap_intervals(np.zeros((40, 1)), rng)
+    (differences,) = bootstrap_intervals(shares - value, rng)
 
     for interval, cases in ((independent, 40), (clustered, 10), (crossed, 40)):
         width = interval.high - interval.low
@@ -100,12 +106,13 @@ def test_counts_of_none_and_of_all_have_a_width_where_they_are_shares(value):
 
 
 def test_the_interval_over_seeds_is_students():
+    values = [0.1, 0.2, 0.6]
     half = 4.302653 * math.sqrt(0.07) / math.sqrt(3)
 
-    interval = t_interval([0.1, 0.2, 0.6])
+    interval = t_interval(values)
 
     assert numbers(interval) == pytest.approx((0.3, 0.3 - half, 0.3 + half))
-    assert t_interval([0.1, 0.2, 0.6], share=True).low == 0.0
+    assert t_interval(values, share=True).low == 0.0
     assert t_interval([0.99, 0.8, 0.99], share=True).high == 1.0
     assert t_interval([-2.0, 3.0]).high > 1, "what is no share is not cut off"
     assert math.isnan(t_interval([0.5]).low)
@@ -142,7 +149,8 @@ def test_the_interval_holds_with_few_seeds(seeds, seed_spread, problem_spread):
 
     for _ in range(400):
         residual = 0.3 * rng.normal(size=(seeds, 40))
-        of_seeds, of_problems = rng.normal(size=(seeds, 1)), rng.normal(size=(1, 40))
+        of_seeds = rng.normal(size=(seeds, 1))
+        of_problems = rng.normal(size=(1, 40))
         interval = crossed_interval(seed_spread * of_seeds + problem_spread * of_problems + residual - 5)
         hits += interval.low <= -5 <= interval.high
 
@@ -154,7 +162,8 @@ def test_an_interval_of_shares_stays_within_0_and_1_and_one_of_differences_withi
     hardly_any = np.zeros((3, 30))
     hardly_any[0, 0] = 1.0
 
-    shares, differences = crossed_interval(table, share=True), crossed_interval(2 * table - 1)
+    shares = crossed_interval(table, share=True)
+    differences = crossed_interval(2 * table - 1)
 
     assert (shares.low, shares.high) == (0.0, 1.0)
     assert (differences.low, differences.high) == (-1.0, 1.0)

@@ -36,7 +36,8 @@ def test_a_shipped_model_loads_and_is_what_it_says(name):
     model, tokenizer = load_model(name)
 
     sizes = [path.stat().st_size for path in (SHIPPED / name).iterdir()]
-    embeddings, output_layer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    embeddings = model.get_input_embeddings().weight
+    output_layer = model.get_output_embeddings().weight
     assert 500_000 <= model.num_parameters() <= 1_200_000
     assert sum(sizes) < 1.2 * 2**20
     assert not model.training
@@ -105,20 +106,20 @@ def saved_model(tmp_path_factory):
     return folder
 
 
-DAMAGES = {
-    "flip": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
-    "cut": lambda content: content[:-1],
-}
+def flip_bit(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def cut_off(path):
+    os.truncate(path, path.stat().st_size - 1)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
-@pytest.mark.parametrize("damage", [*DAMAGES, "delete"])
+@pytest.mark.parametrize("damage", [flip_bit, cut_off, Path.unlink])
 def test_a_saved_model_is_checked_wherever_it_is_copied(saved_model, tmp_path, name, damage):
     copy = Path(shutil.copytree(saved_model, tmp_path / "copy"))
-    content = (copy / name).read_bytes()
-    (copy / name).unlink()
-    if damage in DAMAGES:
-        (copy / name).write_bytes(DAMAGES[damage](content))
+    damage(copy / name)
 
     with refused(f"copy is damaged: {name}"):
         load_policy(config_of().model, "cpu", copy)
@@ -129,10 +130,10 @@ def test_a_folder_from_elsewhere_has_no_checksums(saved_model, tmp_path):
     (copy / "generation_config.json").unlink()
     (copy / "checksums.json").unlink()
 
-    loaded, saved = (load_policy(config_of().model, "cpu", folder).model for folder in (copy, saved_model))
+    loaded = load_policy(config_of().model, "cpu", copy).model
+    saved = load_policy(config_of().model, "cpu", saved_model).model
 
-    for name, weight in saved.named_parameters():
-        assert torch.equal(loaded.get_parameter(name), weight), name
+    torch.testing.assert_close(loaded.state_dict(), saved.state_dict(), atol=0, rtol=0)
 
 
 # ---- folders that can't be used
@@ -201,8 +202,7 @@ def make_fifo(name):
 
 
 def enlarge(folder):
-    with (folder / "tokenizer.json").open("r+b") as file:
-        file.truncate(model_folder.LARGEST_TEXT + 1)  # takes no room on the disk
+    os.truncate(folder / "tokenizer.json", model_folder.LARGEST_TEXT + 1)  # takes no room on the disk
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ def test_a_dry_run_shows_these_tokens(folder):
 
     preview = preview_prompt(dataclasses.replace(settings, model=model, data=data))
 
-    problem, prompter = load_problems(data).train[0], build_prompter(data)
+    problem = load_problems(data).train[0]
+    prompter = build_prompter(data)
     text = prompter.render(problem.question, policy.tokenizer)
     ids = policy.encode(text, chat=data.chat).tolist()
     assert preview == format_prompt(ids, policy.tokenizer, stop=prompter.stop, split="training")

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.conftest import values_of
+
 TOLERANCE = 1e-3  # a log-ratio so near to a limit does not count as clipped
 
 
@@ -93,11 +95,15 @@ def share(is_counted):
 
 def policy_gradient(answer):
     """−Σ_t M_t stopgrad(c_t w_t) A log π_t; with PPO's rule nothing beyond the limits, and its objective's value."""
-    algo, completion = answer.algo, answer.completion
-    a, logp, pi = answer.advantage, answer.logp, answer.logp.detach()
+    algo = answer.algo
+    completion = answer.completion
+    a = answer.advantage
+    logp = answer.logp
+    pi = answer.logp.detach()
     is_raised = a > 0 or (a == 0 and completion.is_correct)
     sign = "pos" if is_raised else "neg"
-    low, high = algo[f"a_{sign}"], algo[f"b_{sign}"]
+    low = algo[f"a_{sign}"]
+    high = algo[f"b_{sign}"]
     denominator = completion.old if algo["denominator"] == "old" else completion.mu
     ratio = ratio_of(algo["ratio"], (pi - denominator).double())
     weight = ratio.clamp(low, high)
@@ -138,11 +144,10 @@ def taper(ratio, limited_ratio):
 
 
 def ratio_of(level, delta):
-    count = len(delta)
     if level == "sequence":
-        return delta.sum().exp().expand(count)
+        return delta.sum().exp().expand_as(delta)
     if level == "geometric":
-        return delta.mean().exp().expand(count)
+        return delta.mean().exp().expand_as(delta)
     ratios = delta.exp()
     return ratios.cumprod(0) if level == "prefix" else ratios
 
@@ -152,7 +157,7 @@ def correction_of(algo, completion):
     gap = (completion.old - completion.mu).double()
     if algo["correction_level"] != "token":
         of_answer = gap.mean() if algo["correction_level"] == "mean" else gap.sum()
-        gap = of_answer.expand(len(gap))
+        gap = of_answer.expand_as(gap)
     return gap.exp().clamp(max=algo["correction"])
 
 
@@ -169,23 +174,30 @@ def kept_by_all(masks, completion, pi, denominator, a):
 
 def kept_tokens(mask, log_p, log_q, a):
     """[T] True at the tokens that a mask leaves; level, low, high and sides as in the YAML."""
-    level, kind = mask["level"], mask["statistic"].removeprefix("old_")
+    level = mask["level"]
+    kind = mask["statistic"].removeprefix("old_")
     low = -math.inf if mask["low"] is None else mask["low"]
     high = math.inf if mask["high"] is None else mask["high"]
-    p, q, change = np.exp(log_p), np.exp(log_q), log_p - log_q
+    p = np.exp(log_p)
+    q = np.exp(log_q)
+    change = log_p - log_q
     if kind == "ratio":
-        highest, lowest = change.max(), change.min()
+        highest = change.max()
+        lowest = change.min()
         if level != "largest":
             highest = lowest = {"token": change, "mean": change.mean(), "sum": change.sum()}[level]
-        is_above, is_below = np.exp(highest) > high, np.exp(lowest) < low
+        is_above = np.exp(highest) > high
+        is_below = np.exp(lowest) < low
     elif kind == "difference" and level == "token":
-        is_above, is_below = p - q > high, p - q < low
+        is_above = p - q > high
+        is_below = p - q < low
     else:
         size = np.abs(p - q)
         if kind == "divergence":
             size = q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))
         is_far = {"token": size, "mean": size.mean(), "largest": size.max()}[level] > high
-        is_above, is_below = is_far & (change > 0), is_far & (change < 0)
+        is_above = is_far & (change > 0)
+        is_below = is_far & (change < 0)
         if mask["sides"] == "both":
             is_above = is_below = is_far
     if mask["sides"] == "both":
@@ -200,7 +212,9 @@ def kept_tokens(mask, log_p, log_q, a):
 
 def clipped_objective(algo, delta, advantage):
     """min(r A, clip(r, 1 − ε_low, 1 + ε_high) A), and where its gradient is zero although A is not."""
-    ratio, low, high = delta.exp(), 1 - algo["eps_low"], 1 + algo["eps_high"]
+    ratio = delta.exp()
+    low = 1 - algo["eps_low"]
+    high = 1 + algo["eps_high"]
     value = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
     return value, (ratio > high) & (advantage > 0) | (ratio < low) & (advantage < 0)
 
@@ -218,7 +232,8 @@ def grpo(answer):
 
 def gspo(answer):
     """PPO's rule for the ratio's geometric mean; near to a limit rounding decides whether it counts as clipped."""
-    algo, a = answer.algo, answer.completion.standardized
+    algo = answer.algo
+    a = answer.completion.standardized
     mean = answer.delta.mean()
     value, is_clipped = clipped_objective(algo, mean, a)
     clipped = share(is_clipped)
@@ -238,29 +253,34 @@ def masked(answer, loss, metrics):
 
 
 def cispo(answer):
-    cap, a, ratio = answer.algo["cap"], answer.completion.standardized, answer.delta.detach().exp()
+    cap = answer.algo["cap"]
+    a = answer.completion.standardized
+    ratio = answer.delta.detach().exp()
     loss = -a * (ratio.clamp(max=cap) * answer.logp).sum()
     return loss, {"advantage": a, "clipped": share(ratio > cap)}
 
 
 def vespo(answer):
     """−stopgrad(r^c1 e^(c2 (1 − r))) A log π, c1 and c2 by the sign of A."""
-    algo, a = answer.algo, answer.advantage
+    a = answer.advantage
     sign = "pos" if a >= 0 else "neg"
-    c1, c2 = algo[f"c1_{sign}"], algo[f"c2_{sign}"]
-    ratio = math.exp(float(answer.delta.detach().sum()))
+    c1 = answer.algo[f"c1_{sign}"]
+    c2 = answer.algo[f"c2_{sign}"]
+    ratio = float(answer.delta.sum().exp())
     weight = ratio**c1 * math.exp(c2 * (1 - ratio))
     return -weight * a * answer.logp.sum(), {"advantage": a, "weight": weight}
 
 
 def m2po(answer):
-    a, is_kept = answer.completion.standardized, answer.signals["kept"]
+    a = answer.completion.standardized
+    is_kept = answer.signals["kept"]
     return -a * answer.delta.exp()[is_kept].sum(), {"advantage": a, "masked": share(~is_kept)}
 
 
 def gmpo(answer):
     """−A times the geometric mean of the ratios, of which those that A has driven beyond a limit stand at it."""
-    delta, a = answer.delta, answer.completion.standardized
+    delta = answer.delta
+    a = answer.completion.standardized
     limited_delta = delta
     if a > 0:
         limited_delta = delta.clamp(max=answer.algo["eps_high"])
@@ -271,16 +291,19 @@ def gmpo(answer):
 
 def sapo(answer):
     """−(4/τ) σ(τ (r_t − 1)) A; the weight that is reported is the slope of that in log r_t."""
-    a, ratio = answer.completion.standardized, answer.delta.exp()
+    a = answer.completion.standardized
     tau = answer.algo["tau_pos"] if a > 0 else answer.algo["tau_neg"]
-    gate = 1 / (1 + (-tau * (ratio - 1)).exp())
+    ratio = answer.delta.exp()
+    gate = torch.sigmoid(tau * (ratio - 1))
     slope = 4 * gate * (1 - gate) * ratio
-    return -a * (4 / tau * gate).sum(), {"advantage": a, "weight": float(slope.detach().mean())}
+    weight = float(slope.detach().mean())
+    return -a * (4 / tau * gate).sum(), {"advantage": a, "weight": weight}
 
 
 def rec(answer):
     """A token counts until its ratio has left the trust interval on the side to which A drives it."""
-    algo, a = answer.algo, answer.completion.centered
+    algo = answer.algo
+    a = answer.completion.centered
     ratio = answer.delta.detach().exp()
     is_inside = torch.ones(len(ratio), dtype=torch.bool)
     if a > 0:
@@ -301,7 +324,8 @@ def red_drop(answer):
 
 def dpo(beta, chosen, rejected):
     """−log σ(β [Δ(chosen) − Δ(rejected)]); without a sign, where the margin is 0, the accuracy is anything."""
-    chosen_delta, rejected_delta = chosen.delta.sum(), rejected.delta.sum()
+    chosen_delta = chosen.delta.sum()
+    rejected_delta = rejected.delta.sum()
     margin = beta * (chosen_delta - rejected_delta)
     accuracy = float(margin > 0) if abs(margin) > 1e-5 else math.nan
     metrics = {
@@ -315,9 +339,11 @@ def dpo(beta, chosen, rejected):
 
 def oapl(answer):
     """(β log π/π_ref − (r − V*))²; V* is the soft maximum of all that the problem's completions got."""
-    completion, algo = answer.completion, answer.algo
+    completion = answer.completion
+    algo = answer.algo
     anchor = completion.mu if algo["anchor"] == "mu" else completion.ref
-    value = 0.5 * math.log(np.mean(np.exp(np.array(completion.group_rewards) / 0.5)))
+    scaled_rewards = np.array(completion.group_rewards) / 0.5
+    value = 0.5 * math.log(np.exp(scaled_rewards).mean())
     advantage = completion.reward - value
     residual = algo["beta"] * (answer.logp - anchor).sum() - advantage
     return residual**2, {"advantage": advantage, "residual": float(residual)}
@@ -335,8 +361,9 @@ def asymre(answer):
 
 def agro(answer):
     """−(S_i − S̄_−i) log π; on-policy π also decides what is sampled."""
-    a, ref_delta = answer.signals["advantage"], answer.logp.detach() - answer.completion.ref
-    metrics = {"advantage": a, "ref_log_ratio": float(ref_delta.sum())}
+    a = answer.signals["advantage"]
+    ref_log_ratio = (answer.logp - answer.completion.ref).sum()
+    metrics = {"advantage": a, "ref_log_ratio": float(ref_log_ratio)}
     if answer.algo["name"] == "agro":
         return -a * answer.logp.sum(), metrics
     coefficient = a**2 / (2 * answer.algo["beta"]) - a
@@ -349,7 +376,8 @@ def rloo(answer):
 
 
 def kl_pg(answer):
-    a, kl = answer.completion.against_others, answer.kl.sum()
+    a = answer.completion.against_others
+    kl = answer.kl.sum()
     return answer.algo["beta"] * kl - a * answer.logp.sum(), {"advantage": a, "vocab_kl": float(kl)}
 
 
@@ -393,31 +421,33 @@ def losses_of(algo, completions, scores, c):
 
 def set_kept_tokens(answers, tau):
     """Drop the largest squares of the whole batch until the mean of the others is below τ; equal ones go together."""
-    squares = np.sort(torch.cat([answer.delta.detach() ** 2 for answer in answers]).numpy())
-    while len(squares) and squares.mean() >= tau:
-        squares = squares[squares < squares[-1]]
-    largest = squares[-1] if len(squares) else -1.0
     for answer in answers:
-        answer.signals["kept"] = answer.delta.detach() ** 2 <= largest
+        answer.signals["square"] = answer.delta.detach() ** 2
+    squares = torch.cat([answer.signals["square"] for answer in answers])
+    while len(squares) and squares.mean() >= tau:
+        squares = squares[squares < squares.max()]
+    largest = squares.max() if len(squares) else -1.0
+    for answer in answers:
+        answer.signals["kept"] = answer.signals["square"] <= largest
 
 
 def signals_of(answer, group):
     """What a loss takes from the group of an answer."""
-    algo, completion = answer.algo, answer.completion
+    algo = answer.algo
+    completion = answer.completion
     if algo["name"] in ("agro", "agro_on_policy") or (algo["name"] == "rloo" and algo["beta"] > 0):
         rewards_of_others = [regularized_reward(member) for member in group if member is not answer]
         return {"advantage": regularized_reward(answer) - float(np.mean(rewards_of_others))}
     if algo["name"] != "red_drop":
         return {"advantage": completion.against_others}
-    # The first negatives, as many as there are positives.
-    members = [member.completion for member in group]
-    right = [member for member in members if member.is_correct]
-    wrong = [member for member in members if not member.is_correct]
-    wrong.sort(key=lambda member: member.sample)
-    balanced = right + wrong[: len(right)]
+    # All positives, and as many of the first negatives.
+    members = values_of(group, "completion")
+    members.sort(key=lambda member: (not member.is_correct, member.sample))
+    n_positive = sum(values_of(members, "is_correct"))
+    balanced = members[: 2 * n_positive]
     if completion not in balanced:
         return {"kept": 0.0, "advantage": 0.0}
-    mean = np.mean([member.reward for member in balanced])
+    mean = np.mean(values_of(balanced, "reward"))
     return {"kept": 1.0, "advantage": completion.reward - float(mean)}
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests import plain_scoring
 from tests.conftest import read_json
 
 
@@ -19,17 +20,11 @@ def weights_of(model):
 
 def completion_logits(model, completion):
     """[T, vocabulary]: what each token of a completion is predicted by, from all before it."""
-    ids = torch.tensor([completion.prompt + completion.tokens])
-    logits = model(input_ids=ids, use_cache=False).logits[0]
-    return logits[len(completion.prompt) - 1 : -1]
+    return plain_scoring.completion_logits(model, completion.prompt, completion.tokens)
 
 
 def token_logp(model, completion):
-    return at(completion_logits(model, completion).log_softmax(-1), completion.tokens)
-
-
-def at(logp, tokens):
-    return logp[torch.arange(len(tokens)), torch.tensor(tokens)]
+    return plain_scoring.completion_logp(model, completion.prompt, completion.tokens)
 
 
 def table_of(run_folder, kind, iteration=1):

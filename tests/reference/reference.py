@@ -23,8 +23,9 @@ from transformers import AutoTokenizer
 from transformers.optimization import Adafactor
 
 from tests.conftest import column, values_of
+from tests.plain_scoring import cut_to_top_k, logp_at
 from tests.reference.formulas import Completion, losses_of, rate
-from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
+from tests.reference.model import completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.draws import random_generator
 
 TEMPLATE = "Question: {question}\nAnswer:"  # of data.grader=gsm8k without worked examples
@@ -65,14 +66,18 @@ class Reference:
     def __init__(self, folder, draws=()):
         self.folder = folder
         text = (folder / "config.json").read_text().replace('".inf"', "Infinity")
-        self.settings = settings = json.loads(text)["resolved"]
-        self.seed, self.algo, self.optim = settings["seed"], settings["algo"], settings["optim"]
-        self.schedule, self.data, self.selection = settings["schedule"], settings["data"], settings["compose"]
-        self.name, self.n = self.algo["name"], self.data["n"]
+        self.settings = json.loads(text)["resolved"]
+        self.seed = self.settings["seed"]
+        self.algo = self.settings["algo"]
+        self.optim = self.settings["optim"]
+        self.schedule = self.settings["schedule"]
+        self.data = self.settings["data"]
+        self.selection = self.settings["compose"]
+        self.name = self.algo["name"]
         self.is_graded = self.data["reward"] == "graded"
-        assert (self.data["shots"], self.data["template"], self.data["chat"]) == (0, None, False)
+        assert self.data.items() >= {"shots": 0, "template": None, "chat": False}.items()
 
-        model = settings["model"]
+        model = self.settings["model"]
         self.policy = load(model["path"])
         self.tokenizer = AutoTokenizer.from_pretrained(model["path"])
         self.reference = None
@@ -207,7 +212,8 @@ class Reference:
 
     def draw_round(self, iteration, number, count):
         """Sample problems; with a pass rate anew, of those that the round has not had, until there are enough."""
-        total, prompts = len(self.prompts), self.schedule["prompts"]
+        total = len(self.prompts)
+        prompts = self.schedule["prompts"]
         new = Round([], [], [])
         for position in range(number * prompts, number * prompts + count):  # in an endless list, each once a pass
             epoch, place = divmod(position, total)
@@ -253,8 +259,9 @@ class Reference:
     def sampled_group(self, line):
         """The completions that were drawn for a problem, graded by the last number after `The answer is`."""
         prompt, draws = next(self.draws)
-        assert (prompt, len(draws)) == (self.prompts[line], self.n)
-        limit, end = self.settings["sampler"]["max_new_tokens"], self.tokenizer.eos_token_id
+        assert (prompt, len(draws)) == (self.prompts[line], self.data["n"])
+        limit = self.settings["sampler"]["max_new_tokens"]
+        end = self.tokenizer.eos_token_id
         group = []
         for position, tokens in enumerate(draws):
             completion = Completion(0, position, prompt, tokens, False)
@@ -314,9 +321,8 @@ class Reference:
             return completion.mu
         logits = completion_logits(self.policy, completion) / sampler["temperature"]
         if sampler["top_k"]:
-            lowest = logits.topk(sampler["top_k"]).values[:, -1:]
-            logits[logits < lowest] = -math.inf
-        return at(logits.log_softmax(-1), completion.tokens)
+            logits = cut_to_top_k(logits, sampler["top_k"])
+        return logp_at(logits, completion.tokens)
 
     def training_set(self, candidates, rows):
         """The candidates in these rows, and the c that the set's own p asks for."""
@@ -324,7 +330,8 @@ class Reference:
         for example in rows:
             examples.append(tuple(candidates[row] for row in example))
         share = float(np.mean(values_of(chain.from_iterable(examples), "is_correct")))
-        effective, baseline = self.settings["effective_positive"], self.settings["baseline"] or 0.0
+        effective = self.settings["effective_positive"]
+        baseline = self.settings["baseline"] or 0.0
         if effective is not None:  # Eq. 12 solved for c
             baseline = (share - effective) / (share + effective - 2 * share * effective)
         return TrainingSet(examples, share, baseline)
@@ -339,7 +346,7 @@ class Reference:
         losses, reports = zip(*outcomes, strict=True)
         tokens = sum(map(len, values_of(completions, "tokens")))
         divisor = tokens if self.optim["reduction"] == "tokens" else len(losses)
-        loss = torch.stack(losses).sum() / divisor
+        loss = sum(losses) / divisor
         self.optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim["grad_clip"])
@@ -386,8 +393,10 @@ class Reference:
 
     def score(self, completion):
         """Of every sampled token: log π, the distribution's entropy and, where it is needed, its KL to π_ref's."""
-        logp = completion_logits(self.policy, completion).log_softmax(-1)
-        score = {"logp": at(logp, completion.tokens), "entropy": -(logp.exp() * logp).sum(-1).detach()}
+        logits = completion_logits(self.policy, completion)
+        logp = logits.log_softmax(-1)
+        entropy = -(logp.exp() * logp).sum(-1).detach()
+        score = {"logp": logp_at(logits, completion.tokens), "entropy": entropy}
         if self.name == "kl_pg":
             with torch.no_grad():
                 reference = completion_logits(self.reference, completion).log_softmax(-1)

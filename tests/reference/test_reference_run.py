@@ -13,12 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import topr_exp
-from tests.conftest import column, config_of, lines_of, read_json, values_of, write_lines
+from tests.conftest import column, config_of, lines_of, normal, read_json, refused, values_of, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.reference.model import table_of
 from tests.reference.reference import Reference
 from topr_exp.pipeline import run
-from topr_exp.types import TOPRError
 
 # Both compute in float64, so that no processor's kernels show: most cases agree to 1e-14. What a run keeps in float32
 # on the way (rewards, advantages, sampled log-probabilities: a relative 6e-8 each) moves some numbers by up to 2e-6.
@@ -112,9 +111,9 @@ def float64():
 def write_another_model(shipped, folder):
     """A copy of a model, whose weights differ by a tenth."""
     shutil.copytree(shipped, folder)
-    weights, generator = load_file(shipped / "model.safetensors"), torch.Generator().manual_seed(0)
+    weights = load_file(shipped / "model.safetensors")
     for name, weight in weights.items():
-        noise = torch.randn(weight.shape, generator=generator)
+        noise = normal(*weight.shape)
         weights[name] = weight.float() * (1 + 0.1 * noise)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
@@ -124,8 +123,12 @@ def write_imported(rollouts, folder):
     bare, complete = [], []
     for row in rollouts:
         if row["sample"] < 3 + row["problem"] % 4:
-            line = {"problem_id": row["problem_id"], "tokens": row["tokens"], "finish": row["finish"]}
-            line["completion"] = row["text"]
+            line = {
+                "problem_id": row["problem_id"],
+                "tokens": row["tokens"],
+                "finish": row["finish"],
+                "completion": row["text"],
+            }
             error = 0.03 * (len(complete) % 4)
             bare.append(line)
             complete.append(line | {"logprobs": [logp - error for logp in row["sampler_logp"]]})
@@ -220,7 +223,8 @@ def compare(folder, replay):
 
 
 def compare_training_set(folder, training_set):
-    p, c = training_set.positive_share, training_set.baseline
+    p = training_set.positive_share
+    c = training_set.baseline
     summary = read_json(folder / "training_set.json")
     assert summary["n_train"] == len(training_set.examples)
     assert summary["positive_share"] == pytest.approx(p, abs=1e-12)
@@ -274,7 +278,7 @@ def test_a_mu_that_is_scored_otherwise_is_refused(outputs, case, draws):
 
     config = config_of(*settings(outputs, case, *OBSERVED, f"sampler.seed=9 name=blurred-{draws}"))
 
-    with observed(Blurrer()), pytest.raises(TOPRError, match="before the first update"):
+    with observed(Blurrer()), refused("before the first update"):
         run(config)
 
     assert bool(lines_of(config.folder / "metrics.jsonl")) == (draws > 0)

@@ -13,7 +13,8 @@ def test_an_engine_is_compared_with_the_output_layer_that_it_has(policy):
     """In bfloat16 logits of 16 to 32 are 0.125 apart, and the engine's output layer is float32."""
     policy.model = make_model(20_000)  # in two slices
     policy.compute_dtype = torch.bfloat16
-    prompt, tokens = [0, 5, 3], [3, 19_000, 5, 6]
+    prompt = [0, 5, 3]
+    tokens = [3, 19_000, 5, 6]
     inputs = Inputs([(np.array(prompt), np.array(tokens))], policy.device)
     with policy.autocast(), torch.no_grad():
         expected = score_tokens(policy.model, inputs).logp[0]

@@ -16,7 +16,7 @@ from topr_exp.sampling.sampler import Sample
 from topr_exp.store import Store
 from topr_exp.types import Problem
 
-CONFIG = SamplerConfig(name="hf", seed=0, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=6, prompts_per_shard=2)
+SETTINGS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 6, "prompts_per_shard": 2}
 PROBLEMS = [Problem(f"p{i}", "", "") for i in range(5)]
 PROMPTS = [np.array([0, 3 + i], np.int32) for i in range(5)]
 QUESTIONS = TokenizedProblems(PROBLEMS, PROMPTS, (), 0)
@@ -39,8 +39,8 @@ def policy():
 
 
 def sample(folder, questions=QUESTIONS, seed=0, n=3):
-    sampler, store = HFSampler(CONFIG), Store(folder)
-    return sample_completions(sampler, policy(), questions, n, seed=seed, store=store)
+    sampler = HFSampler(SamplerConfig(name="hf", seed=0, **SETTINGS))
+    return sample_completions(sampler, policy(), questions, n, seed=seed, store=Store(folder))
 
 
 def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, capsys):
@@ -50,7 +50,7 @@ def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, caps
     assert sampled.stored.tokens_sampled == sampled.tokens.lengths().sum() > 0
     assert stored.stored.tokens_sampled == 0
     assert stored.table.equals(sampled.table)
-    assert stored.problem_index.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert stored.problem_index.tolist() == np.repeat(range(5), 3).tolist()
     problem_ids = stored.table["problem_id"].to_pylist()
     assert problem_ids == [f"p{index}" for index in stored.problem_index]
     assert stored.sample_index.tolist() == [0, 1, 2] * 5
@@ -62,7 +62,8 @@ def test_every_shard_of_every_seed_has_randomness_of_its_own_and_always_the_same
     """Prompts that are all alike are not answered alike."""
     alike = dataclasses.replace(QUESTIONS, prompts=PROMPTS[:1] * 5)
 
-    first, repeated = sample(tmp_path / "a", alike), sample(tmp_path / "b", alike)
+    first = sample(tmp_path / "a", alike)
+    repeated = sample(tmp_path / "b", alike)
     of_other_seed = sample(tmp_path / "a", alike, seed=1)
 
     shard_texts = set()
@@ -106,10 +107,11 @@ def test_a_fingerprint_knows_where_rows_end(rows):
 )
 def test_a_wrong_completion_of_a_users_sampler_is_refused(logprobs, finish, line):
     right = Sample([3, 1], [-0.5, 0.0], "stop")
+    wrong = Sample([3, 1], logprobs, finish)
     check_samples([[right, right]], 1, 2, "mine")
 
     with refused(f"^sampler=mine.*{line}"):
-        check_samples([[right, Sample([3, 1], logprobs, finish)]], 1, 2, "mine")
+        check_samples([[right, wrong]], 1, 2, "mine")
 
 
 @pytest.mark.parametrize("sizes", [[1], [2, 1], []], ids=str)
@@ -135,9 +137,9 @@ class ShortConfig(SamplerConfig):
 
 
 def test_a_users_sampler_is_checked_before_anything_is_stored(tmp_path):
-    values = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+    sampler = ShortConfig(name="short", seed=0, **SETTINGS).build_sampler()
 
     with refused("one log-probability per token"):
-        sample_completions(Short(ShortConfig(**values)), policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
+        sample_completions(sampler, policy(), QUESTIONS, 2, seed=0, store=Store(tmp_path))
 
     assert not [*tmp_path.rglob("shard-*.arrow")]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tests.conftest import lines_of, make_model, read_json, small_config
+from tests.conftest import lines_of, make_model, normal, read_json, small_config
 from tests.plain_scoring import completion_logits
 from tests.sampling.test_sampler import PROMPTS, check_frequencies, draw, exact_probabilities, settings
 from topr_exp.config.model import Mismatch
@@ -26,25 +26,24 @@ MISMATCH = Mismatch("int4", 0.5)
 
 
 REPRESENTABLE = {
-    "int8": np.arange(128.0),
-    "int4": np.arange(8.0),
-    "float8_e4m3": torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).double().numpy(),
+    "int8": torch.arange(128),
+    "int4": torch.arange(8),
+    "float8_e4m3": torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn),
 }
 
 
 @pytest.mark.parametrize("kind", REPRESENTABLE)
 def test_a_weight_becomes_the_nearest_that_its_kind_holds_by_a_scale_for_each_row(kind):
-    weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    weight = normal(5, 40)
+    levels = REPRESENTABLE[kind].double()
 
     rounded = round_matrix(weight, kind)
 
-    for row, rounded_row in zip(weight.tolist(), rounded.tolist(), strict=True):
-        largest = max(map(abs, row))
-        sizes = REPRESENTABLE[kind] * largest / REPRESENTABLE[kind][-1]
-        for value, rounded_value in zip(row, rounded_row, strict=True):
-            distances = np.abs(sizes - abs(value))
-            nearest = math.copysign(sizes[distances.argmin()], value)
-            assert rounded_value == pytest.approx(nearest, rel=1e-5)
+    for row, rounded_row in zip(weight.double(), rounded.double(), strict=True):
+        sizes = levels * row.abs().max() / levels[-1]
+        distances = row.abs()[:, None] - sizes
+        nearest = sizes[distances.abs().argmin(1)] * row.sign()
+        assert_close(rounded_row, nearest, atol=0, rtol=1e-5)
     assert round_matrix(torch.zeros(1, 2), kind).tolist() == [[0, 0]]
 
 
@@ -63,10 +62,15 @@ def test_noise_is_a_normal_function_of_seed_and_prefix():
     assert float(noise.std()) == pytest.approx(1, abs=0.05)
 
 
+def inputs_of(prompt, group, drawable=None):
+    """A group as training has it."""
+    sequences = [(np.array(prompt), np.array(sample.tokens)) for sample in group]
+    return Inputs(sequences, CPU, drawable)
+
+
 def logp_by_training(model, prompt, group):
     """[T] log-probabilities of each completion by the training forward pass."""
-    sequences = [(np.array(prompt), np.array(sample.tokens)) for sample in group]
-    inputs = Inputs(sequences, CPU)
+    inputs = inputs_of(prompt, group)
     with torch.no_grad():
         logp = score_tokens(model, inputs).logp
     return [row[row_mask].numpy() for row, row_mask in zip(logp, inputs.mask, strict=True)]
@@ -74,14 +78,14 @@ def logp_by_training(model, prompt, group):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_frequencies_log_probabilities_and_divergence_are_what_enumeration_says(place):
-    model, prompt = make_model(5, num_hidden_layers=1), PROMPTS[place]
+    model = make_model(5, num_hidden_layers=1)
+    prompt = PROMPTS[place]
     weights = copy.deepcopy(model.state_dict())
     config = settings(max_new_tokens=2, mismatch=MISMATCH)
 
     group = draw(model, 6000, max_new_tokens=2, mismatch=MISMATCH)[place]
 
-    for name, weight in model.state_dict().items():
-        assert torch.equal(weight, weights[name]), "the policy that is trained has its weights back"
+    assert_close(model.state_dict(), weights, atol=0, rtol=0)  # the policy that is trained has its weights back
     p = exact_probabilities(model, prompt, settings(max_new_tokens=2))
     with rounded_weights(model, "int4"):
         q = exact_probabilities(model, prompt, config)
@@ -103,15 +107,14 @@ def test_frequencies_log_probabilities_and_divergence_are_what_enumeration_says(
 # ---- truncation, with π renormalised over what could be drawn
 
 
-def inputs_of(prompt, group):
-    """A group with the tokens that could be drawn in each place, as training has it."""
-    sequences, drawable = [], []
+def drawable_tokens(group):
+    """The tokens that could be drawn in each place, as training has them: all in one row, and the places' counts."""
+    drawable = []
     for sample in group:
-        set_sizes = [len(ids) for ids in sample.drawable_ids]
-        all_ids = np.concatenate(sample.drawable_ids)
-        sequences.append((np.array(prompt), np.array(sample.tokens)))
-        drawable.append([all_ids.astype(np.int32), np.array(set_sizes, np.int32)])
-    return Inputs(sequences, CPU, drawable)
+        ids = np.concatenate(sample.drawable_ids, dtype=np.int32)
+        counts = np.array(list(map(len, sample.drawable_ids)), np.int32)
+        drawable.append([ids, counts])
+    return drawable
 
 
 def renormalized_logp(model, prompt, sample):
@@ -127,41 +130,39 @@ def renormalized_logp(model, prompt, sample):
 @pytest.mark.parametrize("changes", [{"top_k": 2}, {"top_p": 0.75}, {"top_k": 2, "mismatch": MISMATCH}], ids=str)
 def test_probabilities_over_what_could_be_drawn_are_exact_and_so_is_their_gradient(changes):
     """Of the sets of the policy that sampled, which stay as they are while it is trained."""
-    group = draw(make_model(11), 8, keeps_drawable=True, **changes)[0]
-    model, prompt = make_model(11, seed=1), PROMPTS[0]
-    inputs = inputs_of(prompt, group)
+    group, _ = draw(make_model(11), 8, keeps_drawable=True, **changes)
+    model = make_model(11, seed=1)
+    prompt = PROMPTS[0]
+    inputs = inputs_of(prompt, group, drawable_tokens(group))
 
     scores = score_tokens(model, inputs, entropy=True)
 
     expected = []
     for sample in group:
         expected += renormalized_logp(model, prompt, sample)
-    logp, expected_logp = scores.logp[inputs.mask], torch.stack(expected)
+    logp = scores.logp[inputs.mask]
+    expected_logp = torch.stack(expected)
     assert torch.isfinite(scores.entropy).all()
     assert_close(logp, expected_logp, atol=1e-4, rtol=0)
     coefficients = torch.arange(1, len(logp) + 1) / len(logp)
     weights = list(model.parameters())
     gradients = torch.autograd.grad((coefficients * logp).sum(), weights)
     expected_gradients = torch.autograd.grad((coefficients * expected_logp).sum(), weights)
-    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
-        assert_close(gradient, expected_gradient, atol=1e-3, rtol=1e-3)
+    assert_close(gradients, expected_gradients, atol=1e-3, rtol=1e-3)
 
 
 # ---- what is measured
 
 
-def of_two_completions(*rows):
-    return [np.array(row, np.float32) for row in rows]
-
-
-SAMPLER_LOGP = of_two_completions([0, 0], [-1, -1, -1])
-SCORED_LOGP = of_two_completions([-1, -2], [-1, -1, -0.5])  # log μ/q: −1, −2; 0, 0, 0.5
+SAMPLER_LOGP = list(map(np.float32, ([0, 0], [-1, -1, -1])))
+SCORED_LOGP = list(map(np.float32, ([-1, -2], [-1, -1, -0.5])))  # log μ/q: −1, −2; 0, 0, 0.5
 
 
 def test_quantiles_are_by_token_and_of_the_product_by_completion():
     measured = measure_mismatch(SCORED_LOGP, SAMPLER_LOGP)
 
-    by_token, by_completion = measured["per_token"], measured["sequence_ratio"]
+    by_token = measured["per_token"]
+    by_completion = measured["sequence_ratio"]
     assert measured["tokens"] == 5
     assert (by_token["min"], by_token["50%"], by_token["max"]) == (-2, 0, 0.5)
     assert measured["per_token_mean_absolute"] == pytest.approx(3.5 / 5)
@@ -183,7 +184,8 @@ def test_the_divergence_is_estimated_without_bias_whether_or_not_all_can_be_draw
     uncut = measure_mismatch(SCORED_LOGP, SAMPLER_LOGP, settings())
 
     ratio_sum = math.expm1(-1) + math.expm1(-2) + math.expm1(0.5)
-    assert (cut["kl_token"], cut["kl_answer"]) == (2.5 / 5, 2.5 / 2)
+    assert cut["kl_token"] == 2.5 / 5
+    assert cut["kl_answer"] == 2.5 / 2
     assert uncut["kl_answer"] == pytest.approx((ratio_sum + 2.5) / 2)
 
 
@@ -222,7 +224,8 @@ def test_a_run_with_truncation_begins_at_ratio_1(tmp_path):
         run(config)
         first_updates[renormalize] = lines_of(config.folder / "metrics.jsonl")[0]
 
-    renormalized, plain = first_updates["true"], first_updates["false"]
+    renormalized = first_updates["true"]
+    plain = first_updates["false"]
     assert abs(renormalized["log_ratio_neg"]) < 1e-4
     assert plain["log_ratio_neg"] < -0.01
     assert renormalized["sampler_gap"] < 1e-4 < plain["sampler_gap"]

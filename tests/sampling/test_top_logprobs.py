@@ -11,28 +11,16 @@ from transformers import AutoModelForCausalLM
 
 import topr_exp
 from tests.conftest import column, lines_of, make_model, read_json, small_config
-from tests.plain_scoring import padded
-from tests.sampling.test_sampler import PROMPTS, draw
+from tests.plain_scoring import padded, padded_sequences
+from tests.reference.model import table_of
+from tests.sampling.test_sampler import PROMPTS, draw, settings, token_probabilities
 from tests.sweep_tools import result
 from topr_exp.config.model import Mismatch
 from topr_exp.models.model_folder import SHIPPED
 from topr_exp.pipeline import run
-from topr_exp.sampling.hf import normal_of
 from topr_exp.sampling.mismatch import rounded_weights
 
 VOCABULARY = 11
-
-
-def probabilities(model, prefix, noise, temperature, top_p):
-    """Of the next token, [V]: the softmax of noised logits, cut to the likeliest tokens that have top_p together."""
-    with torch.no_grad():
-        logits = model(torch.tensor([prefix])).logits[0, -1]
-    noised_logits = logits + noise * normal_of(0, [tuple(prefix)], logits[None])[0]
-    chances = (noised_logits / temperature).double().softmax(-1).numpy()
-    order = np.argsort(-chances)
-    chance_before = np.cumsum(chances[order]) - chances[order]
-    chances[order[chance_before >= top_p]] = 0
-    return chances / chances.sum()
 
 
 @pytest.mark.parametrize("weights", ["none", "int4"])
@@ -51,23 +39,10 @@ def test_what_is_noted_is_what_each_token_was_drawn_from(weights, noise, tempera
             for place, noted in enumerate(sample.top_tokens):
                 prefix = [*prompt, *sample.tokens[:place]]
                 with rounded_weights(model, weights):
-                    expected = probabilities(model, prefix, noise, temperature, top_p)
+                    expected = token_probabilities(model, prefix, settings(**changes))
                 np.testing.assert_allclose(np.exp(noted.logp), expected, atol=1e-5)
                 assert noted.ids is None
                 assert noted.logp[sample.tokens[place]] == np.float32(sample.logprobs[place])
-
-
-def test_the_likeliest_tokens_are_the_largest_of_the_whole_vocabulary():
-    model = make_model(VOCABULARY)
-    changes = {"temperature": 0.7, "top_p": 0.8, "mismatch": Mismatch("int4", 0.5)}
-
-    of_all, of_three = (draw(model, 8, top_logprobs=count, **changes)[0] for count in (VOCABULARY, 3))
-
-    for sample, sample_of_three in zip(of_all, of_three, strict=True):
-        assert sample.tokens == sample_of_three.tokens
-        for noted, likeliest in zip(sample.top_tokens, sample_of_three.top_tokens, strict=True):
-            assert likeliest.logp.tolist() == sorted(noted.logp.tolist(), reverse=True)[:3]
-            assert noted.logp[likeliest.ids].tolist() == likeliest.logp.tolist()
 
 
 # ---- whole runs
@@ -95,43 +70,34 @@ def exact_run(outputs):
     return run_with(outputs, "algo.center_scores=true", f"sampler.top_logprobs={ALL}")
 
 
-def shards_of(config, kind):
-    """The shards of a table that a run read."""
-    sources = read_json(config.folder / "iteration-1/sources.json")
-    paths = sorted((config.store / sources[kind]).glob("*.arrow"))
-    return [pa.ipc.open_file(str(path)) for path in paths]
-
-
-def stored_table(config, kind):
-    tables = [shard.read_all() for shard in shards_of(config, kind)]
-    return pa.concat_tables(tables, promote_options="default")
-
-
 def prompts_of(config):
-    """The tokens of the prompts, by problem."""
+    """The tokens of the prompts, by problem, from the metadata of the shards that a run read."""
+    sources = read_json(config.folder / "iteration-1/sources.json")
     prompts = []
-    for shard in shards_of(config, "rollouts"):
-        prompts += column(json.loads(shard.schema.metadata[b"prompts"]), "prompt_tokens")
+    for path in sorted((config.store / sources["rollouts"]).glob("*.arrow")):
+        metadata = pa.ipc.open_file(path).schema.metadata
+        prompts += column(json.loads(metadata[b"prompts"]), "prompt_tokens")
     return prompts
 
 
 def batch_of_own_loop(config, model, head_size):
     """The whole set of a run that noted all: from its store's files and logits of transformers."""
-    prompts, rollouts = prompts_of(config), stored_table(config, "rollouts").to_pylist()
-    sequences, masks, sampler_logits = [], [], []
+    prompts = prompts_of(config)
+    rollouts = table_of(config.folder, "rollouts")
+    sequences, sampler_logits = [], []
     for row in rollouts:
-        prompt, tokens = prompts[row["problem"]], row["tokens"]
+        prompt = prompts[row["problem"]]
+        tokens = row["tokens"]
         noted = np.reshape(row["top_logp"], (len(tokens), -1)).astype(np.float32)
-        sequences.append([*prompt, *tokens])
-        masks.append([False] * len(prompt) + [True] * len(tokens))
+        sequences.append((prompt, tokens))
         sampler_logits.append(np.pad(noted, ((len(prompt) - 1, 1), (0, 0))))
-    input_ids = padded(sequences)
-    verdicts = stored_table(config, "verdicts")["verdict"].to_pylist()
+    input_ids, mask = padded_sequences(sequences)
+    verdicts = column(table_of(config.folder, "verdicts"), "verdict")
     is_correct = torch.tensor([verdict == "correct" for verdict in verdicts])
     return topr_exp.batch_from_logits(
         model(input_ids).logits,
         input_ids,
-        padded(masks),
+        mask,
         mu_logp=padded(column(rollouts, "sampler_logp")),
         reward=2.0 * is_correct - 1,
         sampler_logits=padded(sampler_logits),
@@ -177,9 +143,12 @@ def test_what_is_noted_changes_nothing_that_is_drawn_trained_or_evaluated(output
     noting_run = run_with(outputs, f"sampler.top_logprobs={ALL}")
     plain_run = run_with(outputs)
 
-    noting, plain = result(noting_run.folder), result(plain_run.folder)
+    noting = result(noting_run.folder)
+    plain = result(plain_run.folder)
     assert noting["weights"] == plain["weights"]
     assert noting["evaluations"] == plain["evaluations"]
-    noted_table = stored_table(noting_run, "rollouts")
-    assert stored_table(exact_run, "rollouts").equals(noted_table), "the same table of the store"
-    assert noted_table.drop_columns(["top_logp"]).equals(stored_table(plain_run, "rollouts"))
+    rollouts = table_of(noting_run.folder, "rollouts")
+    assert table_of(exact_run.folder, "rollouts") == rollouts, "the same table of the store"
+    for row in rollouts:
+        assert row.pop("top_logp")
+    assert rollouts == table_of(plain_run.folder, "rollouts")

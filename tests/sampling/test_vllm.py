@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, column, config_of, lines_of, overrides, small_config
-from tests.plain_scoring import completion_logits, logp_at
+from tests.plain_scoring import completion_logits, cut_to_top_k, logp_at
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sweep_tools import wait_for
 from tests.sweeps.test_group import assert_same_run, launch
@@ -71,38 +71,19 @@ def tempered_logits(policy, prompt, sample, temperature=1.0):
     return completion_logits(policy.model, prompt, sample.tokens) / temperature
 
 
-def transformers_logp(policy, prompt, sample):
-    return logp_at(tempered_logits(policy, prompt, sample), sample.tokens)
-
-
-def assert_same_model(policy, prompts, groups):
-    for prompt, group in zip(prompts, groups, strict=True):
-        for sample in group:
-            expected = transformers_logp(policy, prompt, sample)
-            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
-
-
-def perturbed(policy, name, by=0.05):
-    """Other weights of the same model, which lie in no folder."""
-    model = copy.deepcopy(policy.model)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight += by * torch.randn(weight.shape, generator=generator)
-    return dataclasses.replace(policy, model=model, fingerprint=name, folder=None)
-
-
 def test_log_probabilities_are_those_of_transformers(vllm, tiny):
     prompts, groups = draw(vllm, tiny, 16)
 
-    assert_same_model(tiny, prompts, groups)
     finishes = set()
-    for sample in chain.from_iterable(groups):
-        *inner_tokens, last_token = sample.tokens
-        assert not set(inner_tokens) & set(tiny.eos_ids)
-        assert (sample.finish == "stop") == (last_token in tiny.eos_ids)
-        assert len(sample.tokens) == 24 or sample.finish == "stop"
-        finishes.add(sample.finish)
+    for prompt, group in zip(prompts, groups, strict=True):
+        for sample in group:
+            expected = logp_at(tempered_logits(tiny, prompt, sample), sample.tokens)
+            torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
+            *inner_tokens, last_token = sample.tokens
+            assert not set(inner_tokens) & set(tiny.eos_ids)
+            assert (sample.finish == "stop") == (last_token in tiny.eos_ids)
+            assert len(sample.tokens) == 24 or sample.finish == "stop"
+            finishes.add(sample.finish)
     assert finishes == {"stop", "length"}
     made_by = vllm.made_by()
     assert (made_by["sampler"], made_by["device"]) == ("vllm", "cpu")
@@ -148,18 +129,10 @@ def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm, tiny):
 # ---- what is noted beside the tokens
 
 
-def noting_sampler(folder, *words, keeps_drawable=False):
+def closing_sampler(folder, *words):
     """A sampler of its own engine, closed at the end of the block."""
     config = config_of(*settings(*words)).sampler
-    return contextlib.closing(VLLM(config, folder, False, keeps_drawable=keeps_drawable))
-
-
-def cut_to_top_k(logits, top_k):
-    """Log-probabilities [T, V] among the top k (0: all)."""
-    if top_k:
-        smallest = logits.topk(top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < smallest, -torch.inf)
-    return logits.log_softmax(-1)
+    return contextlib.closing(VLLM(config, folder, False))
 
 
 def assert_noted(expected, sample, count):
@@ -182,13 +155,15 @@ def assert_noted(expected, sample, count):
 @pytest.mark.parametrize("count", [4, 1000], ids=["the likeliest", "all"])
 def test_noted_log_probabilities_are_those_of_transformers(tiny, tmp_path, count):
     drawn_beside = 0
-    with noting_sampler(tmp_path, f"sampler.top_logprobs={count}") as sampler:
+    with closing_sampler(tmp_path, f"sampler.top_logprobs={count}") as sampler:
         for temperature, top_k in ((1.0, 0), (2.0, 0), (1.3, 3)):
             prompts, groups = draw(sampler, tiny, 8, temperature=temperature, top_k=top_k)
             for prompt, group in zip(prompts, groups, strict=True):
                 for sample in group:
                     logits = tempered_logits(tiny, prompt, sample, temperature)
-                    assert_noted(cut_to_top_k(logits, top_k), sample, count)
+                    if top_k:
+                        logits = cut_to_top_k(logits, top_k)
+                    assert_noted(logits.log_softmax(-1), sample, count)
                     for token, (_, ids) in zip(sample.tokens, sample.top_tokens, strict=True):
                         drawn_beside += ids is not None and token not in ids
         _, evaluated_groups = draw(sampler.without_mismatch(), tiny, 8, temperature=1.3, top_k=3)
@@ -256,14 +231,15 @@ def test_an_output_of_vllm_passes_through_the_worker():
 @pytest.mark.parametrize("float32_head, low, high", [(True, 0.1, 0.5), (False, 0, 0.01)])
 def test_logits_are_rounded_to_bfloat16_only_where_the_output_layer_is(tiny, tmp_path, float32_head, low, high):
     """Differences of log-probabilities after a prompt are those of logits: most are steps of 2^-9 in bfloat16."""
-    flat = perturbed(tiny, "flat", 0.0)
-    flat.model.model.norm.weight.data *= 0.3  # several first tokens are likely
-    shutil.copytree(tiny.folder, tmp_path / "model")
-    flat.model.save_pretrained(tmp_path / "model")
-    changes = {"folder": tmp_path / "model", "compute_dtype": torch.bfloat16, "float32_head": float32_head}
+    folder = shutil.copytree(tiny.folder, tmp_path / "model")
+    model = copy.deepcopy(tiny.model)
+    model.model.norm.weight.data *= 0.3  # several first tokens are likely
+    model.save_pretrained(folder)
+    changes = {"model": model, "fingerprint": "flat", "folder": folder}
+    changes |= {"compute_dtype": torch.bfloat16, "float32_head": float32_head}
 
-    with contextlib.closing(VLLM(config_of(*settings()).sampler, tmp_path, False)) as sampler:
-        _, groups = draw(sampler, dataclasses.replace(flat, **changes), 64)
+    with closing_sampler(tmp_path) as sampler:
+        _, groups = draw(sampler, dataclasses.replace(tiny, **changes), 64)
 
     differences = []
     for group in groups:
@@ -271,19 +247,6 @@ def test_logits_are_rounded_to_bfloat16_only_where_the_output_layer_is(tiny, tmp
         differences.append(np.diff(sorted(logprob_by_token.values())))
     steps = np.concatenate(differences) * 2**9
     assert low <= float(np.median(np.abs(steps - np.round(steps)))) < high  # steps are finer near 0
-
-
-def test_weights_are_reloaded_in_one_process(vllm, tiny):
-    draw(vllm, tiny, 1)
-    engine = vllm.engine
-    changed = perturbed(tiny, "changed")
-
-    for policy in (changed, tiny):
-        prompts, groups = draw(vllm, policy, 8)
-        assert_same_model(policy, prompts, groups)
-    with pytest.raises(AssertionError):
-        assert_same_model(changed, prompts, groups)
-    assert vllm.engine is engine
 
 
 # ---- whole runs
@@ -325,7 +288,8 @@ def test_a_run_trains_on_what_vllm_sampled_from_its_model(finished):
 
 def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_path):
     arguments = overrides(tmp_path, *settings(*SHARDS))
-    config, finished_config = config_of(*arguments), finished[0]
+    config = config_of(*arguments)
+    finished_config = finished[0]
     store = tmp_path / "store"
     command = [sys.executable, "-m", "topr_exp", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -53,7 +53,10 @@ def test_a_machine_that_has_all(machine):
     ],
 )
 def test_what_is_missing_is_one_line(machine, name, content, line):
-    (machine / name).unlink() if content is None else (machine / name).write_text(content)
+    if content is None:
+        (machine / name).unlink()
+    else:
+        (machine / name).write_text(content)
 
     with refused(line, ConfigError):
         check_gpu_machine(str(machine / "python"))
@@ -92,7 +95,6 @@ def test_nothing_is_imported_to_learn_what_an_environment_has(make_environment):
     installation, failure = probe(python)
 
     assert failure is None
-    assert installation is not None
     assert installation[1:] == ("13.0", "2.14.0+cu130", "0.33.1")
     assert installation.include
 

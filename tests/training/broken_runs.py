@@ -1,11 +1,16 @@
 """Runs that break off and are given again."""
 
-import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tests.conftest import refused, small_config
 from tests.sweep_tools import result
 from topr_exp.pipeline import run
 from topr_exp.types import TOPRError
+
+
+def twins(folder, *settings):
+    """Two runs that differ in their folders alone."""
+    return [small_config(folder / name, *settings) for name in "ab"]
 
 
 def break_off(config, updates):
@@ -19,7 +24,7 @@ def break_off(config, updates):
 
     hook = register_optimizer_step_pre_hook(fail_late)
     try:
-        with pytest.raises(TOPRError, match="on the way"):
+        with refused("on the way"):
             run(config)
     finally:
         hook.remove()

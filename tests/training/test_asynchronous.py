@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import column, needs_peft, small_config, values_of
 from tests.sweep_tools import records, result
-from tests.training.broken_runs import run_twice
+from tests.training.broken_runs import run_twice, twins
 from topr_exp.composition.draws import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
@@ -32,8 +32,12 @@ TOKENS_PER_UPDATE = 8  # of the simulations
 extended = pytest.mark.extended
 
 
+def settings_in_rounds(words):
+    return [*SHORT, *ROUNDS, *words.split()]
+
+
 def config_in_rounds(folder, words):
-    return small_config(folder, *SHORT, *ROUNDS, *words.split())
+    return small_config(folder, *settings_in_rounds(words))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +76,8 @@ def test_a_lag_trains_on_the_answers_of_older_weights(tmp_path, capsys):
 
 def run_broken_and_undisturbed(folder, words):
     """The records of a run that broke off and went on, which are those of an undisturbed one; its summary."""
-    settings = f"checkpoint.every_seconds=0 schedule=async {words}"
-    undisturbed, broken = (config_in_rounds(folder / name, settings) for name in "ab")
+    settings = settings_in_rounds(f"checkpoint.every_seconds=0 schedule=async {words}")
+    undisturbed, broken = twins(folder, *settings)
     expected, summary = run_twice(undisturbed, broken, updates=3)
     assert (summary["tokens"], summary["asynchrony"]) == (expected["tokens"], expected["asynchrony"])
     return records(broken.folder), summary
@@ -158,17 +162,9 @@ def numbers_of(groups):
     return [group.table["group"][0].as_py() for group in groups]
 
 
-def schedule_of(when_stale, max_lag, concurrency, prompts, rounds=12):
-    return ScheduleConfig(
-        when_stale=when_stale,
-        max_lag=max_lag,
-        concurrency=concurrency,
-        prompts=prompts,
-        rounds=rounds,
-        updates=1,
-        tokens_per_update=TOKENS_PER_UPDATE,
-        in_flight=True,
-    )
+def schedule_of(when_stale, max_lag=None, **changes):
+    settings = {"rounds": 12, "updates": 1, "tokens_per_update": TOKENS_PER_UPDATE, "in_flight": True}
+    return ScheduleConfig(when_stale=when_stale, max_lag=max_lag, **settings | changes)
 
 
 @dataclass
@@ -190,15 +186,16 @@ class Tick:
 class SimulatedUpdate:
     batch: list[Tick]
     kept_tokens: list[int]  # of each group under way when the weights changed
-    trainer_idle: int = 0  # ticks
-    sampler_idle: float = 0.0  # ticks by the share of free places
+    trainer_idle: int  # ticks
+    sampler_idle: float  # ticks by the share of free places
 
 
 class Simulation:
     """The same, token by token."""
 
     def __init__(self, lengths, schedule):
-        self.lengths, self.schedule = lengths, schedule
+        self.lengths = lengths
+        self.schedule = schedule
         self.groups, self.begun, self.now, self.free = [], 0, 0, 0.0
 
     def under_way(self):
@@ -218,7 +215,8 @@ class Simulation:
                 group.end = self.now
 
     def ready_batch(self):
-        prompts, candidates = self.schedule.prompts, self.groups
+        prompts = self.schedule.prompts
+        candidates = self.groups
         if self.schedule.when_stale != "wait":
             complete = [group for group in self.groups if group.is_complete]
             candidates = sorted(complete, key=lambda group: (group.end, group.number))
@@ -234,7 +232,8 @@ class Simulation:
             self.groups = [group for group in self.groups if not group.is_complete or group.version >= oldest]
 
     def update(self, version):
-        schedule, start = self.schedule, self.now
+        schedule = self.schedule
+        start = self.now
         kept_tokens = values_of(self.under_way(), "tokens")
         room = schedule.concurrency + max(schedule.concurrency, schedule.prompts)
         room_meanwhile = room
@@ -265,8 +264,9 @@ class Simulation:
 )
 def test_the_clock_is_that_of_a_simulation_tick_by_tick(policy, limit, concurrency, prompts):
     lengths = np.random.default_rng(concurrency).integers(1, 30, size=2000).tolist()
-    schedule = schedule_of(policy, limit, concurrency, prompts)
-    clock, simulation = clock_of(lengths, schedule), Simulation(lengths, schedule)
+    schedule = schedule_of(policy, limit, concurrency=concurrency, prompts=prompts)
+    clock = clock_of(lengths, schedule)
+    simulation = Simulation(lengths, schedule)
     for number in range(schedule.rounds):
         expected = simulation.update(number)
         start = clock.now
@@ -300,7 +300,7 @@ def with_problems(rounds, count):
 
 
 def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps():
-    rounds = without_sampling(ClockedRounds, schedule_of("keep", None, 1, 4))
+    rounds = without_sampling(ClockedRounds, schedule_of("keep", concurrency=1, prompts=4))
     draws = with_problems(rounds, 9)
     order = random_generator(0, 1, "prompts 0").permutation(9).tolist()
     fourth_problem = order[3]
@@ -382,7 +382,7 @@ def test_between_rounds_the_buffer_is_restored_with_the_names_of_figures(tmp_pat
 P_LONG = 0.02
 
 
-def scores_by_the_clock(policy, max_lag, groups=4000):
+def scores_by_the_clock(policy, max_lag=None, groups=4000):
     """Mean scores of the answers that are trained on, and which groups are dropped, of groups of 2 answers.
 
     An answer is long with probability p, else short; a long one takes 12 updates. The score, with respect to the
@@ -391,8 +391,9 @@ def scores_by_the_clock(policy, max_lag, groups=4000):
     is_long = np.random.default_rng(0).random((2 * groups, 2)) < P_LONG
     scores = np.where(is_long, 1 - P_LONG, -P_LONG)
     lengths = np.where(is_long.any(1), 12 * TOKENS_PER_UPDATE, 1).tolist()
-    clock = clock_of(lengths, schedule_of(policy, max_lag, 8, 2, rounds=10**9))
-    trained, number = [], 0
+    clock = clock_of(lengths, schedule_of(policy, max_lag, concurrency=8, prompts=2, rounds=10**9))
+    trained = []
+    number = 0
     while clock.begun < groups:
         trained += numbers_of(clock.take_batch(number))
         number += 1
@@ -400,7 +401,7 @@ def scores_by_the_clock(policy, max_lag, groups=4000):
 
 
 def test_keeping_what_is_stale_is_unbiased():
-    scores, _ = scores_by_the_clock("keep", None)
+    scores, _ = scores_by_the_clock("keep")
 
     standard_error = math.sqrt(P_LONG * (1 - P_LONG) / scores.size)
     assert abs(scores.mean()) < 3 * standard_error

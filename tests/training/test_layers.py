@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_packing import SHARED, assert_same, make_smooth_model, scored
 from tests.training.trainers import make_trainer, weights
 from topr_exp.runtime.machine import cxx_compiler
 from topr_exp.training.batches import GlobalBatch
@@ -15,19 +14,9 @@ needs_compiler = pytest.mark.skipif(cxx_compiler() is None, reason="there is no 
 SEVERAL_LENGTHS = [np.arange(0, 4), np.arange(4, 8), np.arange(2, 7)]
 
 
-@pytest.mark.extended
-@needs_compiler
-def test_compiled_layers_give_the_same_scores_and_gradients():
-    model = make_smooth_model()
-    expected = scored(model, SHARED, "both")
-
-    compile_layers(model)
-
-    assert_same(scored(model, SHARED, "both", recompute=True), expected, 1e-5)
-
-
 def test_passes_with_a_cache_are_not_compiled():
-    model, ids = make_model(11), torch.tensor([[1, 2, 3]])
+    model = make_model(11)
+    ids = torch.tensor([[1, 2, 3]])
     compile_layers(model)
 
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -49,9 +38,11 @@ def final_weights(folder, *, resumes=False, **changes):
 @pytest.mark.extended
 @needs_compiler
 def test_updates_with_compiled_layers_stay_within_rounding_and_resume_to_the_same_bits(tmp_path):
+    settings = {"compile": True, "gradient_checkpointing": True}
+
     eager = final_weights(tmp_path / "eager")
-    compiled = final_weights(tmp_path / "compiled", compile=True)
-    resumed = final_weights(tmp_path / "resumed", compile=True, resumes=True)
+    compiled = final_weights(tmp_path / "compiled", **settings)
+    resumed = final_weights(tmp_path / "resumed", resumes=True, **settings)
 
     assert (compiled - eager).abs().max() < 1e-5
     assert torch.equal(compiled, resumed)

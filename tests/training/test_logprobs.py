@@ -40,7 +40,8 @@ def scores_by_chunk(model, sequences, reference, *, chunk_size, layout="padded")
 
 @pytest.mark.parametrize("layout", ["padded", "both"])
 def test_by_chunks_every_score_is_its_definition(layout):
-    model, reference = make_smooth_model(), make_smooth_model(seed=1)
+    model = make_smooth_model()
+    reference = make_smooth_model(seed=1)
 
     logp, vocab_kl, entropy = scores_by_chunk(model, SHARED, reference, chunk_size=3, layout=layout)
 

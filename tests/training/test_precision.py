@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import config_of
+from tests.conftest import config_of, normal
 from tests.plain_scoring import logp_at
 from tests.training.trainers import TOPR, make_examples, new_policy, new_trainer, optim, weights
 from topr_exp.algorithms.topr import Tapered
@@ -22,10 +22,6 @@ CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-def float64_copies(model):
-    return [torch.nn.Parameter(weight.detach().double()) for weight in model.parameters()]
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as_float64_says(tmp_path, optimizer):
     """A step of 5e-7 is far below the spacing of bfloat16 numbers: weights kept in that would not move."""
@@ -34,7 +30,7 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
     config = optim(lr=5e-7, name=optimizer, grad_clip=float("inf"))
     trainer = new_trainer(policy, TOPR, config, tmp_path)
     start = weights(trainer).double()
-    exact_weights = float64_copies(policy.model)
+    exact_weights = [torch.nn.Parameter(weight.detach().double()) for weight in policy.model.parameters()]
 
     def copy_gradients(*_):
         for exact, weight in zip(exact_weights, policy.model.parameters(), strict=True):
@@ -92,8 +88,10 @@ def logp_by_hand(policy, sequences, dtype):
 
 @pytest.mark.parametrize("dtype, other_dtype", [DTYPES, DTYPES[::-1]])
 def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype, other_dtype):
-    policy, loss = new_policy(), Recording(**vars(TOPR))
-    policy.compute_dtype, policy.float32_head = torch.bfloat16, dtype is torch.float32
+    policy = new_policy()
+    loss = Recording(**vars(TOPR))
+    policy.compute_dtype = torch.bfloat16
+    policy.float32_head = dtype is torch.float32
     examples = make_examples(policy, loss)
     trainer = new_trainer(policy, loss, optim(micro_batch_size=4), tmp_path)
     indices = np.arange(4)
@@ -116,9 +114,8 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype
 def made_layer(dtype):
     """An output layer whose logits reach about 25."""
     layer = torch.nn.Linear(512, 2048, dtype=dtype)
-    values = torch.randn(layer.weight.shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        layer.weight.copy_(values * 6 / 512**0.5)
+    values = normal(2048, 512) * 6 / 512**0.5
+    layer.weight.data = values.to(dtype)
     return layer
 
 
@@ -142,13 +139,14 @@ def scores_by_halves(hidden, layer, chunk_size):
 
 def scores_in(dtype, hidden, layer):
     """The scores where states and weights are rounded to a dtype, and the rest is exact."""
-    states, weight = hidden.to(dtype).double(), layer.weight.to(dtype).double()
+    states = hidden.to(dtype).double()
+    weight = layer.weight.to(dtype).double()
     logits = states @ weight.T + layer.bias.double()
     return score(logits, 0, statistics=True)
 
 
 def gradients_of(logp, trained):
-    coefficients = torch.randn(64, generator=torch.Generator().manual_seed(2))
+    coefficients = normal(64, seed=2)
     return torch.autograd.grad((coefficients * logp).sum(), trained)
 
 
@@ -160,7 +158,7 @@ def gradients_of(logp, trained):
 )
 def test_its_log_p_and_gradients_are_those_of_float64(dtype, is_frozen, chunk_size):
     """Hundreds of times nearer than those of one product in bfloat16."""
-    hidden = torch.randn(64, 512, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    hidden = normal(64, 512, seed=1).requires_grad_()
     layer = made_layer(dtype).requires_grad_(not is_frozen)
 
     logp, largest = scores_by_halves(hidden, layer, chunk_size)

@@ -10,8 +10,8 @@ from tests.algorithms.tabular_policies import NAMES, load
 from tests.conftest import needs_peft, read_json, refused, small_config, write_lines
 from tests.observed import OBSERVED, Observer, observed, reading_models
 from tests.sweep_tools import records
-from tests.training.broken_runs import run_twice
-from tests.training.trainers import make_examples, new_policy, new_trainer, optim, weights
+from tests.training.broken_runs import run_twice, twins
+from tests.training.trainers import make_trainer, optim, weights
 from topr_exp.pipeline import run
 from topr_exp.training.batches import GlobalBatch
 from topr_exp.training.loop import FixedSet, train
@@ -50,7 +50,7 @@ BROKEN = {  # settings, and the updates after which the run breaks off
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path, case):
     words, updates = BROKEN[case]
     settings = ["checkpoint.every_seconds=0", "data.test_problems=2", *words.split()]
-    undisturbed, broken = (small_config(tmp_path / name, *settings) for name in "ab")
+    undisturbed, broken = twins(tmp_path, *settings)
 
     summary, resumed_summary = run_twice(undisturbed, broken, updates)
 
@@ -102,24 +102,17 @@ def test_a_warm_up_that_never_ends_is_refused():
 ROWS = 24
 
 
-def make_trainer(folder, algo, is_correct):
-    """A trainer, and 24 examples of which some are correct."""
-    policy, loss = new_policy(), load(algo)
-    examples = make_examples(policy, loss, correct=is_correct)
-    return new_trainer(policy, loss, optim(), folder), examples
-
-
 def train_a_pass(trainer, examples):
     fixed_set = FixedSet(examples, trainer.config, seed=0, iteration=1, mu_is_start=True)
     train(trainer, fixed_set, Mock(), iteration=1, save_every=1e9)
 
 
-@pytest.mark.parametrize("algo, correct", [("sft", 0), ("grpo", 0), ("grpo", ROWS)])
-def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, correct):
-    trainer, examples = make_trainer(tmp_path, algo, np.arange(ROWS) < correct)
-    initial = weights(trainer).clone()
+@pytest.mark.parametrize("algo, share", [("sft", 0), ("grpo", 0), ("grpo", 1)])
+def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, share):
+    trainer, examples = make_trainer(tmp_path, load(algo), correct=np.full(ROWS, share > 0))
+    initial = weights(trainer)
 
-    with refused(rf"algo={algo} has nothing to learn from: {100 * (correct > 0)}.0 % of the"):
+    with refused(f"algo={algo} has nothing to learn from: {100 * share}.0 % of the"):
         train_a_pass(trainer, examples)
 
     assert trainer.step == 3
@@ -129,15 +122,16 @@ def test_a_pass_without_a_gradient_ends_the_run(tmp_path, algo, correct):
 @pytest.mark.parametrize("position", [0, -1])
 def test_an_example_in_any_batch_is_enough(tmp_path, position):
     """The first updates may have no gradient, and so may those of a run that goes on after the one that had."""
-    _, examples = make_trainer(tmp_path / "order", "sft", np.zeros(ROWS, bool))
+    loss = load("sft")
+    _, examples = make_trainer(tmp_path / "order", loss)
     order = examples.order(0, 1, 0)
     is_correct = np.arange(ROWS) == order[position]
-    trainer, examples = make_trainer(tmp_path, "sft", is_correct)
-    initial = weights(trainer).clone()
+    trainer, examples = make_trainer(tmp_path, loss, is_correct)
+    initial = weights(trainer)
     for batch in (order[:8], order[8:16]):
         trainer.update(GlobalBatch(examples, batch, mu_is_policy=False), 3)
     trainer.save({})
-    resumed, _ = make_trainer(tmp_path, "sft", is_correct)
+    resumed, _ = make_trainer(tmp_path, loss)
 
     train_a_pass(resumed, examples)
 
@@ -203,7 +197,7 @@ class Blocker(Observer):
 @pytest.mark.extended
 def test_tokens_of_rounds_count_once_where_the_model_could_not_be_written(tmp_path):
     settings = [*GROUPS, "checkpoint.every_seconds=0", *OBSERVED]
-    undisturbed, broken = (small_config(tmp_path / name, *settings) for name in "ab")
+    undisturbed, broken = twins(tmp_path, *settings)
     model_folder = broken.folder / "model"
 
     with observed(Blocker(model_folder)), refused("cannot write .*/model: "):

@@ -4,8 +4,7 @@ import pyarrow as pa
 
 from tests.conftest import config_of, refused, values_of
 from tests.extending import POLICY, project
-from tests.training.test_asynchronous import LENGTHS, clock_of
-from topr_exp.config.groups import ScheduleConfig
+from tests.training.test_asynchronous import LENGTHS, clock_of, schedule_of
 from topr_exp.config.staleness import StalenessPolicy, WaitingGroup
 from topr_exp.runs.inputs import inputs_of
 
@@ -29,8 +28,7 @@ class DropAll(StalenessPolicy):
 
 
 def test_a_policy_that_drops_all_is_named():
-    settings = {"prompts": 1, "updates": 1, "rounds": 2, "concurrency": 1, "tokens_per_update": 8}
-    clock = clock_of([1] * 5000, ScheduleConfig(**settings, when_stale=DropAll()))
+    clock = clock_of([1] * 5000, schedule_of(DropAll(), concurrency=1, prompts=1))
 
     with refused(r"^schedule\.when_stale drops all: 1001 groups before update 1$"):
         clock.take_batch(0)

@@ -54,10 +54,9 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     problem_index = np.repeat(np.arange(problems), N)
     completions = make_graded(problem_index, correct, prompts=prompts, tokens=tokens)
     logp = log_probabilities(policy, completions, rows, 7)
-    completions = completions.with_columns({"mu_logp": logp, "ref_logp": logp})
-    unit = unit_of(loss.needs)
+    scored_completions = completions.with_columns({"mu_logp": logp, "ref_logp": logp})
     options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    return build_training_set(completions, "pm1", ComposeConfig(), unit, **options)
+    return build_training_set(scored_completions, "pm1", ComposeConfig(), unit_of(loss.needs), **options)
 
 
 def reduction_of(loss):
@@ -73,11 +72,11 @@ def new_policy(**shape):
     return Policy(make_model(11, **shape), None, "test", torch.float32)
 
 
-def make_trainer(folder, loss=TOPR, **changes):
+def make_trainer(folder, loss=TOPR, correct=None, **changes):
     """A trainer of a new policy, and examples for it."""
     policy = new_policy()
     trainer = new_trainer(policy, loss, optim(reduction=reduction_of(loss), **changes), folder)
-    return trainer, make_examples(policy, loss)
+    return trainer, make_examples(policy, loss, correct=correct)
 
 
 def train(trainer, examples, updates):

@@ -6,11 +6,11 @@ import pytest
 
 from tests.conftest import column, config_of, lines_of, read_json, refused
 from tests.observed import OBSERVED, Observer, observed, reading_models
+from tests.reference.model import table_of
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
 from topr_exp.report.reader import read_run
 from topr_exp.report.repetitions import read_repetitions
-from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
 SMALL = ["experiment=smoke", "data.train_problems=8", "data.test_problems=6", "cluster.threads=1"]
@@ -31,19 +31,17 @@ def test_a_verifier_is_trained_on_the_truth_about_solutions(finished):
     assert summary["n_train"] == 8 * 3 * 2
 
     sources = read_json(finished.folder / "iteration-1/sources.json")
-    store = Store(Path(sources["store"]))
-    rollouts, verdicts = (store.open(store.root / sources[kind]) for kind in ("rollouts", "verdicts"))
-    golds = verdicts.key["golds"]
+    key = read_json(Path(sources["store"], sources["verdicts"], "key.json"))["key"]
+    golds = key["golds"]
     assert set(golds) == {"correct", "incorrect"}
-    assert verdicts.key["grader"] == "verdict"
-    problem_index = rollouts.read(["problem"])["problem"].to_pylist()
-    rows = verdicts.read(["answer", "verdict"]).to_pylist()
-    for row, problem in zip(rows, problem_index, strict=True):
+    assert key["grader"] == "verdict"
+    rollouts, verdicts = (table_of(finished.folder, kind) for kind in ("rollouts", "verdicts"))
+    for rollout, verdict in zip(rollouts, verdicts, strict=True):
         expected = "invalid"
-        if row["answer"] is not None:
-            expected = "correct" if row["answer"] == golds[problem] else "incorrect"
-        assert row["verdict"] == expected
-    assert None in column(rows, "answer")
+        if verdict["answer"] is not None:
+            expected = "correct" if verdict["answer"] == golds[rollout["problem"]] else "incorrect"
+        assert verdict["verdict"] == expected
+    assert None in column(verdicts, "answer")
 
 
 def test_the_figures_are_those_of_the_verdicts(finished):
@@ -52,7 +50,8 @@ def test_the_figures_are_those_of_the_verdicts(finished):
     assert len(verification["problems"]) == 6
 
     for part, iteration in (("base", "0"), ("final", "1")):
-        figures, counts = summary[part]["verifier"], verification["iterations"][iteration]
+        figures = summary[part]["verifier"]
+        counts = verification["iterations"][iteration]
         accuracy = figures["accuracy"]["value"]
         assert accuracy == pytest.approx(summary[part]["pass@1"])  # pass@1 of the derived problems
         assert accuracy == pytest.approx(sum(counts["right"]) / (6 * 4 * 2))
@@ -93,7 +92,8 @@ def test_a_trained_verifier_is_evaluated_as_its_run_did(finished, tmp_path, caps
     assert evaluate_folder([f"model={finished.folder}", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
 
     (path,) = tmp_path.glob("*/*/eval.json")
-    figures, final = read_json(path)["figures"], read_json(finished.folder / "summary.json")["final"]
+    figures = read_json(path)["figures"]
+    final = read_json(finished.folder / "summary.json")["final"]
     assert figures["pass@1"] == final["pass@1"]
     assert figures["verifier"]["weighted_sc"] == final["verifier"]["weighted_sc"]
     assert "oracle (pass@4)" in capsys.readouterr().out
