@@ -62,7 +62,7 @@ def test_noise_is_a_normal_function_of_seed_and_prefix():
     assert float(noise.std()) == pytest.approx(1, abs=0.05)
 
 
-def inputs_of(prompt, group, drawable=None):
+def inputs_of(prompt, group, drawable=()):
     """A group as training has it."""
     sequences = [(np.array(prompt), np.array(sample.tokens)) for sample in group]
     return Inputs(sequences, CPU, drawable)
