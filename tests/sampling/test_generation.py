@@ -17,6 +17,7 @@ from topr_exp.store import Store
 from topr_exp.types import Problem
 
 SETTINGS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 6, "prompts_per_shard": 2}
+CONFIG = SamplerConfig(name="hf", seed=0, **SETTINGS)
 PROBLEMS = [Problem(f"p{i}", "", "") for i in range(5)]
 PROMPTS = [np.array([0, 3 + i], np.int32) for i in range(5)]
 QUESTIONS = TokenizedProblems(PROBLEMS, PROMPTS, (), 0)
@@ -39,8 +40,7 @@ def policy():
 
 
 def sample(folder, questions=QUESTIONS, seed=0, n=3):
-    sampler = HFSampler(SamplerConfig(name="hf", seed=0, **SETTINGS))
-    return sample_completions(sampler, policy(), questions, n, seed=seed, store=Store(folder))
+    return sample_completions(HFSampler(CONFIG), policy(), questions, n, seed=seed, store=Store(folder))
 
 
 def test_completions_in_the_store_are_found_and_not_counted_again(tmp_path, capsys):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import ROOT, column, config_of, lines_of, overrides, small_config
+from tests.conftest import ROOT, column, config_of, lines_of, normal, overrides, small_config
 from tests.plain_scoring import completion_logits, cut_to_top_k, logp_at
 from tests.sampling.test_sampler import check_frequencies, exact_probabilities
 from tests.sweep_tools import wait_for
@@ -71,13 +71,25 @@ def tempered_logits(policy, prompt, sample, temperature=1.0):
     return completion_logits(policy.model, prompt, sample.tokens) / temperature
 
 
+def transformers_logp(policy, prompt, sample):
+    return logp_at(tempered_logits(policy, prompt, sample), sample.tokens)
+
+
+def perturbed(policy, name, by):
+    """Other weights of the same model, which lie in no folder."""
+    model = copy.deepcopy(policy.model)
+    for weight in model.parameters():
+        weight.data += by * normal(*weight.shape)
+    return dataclasses.replace(policy, model=model, fingerprint=name, folder=None)
+
+
 def test_log_probabilities_are_those_of_transformers(vllm, tiny):
     prompts, groups = draw(vllm, tiny, 16)
 
     finishes = set()
     for prompt, group in zip(prompts, groups, strict=True):
         for sample in group:
-            expected = logp_at(tempered_logits(tiny, prompt, sample), sample.tokens)
+            expected = transformers_logp(tiny, prompt, sample)
             torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
             *inner_tokens, last_token = sample.tokens
             assert not set(inner_tokens) & set(tiny.eos_ids)
@@ -231,15 +243,14 @@ def test_an_output_of_vllm_passes_through_the_worker():
 @pytest.mark.parametrize("float32_head, low, high", [(True, 0.1, 0.5), (False, 0, 0.01)])
 def test_logits_are_rounded_to_bfloat16_only_where_the_output_layer_is(tiny, tmp_path, float32_head, low, high):
     """Differences of log-probabilities after a prompt are those of logits: most are steps of 2^-9 in bfloat16."""
+    flat = perturbed(tiny, "flat", 0.0)
+    flat.model.model.norm.weight.data *= 0.3  # several first tokens are likely
     folder = shutil.copytree(tiny.folder, tmp_path / "model")
-    model = copy.deepcopy(tiny.model)
-    model.model.norm.weight.data *= 0.3  # several first tokens are likely
-    model.save_pretrained(folder)
-    changes = {"model": model, "fingerprint": "flat", "folder": folder}
-    changes |= {"compute_dtype": torch.bfloat16, "float32_head": float32_head}
+    flat.model.save_pretrained(folder)
+    changes = {"folder": folder, "compute_dtype": torch.bfloat16, "float32_head": float32_head}
 
     with closing_sampler(tmp_path) as sampler:
-        _, groups = draw(sampler, dataclasses.replace(tiny, **changes), 64)
+        _, groups = draw(sampler, dataclasses.replace(flat, **changes), 64)
 
     differences = []
     for group in groups:
