@@ -139,7 +139,7 @@ def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         log_p = logits.log_softmax(-1).gather(-1, chunk_targets)
         return (log_p[:, 0],)
 
-    (logp,) = OutputLayer(model, float32=True).scores(hidden, score)
+    (logp,) = OutputLayer(model).scores(hidden, score)
     return logp
 
 

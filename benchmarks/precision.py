@@ -21,8 +21,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from topr_exp.models.policy import Policy
-from topr_exp.training.hidden_states import Inputs
+from topr_exp.training.hidden_states import Inputs, predicting_states
 from topr_exp.training.logprobs import score_tokens
+from topr_exp.training.padding import pad_tokens
 
 VOCABULARY = 128_256
 LARGEST_LOGIT = 24.0  # of a position, on average
@@ -86,9 +87,13 @@ def score(model: Any, sequences: Sequence[Any], dtype: torch.dtype, *, float32_h
     policy = Policy(model, None, "benchmark", dtype)
 
     def log_probabilities(batch: Sequence[Any]) -> Tensor:
+        inputs = Inputs(batch, policy.device)
         with policy.autocast():
-            scores = score_tokens(model, Inputs(batch, policy.device), float32_head=float32_head)
-        return scores.logp.sum(1)
+            if float32_head:
+                return score_tokens(model, inputs).logp.sum(1)
+            logits = model.lm_head(predicting_states(model, inputs)).float()
+        logp = logits.log_softmax(-1).gather(-1, inputs.targets[:, None])
+        return pad_tokens(logp[:, 0], inputs.mask).sum(1)
 
     one_by_one = [log_probabilities([sequence]) for sequence in sequences]
     return Scores(log_probabilities(sequences), torch.cat(one_by_one))

@@ -78,7 +78,7 @@ def test_every_setting_reaches_vllm(stand_in, policy):
 
 
 def test_the_defaults_ask_vllm_for_all_tokens_and_no_text(stand_in, tmp_path):
-    policy = uniform_policy(folder=tmp_path, compute_dtype=torch.bfloat16, float32_head=True)
+    policy = uniform_policy(folder=tmp_path, compute_dtype=torch.bfloat16)
     sampler = open_vllm(stand_in, "sampler.top_k=500", trust_remote_code=True)  # of a vocabulary of 11
     with contextlib.closing(sampler):
         sample(sampler, policy)

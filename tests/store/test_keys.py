@@ -91,7 +91,6 @@ ROLLOUTS_CHANGES = [
     *({"config": replace(CONFIG, **{name: value})} for name, value in SAMPLER_CHANGES.items()),
     {"config": replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},
     {"config": VLLM, "policy": HALF},
-    {"config": VLLM, "policy": replace(HALF, float32_head=False)},  # an engine's output layer is another
     {"n": 4},
     {"seed": 1},
     {"keeps": True},
@@ -107,8 +106,7 @@ SCORES_CHANGES = [
     {"name": "rollouts/other"},
     {"policy": replace(POLICY, fingerprint="other")},
     {"policy": HALF},
-    {"policy": replace(HALF, float32_head=False)},
-    {"policy": replace(HALF_WEIGHTS, float32_head=False)},
+    {"policy": HALF_WEIGHTS},
 ]
 VERDICTS_CHANGES = [
     {"name": "rollouts/other"},
@@ -149,7 +147,6 @@ def test_what_changes_no_completion_or_score_is_in_no_key():
     for name, value in NO_PART_OF_A_COMPLETION.items():
         assert key_of_rollouts(config=replace(VLLM, **{name: value})) == key_of_rollouts(config=VLLM), name
     assert key_of_scores(batch_size=3) == key_of_scores()
-    assert key_of_scores(replace(POLICY, float32_head=False)) == key_of_scores(), "in float32 the output layer is, too"
 
 
 def test_completions_without_noted_tokens_have_the_key_of_earlier_releases():

@@ -31,8 +31,8 @@ CPU = torch.device("cpu")
 def scores_by_chunk(model, sequences, reference, *, chunk_size, layout="padded"):
     """log π, KL to the reference and entropy of all tokens, the logits of so many held at a time."""
     inputs = Inputs(sequences, CPU)
-    score = ScoreFunction(inputs, distribution_of(reference, inputs, True), entropy=True)
-    layer = OutputLayer(model, float32=True)
+    score = ScoreFunction(inputs, distribution_of(reference, inputs), entropy=True)
+    layer = OutputLayer(model)
     scoring = ChunkedScoring(layer, score, chunk_size)
     hidden = states_in_layout(model, inputs, tree_of(model, sequences, layout))
     return ScoresByChunk.apply(hidden, layer.weight, layer.bias, scoring)

@@ -89,7 +89,7 @@ def scored(model, sequences, layout, *, recompute=False):
     with recomputed_layers(model, recompute):
         hidden = states_in_layout(model, inputs, tree)
     score = ScoreFunction(inputs, None, entropy=False)
-    (logp,) = OutputLayer(model, float32=True).scores(hidden, score)
+    (logp,) = OutputLayer(model).scores(hidden, score)
     return with_gradient(model, logp)
 
 

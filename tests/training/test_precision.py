@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import config_of, normal
+from tests.conftest import normal
 from tests.plain_scoring import logp_at
 from tests.training.trainers import TOPR, make_examples, new_policy, new_trainer, optim, weights
 from topr_exp.algorithms.topr import Tapered
@@ -19,7 +19,6 @@ from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.output_layer import ChunkedScoring, OutputLayer, ScoresByChunk
 
 CPU = torch.device("cpu")
-DTYPES = (torch.float32, torch.bfloat16)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
@@ -56,14 +55,6 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
     assert float(would_not_move.double().mean()) > 0.95
 
 
-@pytest.mark.parametrize("model", ["llama3_8b", "deepseek_r1_8b"])
-def test_the_8b_models_take_the_output_layer_in_float32(model):
-    words = [f"model={model}", "data=gsm8k"]
-
-    assert config_of(*words).model.float32_head
-    assert not config_of(*words, "model.dtype=float32").model.float32_head  # all of it is
-
-
 @dataclass(frozen=True)
 class Recording(Tapered):
     """TOPR that keeps the batches that it is called with."""
@@ -86,12 +77,10 @@ def logp_by_hand(policy, sequences, dtype):
     return logp_at(logits, np.concatenate(completions)).numpy()
 
 
-@pytest.mark.parametrize("dtype, other_dtype", [DTYPES, DTYPES[::-1]])
-def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype, other_dtype):
+def test_in_bfloat16_scores_and_updates_take_the_output_layer_in_float32(tmp_path):
     policy = new_policy()
     loss = Recording(**vars(TOPR))
     policy.compute_dtype = torch.bfloat16
-    policy.float32_head = dtype is torch.float32
     examples = make_examples(policy, loss)
     trainer = new_trainer(policy, loss, optim(micro_batch_size=4), tmp_path)
     indices = np.arange(4)
@@ -104,8 +93,8 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, dtype
     scores = log_probabilities(policy, examples.completions, rows, 4).to_pylist()
     sequences = examples.completions.sequences(rows)
     for logp in (np.concatenate(scores), logp_of_update):
-        assert np.abs(logp - logp_by_hand(policy, sequences, dtype)).max() < 1e-5
-        assert np.abs(logp - logp_by_hand(policy, sequences, other_dtype)).max() > 1e-3
+        assert np.abs(logp - logp_by_hand(policy, sequences, torch.float32)).max() < 1e-5
+        assert np.abs(logp - logp_by_hand(policy, sequences, torch.bfloat16)).max() > 1e-3
 
 
 # ---- the output layer's three products
@@ -130,7 +119,7 @@ def score(logits, start, *, statistics):
 
 def scores_by_halves(hidden, layer, chunk_size):
     """The scores as on a GPU; chunk_size: None for all at once, by autograd."""
-    output_layer = OutputLayer(Mock(get_output_embeddings=lambda: layer), float32=True, by_halves=True)
+    output_layer = OutputLayer(Mock(get_output_embeddings=lambda: layer), by_halves=True)
     if chunk_size is None:
         return score(output_layer.logits(hidden), 0, statistics=True)
     scoring = ChunkedScoring(output_layer, score, chunk_size)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.conftest import make_completions, read_json, values_of
 from topr_exp.types import CORRECT, INCORRECT, INVALID, Problem
-from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally
+from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally_votes
 from topr_exp.verifier.solutions import Verification, questions_about
 
 PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="sums") for i in range(2)]
@@ -125,7 +125,7 @@ def test_solutions_of_which_none_was_verified_say_nothing():
     verdicts = np.full((2, 3, 2), CORRECT)
     is_verified = np.zeros((2, 3), dtype=bool)
 
-    figures = summarise(tally(SOLVED, CLASSES, verdicts, is_verified))
+    figures = summarise(tally_votes(SOLVED, CLASSES, verdicts, is_verified))
 
     assert figures["accuracy"] == {"value": None, "low": None, "high": None}
     assert figures["balanced_accuracy"]["value"] is None

@@ -54,10 +54,12 @@ class AGRO(ZeroOneLoss):
         return {"advantage": leave_one_out(batch, regularized)}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch, "ref_logp")
+        check_batch(batch)
+        delta = ref_log_ratio(batch).detach()
         advantage = signal(batch, "advantage")
-        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage, "ref_log_ratio": ref_log_ratio(batch).detach()})
+        loss = -advantage * log_prob(batch)
+        metrics = {"advantage": advantage, "ref_log_ratio": delta}
+        return self.output(loss, batch, metrics)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class AGROOnPolicy(AGRO):
         square = signal(batch, "square")
         square_term = square / (2 * self.beta) * log_prob(batch)
         loss = output.loss + reduce_tokens(square_term, batch, self.length_normalize)
-        return LossOutput(loss, {**output.metrics, "square": square})
+        return LossOutput(loss, output.metrics | {"square": square})
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ class RLOO(ZeroOneLoss):
             advantage = advantage_of(batch, "leave_one_out", self.name)
         else:
             advantage = signal(batch, "advantage")
-        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage})
+        loss = -advantage * log_prob(batch)
+        return self.output(loss, batch, {"advantage": advantage})
 
 
 @dataclass(frozen=True)
@@ -158,4 +160,4 @@ class KLPG(ZeroOneLoss):
         kl = sum_over_tokens(needed(batch, "vocab_kl"), batch)
         loss = self.beta * kl - advantage * log_prob(batch)
         metrics = {"advantage": advantage, "vocab_kl": kl.detach()}
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+        return self.output(loss, batch, metrics)

@@ -125,6 +125,10 @@ class Loss(TypedSection, ABC):
     def __call__(self, batch: Any) -> LossOutput:
         """Losses and metrics [B] of a Batch, or of a PairBatch if `needs` has "pairs"."""
 
+    def output(self, loss: Tensor, batch: Batch, metrics: dict[str, Tensor]) -> LossOutput:
+        """Losses [B] that are sums over tokens, divided by T with `length_normalize`, and their metrics."""
+        return LossOutput(reduce_tokens(loss, batch, self.divides_by_length), metrics)
+
 
 class GroupLoss(Loss):
     """Base of a loss that weighs a response against the others to its prompt."""
@@ -150,12 +154,9 @@ TOKEN_FIELDS = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # of a b
 RESPONSE_FIELDS = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # [B]
 
 
-def check_batch(batch: Batch, *required: str) -> None:
-    """Raise TOPRError for a wrong shape or dtype in a batch, a gradient of μ, or a field that is missing.
-
-    required: optional fields that must be there.
-    """
-    for name in (*REQUIRED_FIELDS, *required):
+def check_batch(batch: Batch) -> None:
+    """Raise TOPRError for a wrong shape or dtype in a batch, a gradient of μ, or a required field that is missing."""
+    for name in REQUIRED_FIELDS:
         needed(batch, name)
     shape = list(batch.logp.shape)
     dtype = str(batch.logp.dtype)
@@ -165,23 +166,28 @@ def check_batch(batch: Batch, *required: str) -> None:
         field_dtype = str(getattr(batch, name).dtype)
         check_field(name, "bool", field_dtype, field_dtype == "torch.bool")
     for name in TOKEN_FIELDS:
-        check_shape(batch, name, shape)
+        check_shape(name, getattr(batch, name), shape)
     for name in RESPONSE_FIELDS:
-        check_shape(batch, name, shape[:1])
+        check_shape(name, getattr(batch, name), shape[:1])
     if batch.group_rewards is not None:
         rewards_shape = list(batch.group_rewards.shape)
         is_by_response = len(rewards_shape) == 2 and rewards_shape[0] == shape[0]
         check_field("group_rewards", f"of shape [{shape[0]}, n]", rewards_shape, is_by_response)
     for name in CONSTANT_FIELDS:
-        value = getattr(batch, name)
-        is_constant = value is None or not value.requires_grad
-        check_field(name, "detached", "a tensor with a gradient", is_constant)
+        check_detached(name, getattr(batch, name))
 
 
-def check_shape(batch: Batch, name: str, expected: list[int]) -> None:
-    value = getattr(batch, name)
+def check_shape(name: str, value: Tensor | None, expected: list[int]) -> None:
+    """Raise TOPRError for a tensor of another shape; an optional one may be missing."""
     if value is not None:
-        check_field(name, f"of shape {expected}", list(value.shape), list(value.shape) == expected)
+        shape = list(value.shape)
+        check_field(name, f"of shape {expected}", shape, shape == expected)
+
+
+def check_detached(name: str, value: Tensor | None) -> None:
+    """Raise TOPRError for a tensor with a gradient; an optional one may be missing."""
+    has_gradient = value is not None and value.requires_grad
+    check_field(name, "detached", "a tensor with a gradient", not has_gradient)
 
 
 def check_field(name: str, allowed: str, value: object, holds: bool) -> None:
@@ -203,9 +209,9 @@ def signal(batch: Batch, name: str) -> Tensor:
     if name not in batch.signals:
         raise TOPRError(f"Batch.signals lacks {name!r}: run loss.signals over the global batch first")
     value = batch.signals[name]
-    shape = list(batch.logp.shape[:1])
-    check_field(f"signals[{name!r}]", f"of shape {shape}", list(value.shape), list(value.shape) == shape)
-    check_field(f"signals[{name!r}]", "detached", "a tensor with a gradient", not value.requires_grad)
+    label = f"signals[{name!r}]"
+    check_shape(label, value, [len(batch.logp)])
+    check_detached(label, value)
     return value
 
 
@@ -238,7 +244,7 @@ def log_prob(batch: Batch) -> Tensor:
 
 
 def token_log_ratio(batch: Batch) -> Tensor:
-    """logπ(y_t|x, y_<t) − logμ(y_t|x, y_<t), [B, T], with gradient."""
+    """δ_t = logπ(y_t|x, y_<t) − logμ(y_t|x, y_<t), [B, T], with gradient."""
     return masked(batch.logp - batch.mu_logp, batch)
 
 
@@ -247,14 +253,9 @@ def log_ratio(batch: Batch) -> Tensor:
     return token_log_ratio(batch).sum(1)
 
 
-def token_ref_log_ratio(batch: Batch) -> Tensor:
-    """δ_t = logπ(y_t|x, y_<t) − logπ_ref(y_t|x, y_<t), [B, T], with gradient."""
-    return masked(batch.logp - needed(batch, "ref_logp"), batch)
-
-
 def ref_log_ratio(batch: Batch) -> Tensor:
     """Δ = logπ(y|x) − logπ_ref(y|x) of the whole response, [B], with gradient."""
-    return token_ref_log_ratio(batch).sum(1)
+    return sum_over_tokens(batch.logp - needed(batch, "ref_logp"), batch)
 
 
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
@@ -342,8 +343,8 @@ def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high
     is_clipped = is_pushed_out(delta, advantage, low, high)
     has_no_gradient = is_clipped | (advantage == 0)
     ratio = delta.masked_fill(has_no_gradient, 0.0).exp()
-    limit = delta.detach().clamp(low, high).exp()
-    objective = (ratio * advantage).where(~is_clipped, limit * advantage)
+    clipped_ratio = delta.detach().clamp(low, high).exp()
+    objective = (ratio * advantage).where(~is_clipped, clipped_ratio * advantage)
     return objective, is_clipped
 
 

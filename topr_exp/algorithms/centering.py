@@ -13,7 +13,7 @@ H it is exact.
 
 from collections.abc import Callable
 
-from topr_exp.algorithms.base import check_field, needed
+from topr_exp.algorithms.base import check_field, check_shape, needed
 from topr_exp.types import Batch, Tensor
 
 SMALLEST_TAIL = 1e-6  # probability outside the head below which there is none: rounding in float32
@@ -35,7 +35,8 @@ def expected_score(batch: Batch, log_weight: LogWeight) -> Tensor:
     log_product = drawable_log_q + log_weight(log_p - drawable_log_q)
     expected_weight = log_product.exp().where(is_drawable, 0.0)  # q_v w_v, [B, T, k]
     tail = tail_weight(log_p, log_q, log_weight) * log_p.exp()
-    return ((expected_weight - tail) * head_logp).sum(-1)
+    coefficient = expected_weight - tail
+    return (coefficient * head_logp).sum(-1)
 
 
 def tail_weight(log_p: Tensor, log_q: Tensor, log_weight: LogWeight) -> Tensor:
@@ -54,5 +55,4 @@ def check_head(batch: Batch) -> None:
     shape = list(batch.logp.shape)
     head_shape = list(needed(batch, "head_logp").shape)
     check_field("head_logp", f"of shape {[*shape, 'k']}", head_shape, head_shape[:-1] == shape)
-    mu_shape = list(needed(batch, "head_mu_logp").shape)
-    check_field("head_mu_logp", f"of shape {head_shape}", mu_shape, mu_shape == head_shape)
+    check_shape("head_mu_logp", needed(batch, "head_mu_logp"), head_shape)

@@ -25,7 +25,6 @@ from topr_exp.algorithms.base import (
     log_ratio,
     mean_over_tokens,
     needed,
-    reduce_tokens,
     signal,
     sum_over_tokens,
     token_log_ratio,
@@ -74,11 +73,13 @@ class PPO(Clipped):
     papers: ClassVar = {"ppo": Paper("PPO on responses", "2503.14286", "Equation 6")}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch)
-        delta = log_ratio(batch) if self.ratio == "sequence" else token_log_ratio(batch)
-        objective, clipped_share = self.clip(delta, batch.reward - batch.baseline, batch)
-        loss = reduce_tokens(-objective, batch, self.length_normalize)
-        return LossOutput(loss, {"objective": objective.detach(), "clipped": clipped_share})
+        advantage = advantage_of(batch, "reward", self.name)  # R
+        delta = token_log_ratio(batch)
+        if self.ratio == "sequence":
+            delta = delta.sum(1)
+        objective, clipped_share = self.clip(delta, advantage, batch)
+        metrics = {"objective": objective.detach(), "clipped": clipped_share}
+        return self.output(-objective, batch, metrics)
 
 
 class GroupClipped(GroupLoss, Clipped):
@@ -94,15 +95,15 @@ class GroupClipped(GroupLoss, Clipped):
         return self.off_policy_mask is not None
 
     def clipped_loss(self, delta: Tensor, advantage: Tensor, batch: Batch) -> LossOutput:
-        """−objective [B] of `clip`, and the metrics."""
+        """The loss whose objective is that of `clip`."""
         objective, clipped_share = self.clip(delta, advantage, batch)
         metrics = {"advantage": advantage, "clipped": clipped_share}
         if self.off_policy_mask is not None:
-            drift = -log_ratio(batch).detach() / lengths(batch)
+            drift = -log_ratio(batch).detach() / lengths(batch)  # the mean −δ_t
             is_dropped = (advantage < 0) & (drift > self.off_policy_mask)
             objective = objective.masked_fill(is_dropped, 0.0)
             metrics["masked"] = is_dropped.to(objective.dtype)
-        return LossOutput(-objective, metrics)
+        return self.output(-objective, batch, metrics)
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,7 @@ class GRPO(GroupClipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, self.advantage, self.name)
-        output = self.clipped_loss(token_log_ratio(batch), advantage, batch)
-        return LossOutput(reduce_tokens(output.loss, batch, self.length_normalize), output.metrics)
+        return self.clipped_loss(token_log_ratio(batch), advantage, batch)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ class GMPO(GroupLoss, Clipped):
         delta = token_log_ratio(batch)
         is_clipped = is_pushed_out(delta, advantage[:, None], -self.eps_low, self.eps_high)
         limit = delta.detach().clamp(-self.eps_low, self.eps_high)
-        mean_delta = delta.where(~is_clipped, limit).sum(1) / lengths(batch)
+        clipped_delta = delta.where(~is_clipped, limit)  # δ'
+        mean_delta = clipped_delta.sum(1) / lengths(batch)
         mean_ratio = mean_delta.masked_fill(advantage == 0, 0.0).exp()
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)}
         return LossOutput(-advantage * mean_ratio, metrics)
@@ -206,9 +207,10 @@ class REC(GroupLoss, Clipped):
         low = log_or_minus_inf(1 - self.eps_low)
         high = math.log1p(self.eps_high)
         is_clipped = is_pushed_out(delta, advantage[:, None], low, high)
-        objective = advantage * sum_over_tokens(batch.logp.masked_fill(is_clipped, 0.0), batch)
+        kept_logp = batch.logp.masked_fill(is_clipped, 0.0)
+        objective = advantage * sum_over_tokens(kept_logp, batch)
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(is_clipped, batch)}
-        return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
+        return self.output(-objective, batch, metrics)
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,8 @@ class REDDrop(GroupLoss):
         kept_weight = self._is_kept(batch).to(batch.reward.dtype)
         kept_count = group_total(batch, kept_weight).clamp(min=1)
         kept_mean = group_total(batch, kept_weight * batch.reward) / kept_count
-        return {"advantage": kept_weight * (batch.reward - kept_mean), "kept": kept_weight}
+        advantage = kept_weight * (batch.reward - kept_mean)
+        return {"advantage": advantage, "kept": kept_weight}
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
@@ -248,7 +251,7 @@ class REDDrop(GroupLoss):
             "clipped": advantage.new_zeros(advantage.shape),
             "kept": signal(batch, "kept"),
         }
-        return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
+        return self.output(-objective, batch, metrics)
 
     def _is_kept(self, batch: Batch) -> Tensor:
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""

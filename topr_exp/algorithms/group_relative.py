@@ -22,7 +22,6 @@ from topr_exp.algorithms.base import (
     log_prob,
     log_ratio,
     mean_over_tokens,
-    reduce_tokens,
     signal,
     sum_over_tokens,
     token_log_ratio,
@@ -51,8 +50,9 @@ class OPMD(GroupLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group", self.name)
-        loss = self.tau / 2 * log_ratio(batch).square() - advantage * log_prob(batch)
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
+        penalty = self.tau / 2 * log_ratio(batch).square()
+        loss = penalty - advantage * log_prob(batch)
+        return self.output(loss, batch, {"advantage": advantage})
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class AsymRE(GroupLoss):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, "group", self.name) - self.delta_v
-        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage})
+        loss = -advantage * log_prob(batch)
+        return self.output(loss, batch, {"advantage": advantage})
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class CISPO(GroupLoss):
         weight = delta.clamp(max=log_cap).exp()
         objective = advantage * sum_over_tokens(weight * batch.logp, batch)
         metrics = {"advantage": advantage, "clipped": mean_over_tokens(delta > log_cap, batch)}
-        return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
+        return self.output(-objective, batch, metrics)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class VESPO(GroupLoss):
         weight = log_weight.exp()
         loss = -weight * advantage * log_prob(batch)
         metrics = {"advantage": advantage, "weight": weight}
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+        return self.output(loss, batch, metrics)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,8 @@ class M2PO(GroupLoss):
     drops_tokens = True
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        squares = token_log_ratio(batch).detach().square()[batch.mask]
+        delta = token_log_ratio(batch).detach()
+        squares = delta[batch.mask].square()
         limit = self._least_dropped(squares.sort().values)
         return {"limit": limit.expand(len(batch.reward))}
 
@@ -168,7 +169,8 @@ class M2PO(GroupLoss):
         """The limit below which the smallest of `squares`, sorted, stay: as many as have a mean below τ."""
         # The mean of the first k is below τ where their sum is below k τ.
         running_limit = self.tau * squares.new_ones(len(squares)).cumsum(0)
-        kept_count = int((squares.cumsum(0) < running_limit).sum())  # the means of the smallest only grow
+        is_mean_below = squares.cumsum(0) < running_limit
+        kept_count = int(is_mean_below.sum())  # the means of the smallest only grow
         if kept_count == len(squares):
             return squares.new_tensor(math.inf)
         largest_kept = squares[kept_count - 1] if kept_count else 0.0
@@ -180,10 +182,11 @@ class M2PO(GroupLoss):
         delta = token_log_ratio(batch)
         limit = signal(batch, "limit")
         is_dropped = delta.detach().square() >= limit[:, None]
-        ratio = delta.masked_fill(is_dropped, 0.0).exp().masked_fill(is_dropped, 0.0)
-        loss = -advantage * sum_over_tokens(ratio, batch)
+        kept_delta = delta.masked_fill(is_dropped, 0.0)  # so that no dropped ratio overflows
+        kept_ratio = kept_delta.exp().masked_fill(is_dropped, 0.0)  # M r
+        loss = -advantage * sum_over_tokens(kept_ratio, batch)
         metrics = {"advantage": advantage, "masked": mean_over_tokens(is_dropped, batch)}
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+        return self.output(loss, batch, metrics)
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,8 @@ class SAPO(GroupLoss):
         tau = by_sign(self.tau_pos, self.tau_neg, advantage[:, None] > 0, batch)
         ratio = token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
         sigmoid = (tau * (ratio - 1)).sigmoid()
-        objective = advantage * sum_over_tokens(4 / tau * sigmoid, batch)
-        slope = 4 * sigmoid * (1 - sigmoid) * ratio
-        metrics = {"advantage": advantage, "weight": mean_over_tokens(slope.detach(), batch)}
-        return LossOutput(reduce_tokens(-objective, batch, self.length_normalize), metrics)
+        gate = 4 / tau * sigmoid
+        objective = advantage * sum_over_tokens(gate, batch)
+        weight = 4 * sigmoid * (1 - sigmoid) * ratio  # the gate's slope times r
+        metrics = {"advantage": advantage, "weight": mean_over_tokens(weight.detach(), batch)}
+        return self.output(-objective, batch, metrics)

@@ -13,13 +13,11 @@ from topr_exp.algorithms.base import (
     Paper,
     PositiveOrNull,
     advantage_of,
-    check_batch,
     log_or_minus_inf,
     log_prob,
     masked,
     mean_over_tokens,
     needed,
-    reduce_tokens,
     sum_over_tokens,
 )
 from topr_exp.algorithms.centering import expected_score
@@ -108,12 +106,10 @@ class PolicyGradient(Tapered):
         return self.denominator == "old" or self.correction is not None or masks_old_policy
 
     def __call__(self, batch: Batch) -> LossOutput:
-        if self._compares_three_policies:
-            check_batch(batch, "old_logp")
         advantage = advantage_of(batch, self.advantage, self.name)
         ratio = self.limited_ratio(batch, advantage)
         log_weight = ratio.log_weight
-        factor_metrics = dict[str, Tensor]()
+        factor_metrics: dict[str, Tensor] = {}
         if self.correction is not None:
             log_correction = self._log_correction(batch, self.correction)
             log_weight = as_column(log_weight) + log_correction
@@ -132,12 +128,12 @@ class PolicyGradient(Tapered):
         metrics = ratio.metrics(weight, batch) | factor_metrics
         if self.ratio == "sequence" and self.rule == "clip" and not factor_metrics:
             metrics["objective"] = product(ratio.taper, advantage)
-        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+        return self.output(-total, batch, metrics)
 
     def log_denominator(self, batch: Batch) -> Tensor:
-        if self.denominator == "sampler" or batch.old_logp is None:
+        if self.denominator == "sampler":
             return batch.mu_logp
-        return batch.old_logp
+        return needed(batch, "old_logp")
 
     def _expected_total(self, ratio: LimitedRatio, weight: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
         """A Σ_t E_q[w s] of each response, [B], as a term with that gradient.

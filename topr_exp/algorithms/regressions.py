@@ -89,6 +89,9 @@ class OAPL(ZeroOneLoss):
         total = scaled_rewards.exp().sum(1)
         value = best + VALUE_TEMPERATURE * (total / size).log()  # exactly r where all n rewards are r
         advantage = batch.reward - value
-        delta = log_ratio(batch) if self.anchor == "mu" else ref_log_ratio(batch)
+        if self.anchor == "mu":
+            delta = log_ratio(batch)
+        else:
+            delta = ref_log_ratio(batch)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})

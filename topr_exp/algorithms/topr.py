@@ -30,7 +30,6 @@ from topr_exp.algorithms.base import (
     log_prob,
     masked,
     mean_over_tokens,
-    reduce_tokens,
     sum_over_tokens,
 )
 from topr_exp.schema import Rule
@@ -102,7 +101,7 @@ class Tapered(Loss):
         metrics = ratio.metrics(weight, batch)
         if self.ratio == "sequence":
             metrics["objective"] = product(ratio.taper, advantage)
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+        return self.output(loss, batch, metrics)
 
     def limited_ratio(self, batch: Batch, advantage: Tensor) -> "LimitedRatio":
         """The ratio with the limits of each response, by the sign of its advantage."""

@@ -8,8 +8,10 @@ import pyarrow as pa
 from topr_exp.sampling.completions import Completions, index_in_group
 
 # What composition and training read of each completion, whatever its origin.
-MERGED_COLUMNS = ("tokens", "text", "finish", "verdict", "answer", "path", "class", "reward")
-SCORED_COLUMNS = ("mu_logp", "old_logp", "ref_logp")
+MERGED_COLUMNS = (
+    *("tokens", "text", "finish", "verdict", "answer", "path", "class", "reward"),
+    *("mu_logp", "old_logp", "ref_logp"),
+)
 
 
 def merge_sources(sources: Sequence[Completions]) -> Completions:
@@ -35,8 +37,8 @@ def merge_sources(sources: Sequence[Completions]) -> Completions:
                 problems.append(problem)
                 prompts.append(prompt)
             group_of_problem.append(group_index[key])
-        columns = filter(source.has, (*MERGED_COLUMNS, *SCORED_COLUMNS))
-        tables.append(source.table.select(list(columns)))
+        columns = list(filter(source.has, MERGED_COLUMNS))
+        tables.append(source.table.select(columns))
         group_of_row.append(np.array(group_of_problem, int)[source.problem_index])
         is_imported += [source is not sources[0]] * len(source)
     problem_index = np.concatenate(group_of_row)

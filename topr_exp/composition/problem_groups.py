@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.sampling.completions import Completions, index_in_group
+from topr_exp.sampling.completions import Completions, Flags, index_in_group
 
 Indices = NDArray[np.integer]
 Rewards = NDArray[np.floating]
@@ -40,9 +40,9 @@ def group_statistics(problem_index: Indices, reward: Rewards) -> GroupStatistics
     )
 
 
-def is_solved_between(completions: Completions, low: float, high: float) -> NDArray[np.bool_]:
+def is_solved_between(completions: Completions, low: float, high: float) -> Flags:
     """Mark the completions, [M], of problems whose share of correct ones lies in [low, high]."""
-    _, group, sizes = np.unique(completions.problem_index, return_inverse=True, return_counts=True)
-    shares = np.bincount(group, completions.is_correct) / sizes
-    is_between = (shares >= low) & (shares <= high)
-    return is_between[group]
+    is_correct = completions.is_correct.astype(np.float64)
+    shares = group_statistics(completions.problem_index, is_correct).mean
+    is_between: Flags = (shares >= low) & (shares <= high)
+    return is_between

@@ -35,16 +35,11 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoKinds:
-    """Two kinds of completions, of which a setting demands exact shares."""
+class Kind:
+    """The completions of one kind, of which a setting demands an exact share."""
 
-    key: str
-    first: str
-    second: str
-
-
-CORRECTNESS = TwoKinds("compose.positive_share", "correct", "incorrect")
-ORIGIN = TwoKinds("compose.mix", "imported", "sampled")
+    name: str  # for the user
+    rows: Rows
 
 
 def select(
@@ -84,7 +79,14 @@ def draw_examples(rng: Generator, completions: Completions, rows: Rows, config: 
         draw = Draw(sample_rows(rng, correct, n), len(correct))
     elif config.name == "proportion":
         assert config.positive_share is not None
-        draw = draw_proportion(rng, correct, incorrect, config.positive_share, n, CORRECTNESS)
+        draw = draw_proportion(
+            rng,
+            Kind("correct", correct),
+            Kind("incorrect", incorrect),
+            key="compose.positive_share",
+            share=config.positive_share,
+            n=n,
+        )
     else:
         draw = draw_anna_karenina(rng, completions, correct, incorrect, n)
     return replace(draw, rows=np.sort(draw.rows))
@@ -112,32 +114,44 @@ def draw_mix(rng: Generator, completions: Completions, rows: Rows, config: Compo
     if config.name == "positives":
         rows = rows[completions.is_correct[rows]]
     is_imported = completions.is_imported[rows]
-    draw = draw_proportion(rng, rows[is_imported], rows[~is_imported], config.mix, config.n_examples, ORIGIN)
+    draw = draw_proportion(
+        rng,
+        Kind("imported", rows[is_imported]),
+        Kind("sampled", rows[~is_imported]),
+        key="compose.mix",
+        share=config.mix,
+        n=config.n_examples,
+    )
     imported = int(completions.is_imported[draw.rows].sum())
     sampled = len(draw.rows) - imported
     note = f"compose.mix={config.mix:g}: {imported} imported and {sampled} sampled completions"
     return replace(draw, note=note)
 
 
-def draw_proportion(rng: Generator, first: Rows, second: Rows, share: float, n: int | None, kinds: TwoKinds) -> Draw:
-    """Draw round(share n) rows of the first kind and the rest of the second; TOPRError where n is too large."""
-    largest = largest_set_size(len(first), len(second), share)
+def draw_proportion(rng: Generator, first: Kind, second: Kind, *, key: str, share: float, n: int | None) -> Draw:
+    """Draw round(share n) rows of the first kind and the rest of the second; key: the setting of the share.
+
+    TOPRError where n is too large, and without n where there are none of a kind.
+    """
+    first_count = len(first.rows)
+    second_count = len(second.rows)
+    largest = largest_set_size(first_count, second_count, share)
     if n is None:
-        if not len(first) or not len(second):
+        if not first_count or not second_count:
             raise TOPRError(
-                f"{kinds.key}={share:g} needs {kinds.first} and {kinds.second} completions; "
-                f"{len(first)} {kinds.first} and {len(second)} {kinds.second} are available"
+                f"{key}={share:g} needs {first.name} and {second.name} completions; "
+                f"{first_count} {first.name} and {second_count} {second.name} are available"
             )
         n = largest
     n_first = round(share * n)
     drawn_rows = []
-    for kind, rows, count in ((kinds.first, first, n_first), (kinds.second, second, n - n_first)):
-        if count > len(rows):
+    for kind, count in ((first, n_first), (second, n - n_first)):
+        if count > len(kind.rows):
             raise TOPRError(
-                f"{kinds.key}={share:g} with compose.n_examples={n} needs {count} {kind} "
-                f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
+                f"{key}={share:g} with compose.n_examples={n} needs {count} {kind.name} "
+                f"completions; {len(kind.rows)} are available (enough for compose.n_examples={largest})"
             )
-        drawn_rows.append(sample_rows(rng, rows, count))
+        drawn_rows.append(sample_rows(rng, kind.rows, count))
     return Draw(np.concatenate(drawn_rows), largest)
 
 

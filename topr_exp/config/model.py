@@ -57,13 +57,8 @@ class ModelConfig(Section):
     lora: LoRA | None = None  # train an adapter; the weights are frozen, in `dtype`
 
     @property
-    def float32_head(self) -> bool:
-        """True where the output layer computes in float32 beside layers that are less precise."""
-        return self.dtype != "float32"
-
-    @property
     def former(self) -> dict[str, Any]:
-        return {"float32_head": self.float32_head, "attention": "sdpa"}
+        return {"float32_head": self.dtype != "float32", "attention": "sdpa"}
 
 
 Share = Annotated[float, within("(0, 1]")]

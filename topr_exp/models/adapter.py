@@ -56,9 +56,8 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     weights = get_peft_model_state_dict(model, save_embedding_layers=False)
     tensors = {PREFIX + name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    targets = sorted(model.peft_config[NAME].target_modules)
     config = dataclasses.replace(model.peft_config[NAME], base_model_name_or_path=base, inference_mode=True)
-    config.target_modules = targets
+    config.target_modules = sorted(config.target_modules)  # peft's set has another order in each process
     config.save_pretrained(folder)
     write_checksums(folder)
 
@@ -68,8 +67,9 @@ def load_adapter(model: Any, folder: Path) -> None:
     from peft import set_peft_model_state_dict
 
     refuse_damage(folder)
-    weights = load_file(folder / WEIGHTS)
-    set_peft_model_state_dict(model, {name.removeprefix(PREFIX): weight for name, weight in weights.items()})
+    tensors = load_file(folder / WEIGHTS)
+    weights = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    set_peft_model_state_dict(model, weights)
 
 
 def fingerprint(base_fingerprint: str, folder: Path, alpha: float) -> str:

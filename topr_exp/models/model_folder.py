@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def check_folder(folder: Path, label: str) -> None:
         raise ConfigError(f"{label}: the folder has no config.json")
     if not any(folder.glob("*.safetensors")):
         hint = ""
-        if any(path for pattern in PICKLED for path in folder.glob(pattern)):
+        pickled_files = chain.from_iterable(map(folder.glob, PICKLED))
+        if any(pickled_files):
             hint = "; its weights are pickled, which can run code: convert them to safetensors"
         raise ConfigError(f"{label}: the folder has no weights (*.safetensors){hint}")
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
@@ -139,7 +141,7 @@ def refuse_damage(folder: Path, known_digests: Mapping[str, str] | None = None) 
 
 def config_number(folder: Path, name: str) -> int | None:
     """A whole number of config.json or, where a model has several parts, of its language model; None without one."""
-    config = read_object(folder / "config.json")[0]
+    config, _ = read_object(folder / "config.json")
     for section in (config, config.get("text_config")):
         if isinstance(section, dict) and isinstance(section.get(name), int):
             number: int = section[name]
@@ -148,7 +150,8 @@ def config_number(folder: Path, name: str) -> int | None:
 
 
 def has_chat_template(folder: Path) -> bool:
-    if "chat_template" in read_object(folder / "tokenizer_config.json")[0]:
+    tokenizer_config, _ = read_object(folder / "tokenizer_config.json")
+    if "chat_template" in tokenizer_config:
         return True
     with disk_errors(f"read {folder}"):
         return bool(list_files(folder, "chat_template*"))
@@ -201,7 +204,8 @@ def missing_weights(folder: Path) -> str | None:
 
 def indexed_files(index: Path) -> set[str] | None:
     """The names of the files that an index of weights lists; None where a name is no file's name."""
-    weight_map = read_object(index)[0].get("weight_map", {})
+    content, _ = read_object(index)
+    weight_map = content.get("weight_map", {})
     if not isinstance(weight_map, dict):
         return None
     names = set()
@@ -239,8 +243,9 @@ def size_beyond_weights(folder: Path) -> str | None:
     shapes: list[Sequence[int]] = []
     for path in weight_files(folder):
         with disk_errors(f"read {path}"):
-            shapes += shapes_of(read_header(path)[1])
-    largest_dimension = max((size for shape in shapes for size in shape), default=0)
+            _, tensors = read_header(path)
+            shapes += shapes_of(tensors)
+    largest_dimension = max(chain.from_iterable(shapes), default=0)
     for name in LAYER_COUNTS:
         count = config_number(folder, name)
         if count is not None and count > len(shapes):
@@ -269,10 +274,10 @@ def shapes_of(tensors: TensorHeaders) -> list[list[int]]:
 def bad_end_token(folder: Path) -> str | None:
     """Name a file of settings in which the tokens that end a completion are no token ids."""
     for name in ("config.json", "generation_config.json"):
-        if (folder / name).exists():
-            value = read_object(folder / name)[0].get("eos_token_id")
-            if not is_token_ids(value):
-                return f"{name} has eos_token_id={value!r:.60}, which {TOKEN_IDS_RULE}"
+        config, _ = read_object(folder / name)
+        end_tokens = config.get("eos_token_id")
+        if not is_token_ids(end_tokens):
+            return f"{name} has eos_token_id={end_tokens!r:.60}, which {TOKEN_IDS_RULE}"
     return None
 
 
@@ -293,7 +298,8 @@ def linear_layers(folder: Path) -> list[str]:
     with disk_errors(f"read {folder}"):
         try:
             for path in loaded_weight_files(folder):
-                tensors |= read_header(path)[1]
+                _, tensors_of_file = read_header(path)
+                tensors |= tensors_of_file
             return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
         except HEADER_ERRORS:
             raise TOPRError(f"model folder {folder}: its weights are no whole safetensors files") from None
@@ -328,10 +334,10 @@ def read_header(path: Path) -> tuple[int, TensorHeaders]:
 def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
     """Raise ConfigError for a target that is no linear layer of a block, with the nearest one that is.
 
-    layers: the names of the model's modules that have a matrix. A block's have a number in them, which embeddings and
-    the output layer lack. As for peft, a target is a module's full name or its end.
+    layers: the names of the model's modules that have a matrix. As for peft, a target is a module's full name or its
+    end.
     """
-    block_layers = [name for name in layers if any(map(str.isdigit, name.split(".")))]
+    block_layers = list(filter(is_in_block, layers))
     ends = sorted({name.rpartition(".")[2] for name in block_layers})
     for target in lora.names:
         if any(name == target or name.endswith(f".{target}") for name in block_layers):
@@ -342,3 +348,8 @@ def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
             f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALL_LINEAR}, or "
             f"some of {', '.join(ends)})"
         )
+
+
+def is_in_block(name: str) -> bool:
+    """True for a module or weight of a block: its name has a number, which embeddings and output layer lack."""
+    return any(map(str.isdigit, name.split(".")))

@@ -32,14 +32,16 @@ class FrozenBase(NamedTuple):
 
 @dataclass
 class Policy:
-    """A model in `model.eval()` form; trained weights are float32, the forward pass computes in `compute_dtype`."""
+    """A model in `model.eval()` form; trained weights are float32, the forward pass computes in `compute_dtype`.
+
+    Scores and gradients compute the output layer in float32 for every `compute_dtype`.
+    """
 
     model: Any
     tokenizer: Any
     fingerprint: str  # of weights and tokenizer, in the store's keys
     compute_dtype: torch.dtype  # bfloat16 by autocast
     folder: Path | None = None  # where the weights are on disk; None: nowhere
-    float32_head: bool = True  # scores and gradients compute the output layer in float32 for every `compute_dtype`
     base: FrozenBase | None = None  # below an adapter that is trained
 
     @property
@@ -104,10 +106,6 @@ class Policy:
         self.fingerprint = fingerprint
         self.folder = None
 
-    def replace_model(self, model: Any) -> None:
-        """Compute with another object of the same weights."""
-        self.model = model
-
     def add_adapter(self, lora: LoRA, seed: int, *, base_path: str, trained_folder: Path | None) -> None:
         """Train an adapter from here on, beside the weights of `base_path`: a new one, or that of `trained_folder`."""
         self.base = FrozenBase(base_path, self.fingerprint)
@@ -145,8 +143,9 @@ class Policy:
     def text_of(self, prompt: NDArray[np.integer]) -> str:
         """The text that `encode` turns into a prompt: with its special tokens, but without the tokenizer's prefix."""
         ids = prompt.tolist()
-        if ids[: len(self._prefix)] == self._prefix:
-            ids = ids[len(self._prefix) :]
+        prefix = self._prefix
+        if ids[: len(prefix)] == prefix:
+            ids = ids[len(prefix) :]
         return self._decode(ids, skip_special_tokens=False)
 
     def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
@@ -164,7 +163,8 @@ class Policy:
 
     def stop_check(self, stop: Sequence[str]) -> Callable[[list[int]], bool]:
         """Make a check for stop strings; it decodes only as many tokens as the longest one can span."""
-        window = max(len(marker.encode()) for marker in stop) + 4
+        longest_stop = max(len(marker.encode()) for marker in stop)  # bytes, of which a token has one or more
+        window = longest_stop + 4
 
         def has_stopped(tokens: list[int]) -> bool:
             tail = self._decode(tokens[-window:], skip_special_tokens=True)
@@ -188,7 +188,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
         weights_dtype = compute_dtype
         check_targets(config.lora, linear_layers(source))
     model, tokenizer = load_model(str(source), weights_dtype, device, trust_remote_code=config.trust_remote_code)
-    return Policy(model, tokenizer, fingerprint, compute_dtype, folder=source, float32_head=config.float32_head)
+    return Policy(model, tokenizer, fingerprint, compute_dtype, folder=source)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -24,6 +24,7 @@ from topr_exp.store.source import Derivation, Source
 from topr_exp.types import CORRECT, Problem
 
 TokenIds = NDArray[np.int32]
+Flags = NDArray[np.bool_]  # [M]
 ProblemIndex = NDArray[np.integer]  # [M] the problem of each completion
 MADE_BY = b"made_by"  # in the metadata of sampled columns
 # Columns of a sampler that notes all tokens that could be drawn: their ids, and how many there were for each token.
@@ -33,11 +34,12 @@ TokenSequence = tuple[NDArray[np.integer], NDArray[np.integer]]  # prompt ids, c
 
 def index_in_group(group_index: NDArray[np.integer]) -> NDArray[np.int32]:
     """Count, for each row, the rows before it in the same group, [M]; group_index: [M] 0 or more."""
-    order = np.argsort(group_index, kind="stable")
+    order = np.argsort(group_index, kind="stable")  # group after group
     sizes = np.bincount(group_index)
-    first_rows = np.cumsum(sizes) - sizes  # of each group, in `order`
-    positions = np.empty(len(group_index), np.int32)
-    positions[order] = np.arange(len(group_index)) - first_rows[group_index[order]]
+    group_starts = np.cumsum(sizes) - sizes  # in `order`
+    row_count = len(group_index)
+    positions = np.empty(row_count, np.int32)
+    positions[order] = np.arange(row_count) - np.repeat(group_starts, sizes)
     return positions
 
 
@@ -64,7 +66,7 @@ class Completions:
     """M completions of P prompts; usually as many of each prompt, one prompt's in the order of sampling."""
 
     problems: Sequence[Problem]  # [P]
-    prompts: Sequence[NDArray[np.int32]]  # [P] token ids
+    prompts: Sequence[TokenIds]  # [P]
     table: pa.Table  # [M]
     stored: StoredTables | None = None  # None: in no store
 
@@ -107,7 +109,7 @@ class Completions:
         return self.lists("tokens")
 
     @cached_property
-    def is_truncated(self) -> NDArray[np.bool_]:
+    def is_truncated(self) -> Flags:
         """[M] cut off by the token limit."""
         return self._numbers("finish") == "length"
 
@@ -116,7 +118,7 @@ class Completions:
         """DRAWABLE_COLUMNS: ids of all tokens that could be drawn, and how many for each token; or no columns."""
         return list(map(self.lists, filter(self.has, DRAWABLE_COLUMNS)))
 
-    def drawable_of(self, row: int) -> list[NDArray[np.int32]]:
+    def drawable_of(self, row: int) -> list[TokenIds]:
         """Return a row of each of `drawable_tokens`."""
         return [column[row] for column in self.drawable_tokens]
 
@@ -135,7 +137,7 @@ class Completions:
         return self._numbers("verdict")
 
     @cached_property
-    def is_correct(self) -> NDArray[np.bool_]:
+    def is_correct(self) -> Flags:
         return self.verdicts == CORRECT
 
     @cached_property
@@ -153,7 +155,7 @@ class Completions:
         return np.where(np.isnan(rewards), lowest, rewards)
 
     @cached_property
-    def is_imported(self) -> NDArray[np.bool_] | None:
+    def is_imported(self) -> Flags | None:
         """[M] made elsewhere; None where all completions have one origin."""
         if not self.has("imported"):
             return None
@@ -164,7 +166,7 @@ class Completions:
     def first_rows(self, count: int) -> "Completions":
         return replace(self, table=self.table.slice(0, count))
 
-    def prompt_of(self, row: int) -> NDArray[np.int32]:
+    def prompt_of(self, row: int) -> TokenIds:
         return self.prompts[self.problem_index[row]]
 
     def sequences(self, rows: Collection[int]) -> list[TokenSequence]:

@@ -1,21 +1,19 @@
 """Warnings of many completions that the token limit cut off."""
 
-import numpy as np
-from numpy.typing import NDArray
-
 from topr_exp.runtime.terminal import warn
+from topr_exp.sampling.completions import Flags
 
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
 REMEDY = "compose.drop_truncated=true leaves them out"
 TEACH_SHORTNESS = "as wrong answers they teach shortness"
 
 
-def warn_of_imported(is_truncated: NDArray[np.bool_]) -> None:
+def warn_of_imported(is_truncated: Flags) -> None:
     """Warn where many completions of a log were cut off; is_truncated: [rows]."""
     warn_of_many(is_truncated, f"completions were cut off: {TEACH_SHORTNESS} ({REMEDY})")
 
 
-def warn_of_tested(is_truncated: NDArray[np.bool_], limit: int) -> None:
+def warn_of_tested(is_truncated: Flags, limit: int) -> None:
     """Warn where many answers to test problems were cut off; is_truncated: [rows]."""
     warn_of_many(
         is_truncated,
@@ -24,7 +22,7 @@ def warn_of_tested(is_truncated: NDArray[np.bool_], limit: int) -> None:
     )
 
 
-def warn_of_sampled(is_truncated: NDArray[np.bool_], limit: int, *, dropped: bool | None) -> bool:
+def warn_of_sampled(is_truncated: Flags, limit: int, *, dropped: bool | None) -> bool:
     """Warn where many of the completions sampled to train on were cut off; returns whether it did.
 
     is_truncated: [rows]. limit: sampler.max_new_tokens. dropped: they are left out; None: they can't be (rounds).
@@ -38,10 +36,10 @@ def warn_of_sampled(is_truncated: NDArray[np.bool_], limit: int, *, dropped: boo
     return warn_of_many(is_truncated, fault)
 
 
-def warn_of_many(is_truncated: NDArray[np.bool_], fault: str) -> bool:
+def warn_of_many(is_truncated: Flags, fault: str) -> bool:
     """Warn where more than MOST_CUT_OFF are cut off, with the share before `fault`; returns whether it did."""
     share = float(is_truncated.mean())
-    has_many = share > MOST_CUT_OFF
-    if has_many:
+    if share > MOST_CUT_OFF:
         warn(f"{100 * share:.1f} % of the {fault}")
-    return has_many
+        return True
+    return False

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.models.policy import Policy
+from topr_exp.sampling.completions import TokenIds
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, seed_of
 from topr_exp.sampling.top_logprobs import TopTokens
@@ -71,7 +72,8 @@ def drawable_ids_of(completion: dict[str, Any]) -> list[list[int]]:
     if "drawable_ids" not in completion:
         return []
     bounds = np.cumsum(completion["drawable_counts"])[:-1]
-    return [ids.tolist() for ids in np.split(np.asarray(completion["drawable_ids"]), bounds)]
+    ids_by_place = np.split(np.asarray(completion["drawable_ids"]), bounds)
+    return [ids.tolist() for ids in ids_by_place]
 
 
 def top_tokens_of(completion: dict[str, Any], vocabulary: int) -> list[TopTokens]:
@@ -92,7 +94,7 @@ def top_tokens_of(completion: dict[str, Any], vocabulary: int) -> list[TopTokens
     return [TopTokens(*place) for place in zip(ordered_logp, ordered_ids, strict=True)]
 
 
-def with_smallest_undrawable(ids: NDArray[np.int32], logp: NDArray[np.float32]) -> NDArray[np.int32]:
+def with_smallest_undrawable(ids: TokenIds, logp: NDArray[np.float32]) -> TokenIds:
     """Replace tokens of log-probability −∞, of which vLLM gives any, by those with the smallest ids; ids: [T, k].
 
     Where there are some, all tokens that could be drawn are among the k. Of the ids below k at least as many as there

@@ -99,9 +99,11 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Prompts) ->
 def completion_logp(policy: Policy, prompt: list[int], tokens: list[int]) -> torch.Tensor:
     """Return transformers' log π(y_t | x, y_<t) of a completion, [tokens] float32 on the CPU."""
     inputs = torch.tensor([[*prompt, *tokens]], device=policy.device)
-    logp = next_token_logits(policy, inputs, len(prompt) - 1).log_softmax(-1)
+    logits = next_token_logits(policy, inputs, start=len(prompt) - 1)
+    logp = logits.log_softmax(-1)  # [tokens, V]
     targets = inputs[0, len(prompt) :, None]
-    return logp.gather(-1, targets).squeeze(-1).cpu()
+    target_logp = logp.gather(-1, targets)
+    return target_logp.squeeze(-1).cpu()
 
 
 def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch.Tensor:
@@ -111,7 +113,7 @@ def next_token_logits(policy: Policy, inputs: torch.Tensor, start: int) -> torch
     """
     model = policy.model
     with policy.autocast():
-        if not policy.float32_head or loading.logit_scale_of(model) is not None:
+        if policy.full_precision or loading.logit_scale_of(model) is not None:
             all_logits: torch.Tensor = model(input_ids=inputs, use_cache=False).logits
             return all_logits[0, start:-1].float()
         states = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state

@@ -20,13 +20,13 @@ from topr_exp.runtime.files import find_module_file
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.completions import DRAWABLE_COLUMNS, MADE_BY, Completions, StoredTables
 from topr_exp.sampling.hf import HFSampler
-from topr_exp.sampling.sampler import Sample, Sampler, SamplesByPrompt, split_every
+from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, split_every
 from topr_exp.sampling.top_logprobs import top_columns
 from topr_exp.schema import class_path
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import LOGPROB_ABOVE_ZERO, PROMPTS
 from topr_exp.store.source import Derivation
-from topr_exp.types import FINISHES, TOPRError
+from topr_exp.types import FINISHES, Problem, TOPRError
 
 VERSION = 2  # of the sampler's arithmetic and of stored tables; part of the key
 TOKEN_LIST = pa.list_(pa.int32())
@@ -100,25 +100,17 @@ def sample_completions(
     progress = Progress(label, len(prompts) * n, "completions", "sampling", rate_unit="tokens")
 
     def make_shard(shard: int) -> pa.Table:
-        first = shard * shard_size
-        problems = questions.problems[first : first + shard_size]
-        prompt_ids = [prompt.tolist() for prompt in prompts[first : first + shard_size]]
+        first_problem = shard * shard_size
+        shard_problems = slice(first_problem, first_problem + shard_size)
+        prompt_ids = [prompt.tolist() for prompt in prompts[shard_problems]]
         with progress.paused("the sampler starts"):
             sampler.start(policy, prompt_ids)
         with sampler.reporting(progress.advance):
             samples_by_prompt = sampler.sample(policy, prompt_ids, n, (seed, shard), questions.stop)
         if is_user_sampler(config):
             check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
-        columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem=first)
-        problem_ids: list[str] = []
-        stored_prompts = []
-        for ids, problem in zip(prompt_ids, problems, strict=True):
-            problem_ids += [problem.id] * n
-            text = policy.text_of(np.asarray(ids, np.int32))
-            stored_prompts.append({"prompt": text, "prompt_tokens": ids, "gold": problem.answer})
-        columns = columns.append_column("problem_id", pa.array(problem_ids, pa.string()))
-        metadata = {MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(stored_prompts)}
-        return columns.replace_schema_metadata(metadata)
+        columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem)
+        return with_origin(columns, sampler, policy, questions.problems[shard_problems], prompt_ids)
 
     with progress:
         tokens_sampled = table.fill(make_shard, progress, token_count)
@@ -150,7 +142,7 @@ def sampling_key(
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
         "version": VERSION,
     }
-    if isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision:
+    if isinstance(config, VLLMConfig) and not policy.full_precision:
         key["head"] = "float32"
     if is_user_sampler(config):
         source_file = find_module_file(type(config).__module__)
@@ -207,6 +199,22 @@ def table_of_samples(
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
+
+
+def with_origin(
+    table: pa.Table, sampler: Sampler, policy: Policy, problems: Sequence[Problem], prompts: Prompts
+) -> pa.Table:
+    """Add to a table of the problems' completions what they are of, and the sampler, for readers without the run."""
+    samples_per_problem = len(table) // len(problems)
+    problem_ids: list[str] = []
+    stored_prompts = []
+    for prompt_ids, problem in zip(prompts, problems, strict=True):
+        problem_ids += [problem.id] * samples_per_problem
+        text = policy.text_of(np.asarray(prompt_ids, np.int32))
+        stored_prompts.append({"prompt": text, "prompt_tokens": prompt_ids, "gold": problem.answer})
+    metadata = {MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(stored_prompts)}
+    table = table.append_column("problem_id", pa.array(problem_ids, pa.string()))
+    return table.replace_schema_metadata(metadata)
 
 
 def drawable_columns(samples: Sequence[Sample]) -> dict[str, pa.Array]:

@@ -127,8 +127,7 @@ class Decoder:
         prompt_of_row = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
         batch.select(prompt_of_row)
         logits = logits[prompt_of_row]
-        repeated_prompts = [prompts[index] for index in prompt_of_row.tolist()]
-        rows = list(map(Row, repeated_prompts, samples))
+        rows = [Row(prompts[index // n], sample) for index, sample in enumerate(samples)]
         while True:
             draw = draw_tokens(self.disturb(logits, rows), self.config, self.generator)
             running_indices = self.append_tokens(rows, draw)

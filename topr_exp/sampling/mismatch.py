@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp.config.model import SamplerConfig
+from topr_exp.models.model_folder import is_in_block
 from topr_exp.schema import plain
 
 LARGEST_NUMBER = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # that a kind holds
@@ -25,11 +26,11 @@ QUANTILES = {"min": 0.0, "1%": 0.01, "5%": 0.05, "50%": 0.5, "95%": 0.95, "99%":
 def rounded_weights(model: Any, kind: str) -> Iterator[None]:
     """While the block runs, a model computes with rounded weights, the very tensors of before come back after it.
 
-    bfloat16: all of them. Else, as engines quantize, the blocks' matrices (a number in their names), not an adapter's.
+    bfloat16: all of them. Else, as engines quantize, the blocks' matrices, not an adapter's.
     """
     weights = []
     for name, weight in model.named_parameters():
-        is_quantized = weight.ndim > 1 and is_in_block(name)
+        is_quantized = weight.ndim > 1 and is_in_block(name) and ".lora_" not in name
         if kind != "none" and (kind == "bfloat16" or is_quantized):
             weights.append(weight)
     exact_weights = [weight.data for weight in weights]
@@ -40,10 +41,6 @@ def rounded_weights(model: Any, kind: str) -> Iterator[None]:
     finally:
         for weight, exact_weight in zip(weights, exact_weights, strict=True):
             weight.data = exact_weight
-
-
-def is_in_block(name: str) -> bool:
-    return any(part.isdigit() for part in name.split(".")) and ".lora_" not in name
 
 
 def round_matrix(weight: Tensor, kind: str) -> Tensor:
@@ -66,41 +63,41 @@ def round_matrix(weight: Tensor, kind: str) -> Tensor:
 
 
 def measure_mismatch(
-    scored: Sequence[NDArray[np.float32]],
-    sampler: Sequence[NDArray[np.float32]],
-    mismatched: SamplerConfig | None = None,
+    scored_logp: Sequence[NDArray[np.float32]],
+    sampler_logp: Sequence[NDArray[np.float32]],
+    sampler: SamplerConfig | None = None,
 ) -> dict[str, Any]:
     """Measure quantiles of log μ − log q a token, and of the product of μ/q over a completion; JSON-ready.
 
-    scored, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
+    scored_logp, sampler_logp: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
     distribution drawn from (after temperature, top-k and top-p). The product is the factor by which π/q of a completion
-    differs from π/μ: all 1 where nothing was cut off, below 1 where it was. mismatched: a sampler with a deliberate
-    mismatch, which is added with KL(q ‖ μ) a token and a completion: unbiased means of μ/q − 1 − log μ/q, or of
-    −log μ/q where not all tokens can be drawn.
+    differs from π/μ: all 1 where nothing was cut off, below 1 where it was. sampler: one with a deliberate mismatch,
+    which is added with KL(q ‖ μ) a token and a completion: unbiased means of μ/q − 1 − log μ/q, or of −log μ/q where
+    not all tokens can be drawn.
     """
     ratios_by_completion = []  # log μ/q, each [tokens]
-    for mu_logp, sampler_logp in zip(scored, sampler, strict=True):
-        ratios_by_completion.append(mu_logp.astype(np.float64) - sampler_logp)
+    for log_mu, log_q in zip(scored_logp, sampler_logp, strict=True):
+        ratios_by_completion.append(log_mu.astype(np.float64) - log_q)
     log_ratios = np.concatenate(ratios_by_completion)
     log_products = np.array([ratios.sum() for ratios in ratios_by_completion])  # [completions]
     products = {}
     for name, log_product in quantiles(log_products).items():
         products[name] = math.exp(min(log_product, MAX_LOG_RATIO))
-    measured: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "tokens": len(log_ratios),
         "per_token": quantiles(log_ratios),
         "per_token_mean_absolute": float(np.abs(log_ratios).mean()),
         "sequence_ratio": products,
     }
-    if mismatched is None:
-        return measured
+    if sampler is None:
+        return figures
     kl_terms = -log_ratios
-    if not mismatched.cuts:
+    if not sampler.cuts:
         kl_terms = np.expm1(log_ratios.clip(max=MAX_LOG_RATIO)) - log_ratios
-    measured["put_in"] = plain(mismatched.mismatch)
-    measured["kl_token"] = float(kl_terms.mean())
-    measured["kl_answer"] = float(kl_terms.sum() / len(scored))
-    return measured
+    figures["put_in"] = plain(sampler.mismatch)
+    figures["kl_token"] = float(kl_terms.mean())
+    figures["kl_answer"] = float(kl_terms.sum() / len(scored_logp))
+    return figures
 
 
 def quantiles(values: NDArray[np.float64]) -> dict[str, float]:

@@ -4,7 +4,6 @@ The engine starts from a model folder when the first completion is really missin
 folder from this process's memory. After every load its log-probabilities are compared with transformers'.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,8 +81,9 @@ class VLLM(Sampler):
 
     def prepare(self, policy: Policy, max_length: int) -> None:
         """Note the length that an engine must take, and the folder of the policy's weights if they lie in one."""
-        rounded_length = max(MIN_ENGINE_LENGTH, 1 << math.ceil(math.log2(max_length)))
-        self.max_length = max(self.max_length, min(rounded_length, policy.context))
+        power_of_two = 1 << (max_length - 1).bit_length()  # the smallest that is no less
+        engine_length = min(max(MIN_ENGINE_LENGTH, power_of_two), policy.context)
+        self.max_length = max(self.max_length, engine_length)
         if policy.folder is not None:
             self.start_folder = policy.folder.resolve()
             self.start_fingerprint = policy.fingerprint
@@ -173,7 +173,7 @@ class VLLM(Sampler):
             length=self.max_length,
             gpu_memory_utilization=config.gpu_memory_utilization or free_share(stays=self.stays_in_training),
             sleep=config.sleep,
-            float32_head=policy.float32_head and not policy.full_precision,
+            float32_head=not policy.full_precision,
             top_logprobs=top_count(self, policy),
             keeps_drawable=self.keeps_drawable,
         )

@@ -240,23 +240,23 @@ def completion(output: Any, *, top_count: int, keeps_drawable: bool) -> Message:
     """
     if output.finish_reason not in ("stop", "length"):
         raise RefusedError(f"a completion ended by {output.finish_reason}")
-    noted = output.logprobs
-    if len(noted.logprobs) != len(output.token_ids):
-        raise RefusedError(f"vLLM gave {len(noted.logprobs)} log-probabilities of {len(output.token_ids)} tokens")
+    packed_logprobs = output.logprobs
+    logprobs = packed_logprobs.logprobs
+    top_ids = packed_logprobs.top_ids
     places = len(output.token_ids)
-    if len(noted.top_ids) != top_count * places:  # vLLM computes as many for all requests of a step as one asks for
-        raise RefusedError(
-            f"vLLM gave {len(noted.top_ids)} likeliest tokens for {places} places, not {top_count} at each"
-        )
+    if len(logprobs) != places:
+        raise RefusedError(f"vLLM gave {len(logprobs)} log-probabilities of {places} tokens")
+    if len(top_ids) != top_count * places:  # vLLM computes as many for all requests of a step as one asks for
+        raise RefusedError(f"vLLM gave {len(top_ids)} likeliest tokens for {places} places, not {top_count} at each")
     finish = str(output.finish_reason)
     if isinstance(output.stop_reason, str):
         finish = "stop_string"
     answer = {
         "tokens": array("i", output.token_ids),
-        "logprobs": noted.logprobs,
+        "logprobs": logprobs,
         "finish": finish,
-        "top_ids": noted.top_ids,
-        "top_logp": noted.top_logp,
+        "top_ids": top_ids,
+        "top_logp": packed_logprobs.top_logp,
     }
     if keeps_drawable:
         answer |= drawable_tokens(output)

@@ -41,7 +41,7 @@ def score_completions(
     for rows in split_every(order, batch_size):
         inputs = Inputs([sequences[row] for row in rows], policy.device)
         with torch.inference_mode(), policy.autocast():
-            logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp
+            logp = score_tokens(policy.model, inputs).logp
         for row, padded_logp in zip(rows, logp.cpu().numpy(), strict=True):
             scores[row] = padded_logp[: lengths[row]]
     return scores

@@ -44,23 +44,22 @@ def score_tokens(
     entropy: bool = False,
     reference: Any = None,
     recompute: bool = False,
-    float32_head: bool = True,
 ) -> TokenScores:
     """Score every completion token; reference: π_ref of the KL over the whole vocabulary.
 
     The output layer is applied only where completion tokens are predicted, in chunks whose logits the backward pass
     computes again: [B, T, vocabulary] is never held. `recompute` (gradient checkpointing) does the same for each layer.
 
-    With `float32_head` the output layer computes in float32 under autocast too. Logits between 16 and 32 are 0.125
-    apart in bfloat16, and log π − log μ of a completion is a sum of hundreds of their differences.
+    The output layer computes in float32 under autocast too. Logits between 16 and 32 are 0.125 apart in bfloat16, and
+    log π − log μ of a completion is a sum of hundreds of their differences.
     """
     with recomputed_layers(model, recompute and torch.is_grad_enabled()):
         hidden = predicting_states(model, inputs)
     reference_logp = None
     if reference is not None:
-        reference_logp = distribution_of(reference, inputs, float32_head)
+        reference_logp = distribution_of(reference, inputs)
     score = ScoreFunction(inputs, reference_logp, entropy)
-    scores = OutputLayer(model, float32=float32_head).scores(hidden, score)
+    scores = OutputLayer(model).scores(hidden, score)
     columns = {}
     for name, values in zip(score.names, scores, strict=True):
         columns[name] = pad_tokens(values, inputs.mask)
@@ -73,11 +72,11 @@ def score_tokens(
 Distribution = Callable[[int, int], Tensor]
 
 
-def distribution_of(model: Any, inputs: Inputs, float32_head: bool) -> Distribution:
+def distribution_of(model: Any, inputs: Inputs) -> Distribution:
     """Return a model's log-probabilities of the whole vocabulary, without gradient, by rows of completion tokens."""
     with torch.no_grad():
         hidden = predicting_states(model, inputs)
-    layer = OutputLayer(model, float32=float32_head)
+    layer = OutputLayer(model)
 
     def log_probabilities_of(start: int, count: int) -> Tensor:
         with torch.no_grad():
@@ -141,7 +140,7 @@ def read_or_score(
     All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
     """
     key = {"weights": policy.fingerprint, **policy.numerics_key, "version": VERSION}
-    if policy.float32_head and not policy.full_precision:
+    if not policy.full_precision:
         key["head"] = "float32"
     stored = completions.stored
     assert stored is not None
@@ -191,5 +190,5 @@ def score_batch(policy: Policy, completions: Completions, rows: Sequence[int]) -
     inputs = inputs_of(completions, rows, policy.device)
     work = f"scoring {len(rows)} completions at a time, the longest of {inputs.longest} tokens"
     with memory_for(work, "lower optim.micro_batch_size"), torch.inference_mode(), policy.autocast():
-        logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp
+        logp = score_tokens(policy.model, inputs).logp
     return logp.cpu().numpy()

@@ -26,30 +26,23 @@ class Score(Protocol):
 class OutputLayer:
     """The output layer of a model: maps hidden states [N, H] to logits [N, V] in float32 (float64 for a float64 model).
 
-    With `float32` it is computed at that accuracy, by products of bfloat16 halves if `by_halves` (None: on a GPU); else
-    in autocast's dtype where autocast is on.
+    It is computed at that accuracy under autocast too, by products of bfloat16 halves if `by_halves` (None: on a GPU).
     """
 
-    def __init__(self, model: Any, *, float32: bool, by_halves: bool | None = None) -> None:
+    def __init__(self, model: Any, *, by_halves: bool | None = None) -> None:
         layer = model.get_output_embeddings()
         self.weight: Tensor = layer.weight
         self.bias: Tensor | None = layer.bias
-        device = self.weight.device.type
-        self.logits_dtype = torch.promote_types(self.weight.dtype, torch.float32)
-        self.compute_dtype = self.logits_dtype
-        if not float32:
-            self.compute_dtype = self.weight.dtype
-            if torch.is_autocast_enabled(device):
-                self.compute_dtype = torch.get_autocast_dtype(device)
+        self.dtype = torch.promote_types(self.weight.dtype, torch.float32)
         if by_halves is None:
             by_halves = split_product.has_tensor_cores(self.weight)
-        self.takes_halves = by_halves and self.compute_dtype is torch.float32
+        self.takes_halves = by_halves and self.dtype is torch.float32
         self.weight_parts = self.parts(self.weight.detach())  # once for all chunks
 
     def parts(self, matrix: Tensor) -> Parts:
-        """Return the matrix in the dtype of the layer's products, as a sum of bfloat16 matrices if it takes halves."""
+        """Return the matrix in the layer's dtype, as a sum of bfloat16 matrices if it takes halves."""
         if not self.takes_halves:
-            return (matrix.to(self.compute_dtype),)
+            return (matrix.to(self.dtype),)
         if matrix.dtype is torch.bfloat16:
             return (matrix,)
         return split_product.split(matrix)
@@ -62,11 +55,11 @@ class OutputLayer:
                 if self.bias is None:
                     return products
                 return products + self.bias.float()
-            weight = self.weight.to(self.compute_dtype)
+            weight = self.weight.to(self.dtype)
             bias = self.bias
             if bias is not None:
-                bias = bias.to(self.compute_dtype)
-            return functional.linear(hidden.to(self.compute_dtype), weight, bias).to(self.logits_dtype)
+                bias = bias.to(self.dtype)
+            return functional.linear(hidden.to(self.dtype), weight, bias)
 
     def hidden_gradient(self, gradient: Tensor) -> Tensor:
         """Compute the gradient of hidden states [N, H] from that of their logits [N, V]."""
@@ -138,11 +131,11 @@ class ScoresByChunk(torch.autograd.Function):
         # Sums in the logits' precision; autograd rounds them to the dtypes of the inputs.
         hidden_gradient = weight_gradient = bias_gradient = None
         if wants_hidden:
-            hidden_gradient = torch.empty_like(hidden, dtype=layer.logits_dtype)
+            hidden_gradient = torch.empty_like(hidden, dtype=layer.dtype)
         if wants_weight:
-            weight_gradient = torch.zeros_like(layer.weight, dtype=layer.logits_dtype)
+            weight_gradient = torch.zeros_like(layer.weight, dtype=layer.dtype)
         if wants_bias:
-            bias_gradient = hidden.new_zeros(len(layer.weight), dtype=layer.logits_dtype)
+            bias_gradient = hidden.new_zeros(len(layer.weight), dtype=layer.dtype)
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), scoring.chunk_size):
                 rows = slice(start, start + scoring.chunk_size)

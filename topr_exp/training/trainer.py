@@ -227,13 +227,7 @@ class Trainer:
     def score(self, inputs: Inputs) -> TokenScores:
         """Score a micro-batch with all that losses and metrics read, with gradient."""
         with self.policy.autocast():
-            return self.layout.score(
-                inputs,
-                entropy=True,
-                recompute=self.recompute,
-                float32_head=self.policy.float32_head,
-                reference=self.reference,
-            )
+            return self.layout.score(inputs, entropy=True, recompute=self.recompute, reference=self.reference)
 
     def divisor(self, global_batch: GlobalBatch) -> int:
         """Count what the summed losses are divided by: a number of the global batch, the same for every process."""
@@ -253,7 +247,7 @@ class Trainer:
         for positions, is_counted in batches:
             inputs = inputs_of(training_set.completions, rows[positions], policy.device)
             with torch.no_grad(), policy.autocast():
-                batch_logp = self.layout.score(inputs, float32_head=policy.float32_head).logp
+                batch_logp = self.layout.score(inputs).logp
             if is_counted:
                 positions_on_device = torch.from_numpy(positions).to(logp.device)
                 logp[positions_on_device, : batch_logp.shape[1]] = batch_logp

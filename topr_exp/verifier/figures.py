@@ -48,7 +48,7 @@ class Tally:
         return len(self.values["right"])
 
 
-def tally(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_verified: Mask) -> Tally:
+def tally_votes(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_verified: Mask) -> Tally:
     """Count each problem's verifications and let its solutions vote.
 
     solution_verdicts: [P, K] codes of the solutions. classes: [P, K] equivalence classes of their answers, -1 without
@@ -65,43 +65,43 @@ def tally(solution_verdicts: Codes, classes: Codes, verdicts: Codes, is_verified
     # A verification that speaks approves of a correct solution when it is right, of another one when it is wrong.
     approvals = np.where(is_correct, right, verified - right - unparsable)
     voting = ballots(solution_verdicts, classes)
-    counts = {
-        "right": right.sum(axis=1),
-        "unparsable": unparsable.sum(axis=1),
-        "verified": verified.sum(axis=1),
-        "right_on_correct": (right * is_correct).sum(axis=1),
-        "verified_correct": (verified * is_correct).sum(axis=1),
-        "right_on_incorrect": (right * ~is_correct).sum(axis=1),
-        "verified_incorrect": (verified * ~is_correct).sum(axis=1),
-        "weighted_sc": weighted_score(voting, approvals),
-        "maj": weighted_score(voting, np.ones_like(approvals)),
-        "oracle": is_correct.any(axis=1),
-        "solved": is_correct.mean(axis=1),
+    counts_by_solution = {
+        "right": right,
+        "unparsable": unparsable,
+        "verified": verified,
+        "right_on_correct": right * is_correct,
+        "verified_correct": verified * is_correct,
+        "right_on_incorrect": right * ~is_correct,
+        "verified_incorrect": verified * ~is_correct,
     }
-    values = {name: count.astype(np.float64) for name, count in counts.items()}
+    values = {name: counts.sum(axis=1).astype(np.float64) for name, counts in counts_by_solution.items()}
+    values["weighted_sc"] = weighted_score(voting, approvals)
+    values["maj"] = weighted_score(voting, np.ones_like(approvals))
+    values["oracle"] = is_correct.any(axis=1).astype(np.float64)
+    values["solved"] = is_correct.mean(axis=1)
     return Tally(values, solutions=is_correct.shape[1], verifications=n)
 
 
-def summarise(counted: Tally) -> Figures:
+def summarise(tally: Tally) -> Figures:
     """Compute each figure's value, low and high (95 %, bootstrap over problems); None where it has no meaning.
 
     accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct), and the paired weighted_sc - maj.
     """
-    columns = np.column_stack(list(counted.values.values()))
+    columns = np.column_stack(list(tally.values.values()))
     means = columns.mean(axis=0, keepdims=True)
-    if len(counted) > 1:
+    if len(tally) > 1:
         resampled_means = bootstrap_means(columns, RESAMPLES, default_rng([0, 2]))
         means = np.concatenate([means, resampled_means])
-    samples_by_name = dict(zip(counted.values, means.T, strict=True))
+    samples_by_name = dict(zip(tally.values, means.T, strict=True))
     summary: Figures = {}
     for name in (*RATIOS, BALANCED, "weighted_sc", "maj", "oracle", "solved"):
         samples = figure(name, samples_by_name)
-        summary[name] = interval(samples, problems=len(counted))
-    summary["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"])
-    summary["problems"] = len(counted)
-    summary["solutions"] = counted.solutions
-    summary["verifications"] = counted.verifications
+        summary[name] = interval(samples, problems=len(tally))
+    summary["weighted_sc - maj"] = difference(tally.values["maj"], tally.values["weighted_sc"])
+    summary["problems"] = len(tally)
+    summary["solutions"] = tally.solutions
+    summary["verifications"] = tally.verifications
     return summary
 
 
@@ -114,8 +114,8 @@ def interval(samples: Samples, problems: int) -> Point:
     if value in (0, 1):
         return clopper_pearson(int(value) * problems, problems).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
-    low, high = np.nanpercentile(resampled, [2.5, 97.5])
-    return Interval(value, float(low), float(high)).as_dict()
+    low, high = np.nanpercentile(resampled, [2.5, 97.5]).tolist()
+    return Interval(value, low, high).as_dict()
 
 
 def figure(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
@@ -133,8 +133,9 @@ def figure(name: str, samples_by_name: Mapping[str, Samples]) -> Samples:
 
 def difference(first: Values, second: Values) -> Point:
     """Estimate the mean of second - first, [P] each, paired by problem."""
-    (paired,) = bootstrap_intervals((second - first)[:, None], default_rng([0, 3]))
-    return paired.as_dict()
+    differences = (second - first)[:, None]
+    (mean_difference,) = bootstrap_intervals(differences, default_rng([0, 3]))
+    return mean_difference.as_dict()
 
 
 def weighted_score(voting: Ballots, approvals: Counts) -> Values:
@@ -165,14 +166,14 @@ def run_table(base: Figures, final: Figures) -> list[str]:
         "trained - none": final["weighted_sc - maj"],
         "base - none": base["weighted_sc - maj"],
     }
-    paired = "; ".join(f"{name} {cell(value)}" for name, value in changes.items())
-    return [*rows({"base": base, "trained": final}), f"weighted SC, paired: {paired}", note(base)]
+    comparison = "; ".join(f"{name} {cell(value)}" for name, value in changes.items())
+    return [*rows({"base": base, "trained": final}), f"weighted SC, paired: {comparison}", note(base)]
 
 
 def evaluation_table(figures: Figures) -> str:
     """Format the table of one model."""
-    paired = f"weighted SC, paired: model - none {cell(figures['weighted_sc - maj'])}"
-    return "\n".join([*rows({"model": figures}), paired, note(figures)])
+    comparison = f"weighted SC, paired: model - none {cell(figures['weighted_sc - maj'])}"
+    return "\n".join([*rows({"model": figures}), comparison, note(figures)])
 
 
 def rows(verifiers: dict[str, Figures]) -> list[str]:
@@ -205,7 +206,7 @@ def note(figures: Figures) -> str:
 
 def cell(figure: Point | None) -> str:
     """Format a figure in per cent with its interval."""
-    numbers: dict[str, Any] = {name: number for name, number in (figure or {}).items() if number is not None}
-    if "value" not in numbers:
+    if figure is None or figure["value"] is None:
         return "–"
+    numbers: dict[str, Any] = {name: number for name, number in figure.items() if number is not None}
     return Interval(**numbers).percent()

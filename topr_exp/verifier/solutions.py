@@ -114,7 +114,7 @@ def tally_verifications(solutions: Completions, verifications: Completions) -> f
         question_id = question_id_of(solutions.problems[index], sample)
         question_index[index, sample] = index_of_question.get(question_id, -1)
     verdicts_by_question = verifications.verdicts.reshape(len(verifications.problems), -1)
-    return figures.tally(
+    return figures.tally_votes(
         solution_verdicts,
         solutions.answer_classes.reshape(problems, -1),
         verdicts_by_question[question_index],  # of a missing question some other one's, which are not read
