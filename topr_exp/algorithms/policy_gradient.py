@@ -108,17 +108,8 @@ class PolicyGradient(Tapered):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = advantage_of(batch, self.advantage, self.name)
         ratio = self.limited_ratio(batch, advantage)
-        log_weight = ratio.log_weight
-        factor_metrics: dict[str, Tensor] = {}
-        if self.correction is not None:
-            log_correction = self._log_correction(batch, self.correction)
-            log_weight = as_column(log_weight) + log_correction
-            factor_metrics["correction"] = response_mean(log_correction.exp(), batch)
-        if self.mask is not None:
-            is_dropped = self._is_dropped(self.mask, advantage, batch)
-            log_weight = as_column(log_weight).masked_fill(is_dropped, -math.inf)
-            factor_metrics["masked"] = mean_over_tokens(is_dropped, batch)
-        weight = log_weight.exp()
+        log_weight, factor_metrics = self._with_factors(ratio.log_weight, advantage, batch)
+        weight = log_weight.exp()  # M c w
         if self.rule == "ppo":
             total = ppo_objective(ratio, product(weight, advantage), batch)
         else:
@@ -129,6 +120,19 @@ class PolicyGradient(Tapered):
         if self.ratio == "sequence" and self.rule == "clip" and not factor_metrics:
             metrics["objective"] = product(ratio.taper, advantage)
         return self.output(-total, batch, metrics)
+
+    def _with_factors(self, log_weight: Tensor, advantage: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """log M c w of log w, and the metrics of c and M."""
+        metrics: dict[str, Tensor] = {}
+        if self.correction is not None:
+            log_correction = self._log_correction(batch, self.correction)
+            log_weight = as_column(log_weight) + log_correction
+            metrics["correction"] = response_mean(log_correction.exp(), batch)
+        if self.mask is not None:
+            is_dropped = self._is_dropped(self.mask, advantage, batch)
+            log_weight = as_column(log_weight).masked_fill(is_dropped, -math.inf)
+            metrics["masked"] = mean_over_tokens(is_dropped, batch)
+        return log_weight, metrics
 
     def log_denominator(self, batch: Batch) -> Tensor:
         if self.denominator == "sampler":

@@ -104,7 +104,8 @@ class TrainingSet:
     def reward_values(self) -> tuple[float, float] | None:
         """Return R0 of correct and of wrong examples; None unless each has one value, the larger for the correct."""
         correct_values, wrong_values = map(np.unique, self.rewards_by_verdict())
-        if len(correct_values) == len(wrong_values) == 1 and correct_values > wrong_values:
+        has_two_values = len(correct_values) == len(wrong_values) == 1
+        if has_two_values and correct_values[0] > wrong_values[0]:
             return float(correct_values[0]), float(wrong_values[0])
         return None
 

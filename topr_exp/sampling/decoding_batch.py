@@ -76,15 +76,15 @@ class DecodingBatch:
         self.suffixes = [prompt[prefix_length:] for prompt in prompts]
         self.lengths = torch.tensor(lengths, device=self.device)  # [rows] tokens so far
         suffix_lengths = self.lengths - prefix_length
-        self.suffix_width = int(suffix_lengths.max())
-        prompt_width = prefix_length + self.suffix_width
+        suffix_width = int(suffix_lengths.max())
+        prompt_width = prefix_length + suffix_width
         columns = torch.arange(prompt_width + max_new_tokens, device=self.device)
         layer_count = text_config(model).num_hidden_layers
         self.layers = [PreallocatedLayer(len(columns)) for _ in range(layer_count)]
         self.cache = Cache(layers=self.layers)
         suffix_starts = prompt_width - suffix_lengths[:, None]  # padding lies between prefix and suffix
         self.mask = (columns < prefix_length) | (columns >= suffix_starts)  # [rows, columns]
-        self.is_padded = bool((suffix_lengths < self.suffix_width).any())
+        self.is_padded = bool((suffix_lengths < suffix_width).any())
 
     def prefill(self) -> Tensor:
         """Run the prompts through the model; returns the logits [rows, V] of the first sampled tokens."""
@@ -92,9 +92,10 @@ class DecodingBatch:
             self.prefill_prefix()
         suffixes = [torch.tensor(suffix) for suffix in self.suffixes]
         ids = pad_sequence(suffixes, batch_first=True, padding_side="left")
-        columns = torch.arange(self.suffix_width, device=self.device)
+        width = ids.shape[1]
+        columns = torch.arange(width, device=self.device)
         suffix_lengths = self.lengths - len(self.prefix)
-        padding_lengths = self.suffix_width - suffix_lengths
+        padding_lengths = width - suffix_lengths
         suffix_positions = (columns - padding_lengths[:, None]).clamp_min(0)
         return self.forward(ids.to(self.device), len(self.prefix) + suffix_positions)
 

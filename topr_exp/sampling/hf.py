@@ -115,19 +115,17 @@ class Decoder:
 
         A prompt is computed once and repeated n times. Ended rows leave the batch once they are an eighth of it.
         """
+        assert n == 1 or not unfinished
         samples = list(unfinished)
-        sequences = prompts
-        if unfinished:
-            assert n == 1
-            sequences = [row.tokens for row in map(Row, prompts, unfinished)]
-        else:
+        if not samples:
             samples = [Sample() for _ in range(len(prompts) * n)]
+        rows = [Row(prompts[index // n], sample) for index, sample in enumerate(samples)]
+        sequences = [row.tokens for row in rows[::n]]  # one of each prompt
         batch = DecodingBatch(self.model, sequences, self.config.max_new_tokens)
         logits = batch.prefill()
         prompt_of_row = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
         batch.select(prompt_of_row)
         logits = logits[prompt_of_row]
-        rows = [Row(prompts[index // n], sample) for index, sample in enumerate(samples)]
         while True:
             draw = draw_tokens(self.disturb(logits, rows), self.config, self.generator)
             running_indices = self.append_tokens(rows, draw)
