@@ -80,8 +80,7 @@ class VerificationTask(Task):
             solve,
             self.sets,
             seed=config.sampler.seed,
-            test_seed=EVALUATION_SEED,
-            chat_options=config.data.chat_options,
+            chat_options=config.data.chat_options or {},
         )
         self.sets = self.verification.sets
         self.prompter = self.verification.prompter

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from topr_exp.config.groups import TaskConfig
+from topr_exp.config.groups import EVALUATION_SEED, TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
 from topr_exp.evaluation.intervals import Values
@@ -59,8 +59,8 @@ def question_id_of(problem: Problem, sample: int) -> str:
 class Verification:
     """The questions that a verifier is asked, and the figures of its answers.
 
-    solve(problems, n, seed): samples and grades n solutions of each problem. seed, test_seed: for training and test
-    problems. chat_options: variables of the verifier's chat template.
+    solve(problems, n, seed): samples and grades n solutions of each problem. seed: for training problems; test problems
+    have that of evaluations. chat_options: variables of the verifier's chat template.
     """
 
     def __init__(
@@ -70,14 +70,13 @@ class Verification:
         sets: ProblemSets,
         *,
         seed: int,
-        test_seed: int,
-        chat_options: Mapping[str, Any] | None = None,
+        chat_options: Mapping[str, Any],
     ) -> None:
         assert task.solutions is not None
         assert task.test_solutions is not None
         assert task.template is not None
         assert task.chat is not None
-        self.test_solutions = solve(sets.test, task.test_solutions, test_seed)
+        self.test_solutions = solve(sets.test, task.test_solutions, EVALUATION_SEED)
         self.tokens_sampled = self.test_solutions.tokens_sampled
         self.sets = replace(sets, test=questions_about(self.test_solutions, task.template))
         if sets.train:  # there are none where a model is only evaluated
@@ -85,7 +84,7 @@ class Verification:
             self.tokens_sampled += train_solutions.tokens_sampled
             self.sets = replace(self.sets, train=questions_about(train_solutions, task.template))
         # The question is the whole prompt already.
-        self.prompter = Prompter("{question}", shots=(), chat=task.chat, stop=(), chat_options=chat_options or {})
+        self.prompter = Prompter("{question}", shots=(), chat=task.chat, stop=(), chat_options=chat_options)
         self.base_scores: Values | None = None  # [P] weighted_sc at the first evaluation
 
     def figures(self, folder: Path, iteration: int, verifications: Completions) -> Figures:
