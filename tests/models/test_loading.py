@@ -21,11 +21,12 @@ from topr_exp.config.model import LoRA
 from topr_exp.data.prompts import Prompter
 from topr_exp.models import model_folder
 from topr_exp.models.loading import load_model, refuse_other_logits
-from topr_exp.models.model_folder import SHIPPED, check_targets, fetch_model_folder, weights_fingerprint
+from topr_exp.models.model_folder import SHIPPED, fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
+from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.types import ConfigError
 
-LAYERS = model_folder.linear_layers(SHIPPED / "tiny")
+LAYERS = linear_layers(SHIPPED / "tiny")
 
 
 SHIPPED_NAMES = [name for name in RECIPES if (SHIPPED / name).is_dir()]
@@ -307,7 +308,7 @@ def test_layers_of_weights_that_are_damaged_are_one_line(own_model):
     nest_header(own_model)
 
     with refused("its weights are no whole safetensors files"):
-        model_folder.linear_layers(own_model)
+        linear_layers(own_model)
 
 
 TARGETS = """

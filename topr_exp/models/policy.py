@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
 from topr_exp.models.loading import load_model, text_config
-from topr_exp.models.model_folder import ADAPTER, check_targets, fetch_model_folder, linear_layers, weights_fingerprint
+from topr_exp.models.model_folder import ADAPTER, fetch_model_folder, weights_fingerprint
 from topr_exp.models.tokenization import encode_prompt, prefix_of
+from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runtime import distributed, machine
 from topr_exp.runtime.checksums import write_checksums
 from topr_exp.runtime.files import atomic_folder
@@ -105,6 +106,10 @@ class Policy:
         """Name weights that training has changed, or is about to change: they are no longer those of a folder."""
         self.fingerprint = fingerprint
         self.folder = None
+
+    def replace_model(self, model: Any) -> None:
+        """Compute with another object of the same weights."""
+        self.model = model
 
     def add_adapter(self, lora: LoRA, seed: int, *, base_path: str, trained_folder: Path | None) -> None:
         """Train an adapter from here on, beside the weights of `base_path`: a new one, or that of `trained_folder`."""

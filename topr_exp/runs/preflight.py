@@ -25,6 +25,7 @@ from topr_exp.imported.reader import RolloutReader, describe_columns, without_lo
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
 from topr_exp.models import model_folder
+from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runs.finished import MARK
 from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
 from topr_exp.runtime.json_files import read_object
@@ -120,7 +121,7 @@ def check_model(key: str, folder: Path, config: Config) -> None:
     if key != "model.path":
         return
     if config.model.lora is not None:
-        model_folder.check_targets(config.model.lora, model_folder.linear_layers(folder))
+        check_targets(config.model.lora, linear_layers(folder))
     if config.data.chat and not model_folder.has_chat_template(folder):
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp.config.model import SamplerConfig
-from topr_exp.models.model_folder import is_in_block
+from topr_exp.models.weight_headers import is_in_block
 from topr_exp.schema import plain
 
 LARGEST_NUMBER = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # that a kind holds

@@ -115,11 +115,11 @@ class FSDP(ProcessLayout):
         named_weights = self.model.named_parameters(remove_duplicate=False)
         state = {name: gathered[weight] for name, weight in named_weights}
         self.unsharded_model.load_state_dict(state, strict=False, assign=True)
-        self.policy.model = self.unsharded_model
+        self.policy.replace_model(self.unsharded_model)
         try:
             yield
         finally:
-            self.policy.model = self.model
+            self.policy.replace_model(self.model)
             self.unsharded_model.load_state_dict(self.empty_weights, strict=False, assign=True)
 
 
