@@ -19,7 +19,7 @@ from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of, each_row, make_model, read_json, refused
 from topr_exp.config.model import LoRA
 from topr_exp.data.prompts import Prompter
-from topr_exp.models import model_folder
+from topr_exp.models.folder_damage import LARGEST_TEXT
 from topr_exp.models.loading import load_model, refuse_other_logits
 from topr_exp.models.model_folder import SHIPPED, fetch_model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
@@ -203,7 +203,7 @@ def make_fifo(name):
 
 
 def enlarge(folder):
-    os.truncate(folder / "tokenizer.json", model_folder.LARGEST_TEXT + 1)  # takes no room on the disk
+    os.truncate(folder / "tokenizer.json", LARGEST_TEXT + 1)  # takes no room on the disk
 
 
 @pytest.mark.parametrize(

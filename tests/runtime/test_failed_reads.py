@@ -16,7 +16,8 @@ from topr_exp.algorithms.group_relative import AsymRE
 from topr_exp.config.model_choice import preset_of, read_config
 from topr_exp.config.yamls import loss_of_file
 from topr_exp.imported.sources import source_files
-from topr_exp.models.model_folder import config_number, has_chat_template, model_damage, weights_fingerprint
+from topr_exp.models.folder_damage import model_damage
+from topr_exp.models.model_folder import config_number, has_chat_template, weights_fingerprint
 from topr_exp.models.weight_headers import linear_layers
 from topr_exp.runs.provenance import user_overrides
 from topr_exp.runs.records import Evaluations, Metrics

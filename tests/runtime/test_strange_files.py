@@ -12,7 +12,7 @@ from tests.conftest import overrides, refused, small_config
 from tests.run_folders import make_sweep_of_two
 from tests.store.conftest import open_table, shard
 from tests.sweep_tools import command
-from topr_exp.models.model_folder import model_damage
+from topr_exp.models.folder_damage import model_damage
 from topr_exp.models.weight_headers import read_header
 from topr_exp.runs import run_lock
 from topr_exp.runs.finished import changed_results

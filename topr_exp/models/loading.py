@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.models.model_folder import TOKEN_IDS_RULE, fetch_model_folder, is_token_ids
+from topr_exp.models.folder_damage import TOKEN_IDS_RULE, is_token_ids
+from topr_exp.models.model_folder import fetch_model_folder
 from topr_exp.schema import first_line
 from topr_exp.types import TOPRError
 

@@ -25,6 +25,7 @@ from topr_exp.imported.reader import RolloutReader, describe_columns, without_lo
 from topr_exp.imported.rows import kind_of_prompt
 from topr_exp.imported.sources import HUB, NO_LOG, is_stored_log, source_files
 from topr_exp.models import model_folder
+from topr_exp.models.folder_damage import model_damage
 from topr_exp.models.weight_headers import check_targets, linear_layers
 from topr_exp.runs.finished import MARK
 from topr_exp.runs.inputs import code_of_data, file_of_user_class, model_folders
@@ -109,7 +110,7 @@ def check_model(key: str, folder: Path, config: Config) -> None:
     """Raise ConfigError for a model folder that is damaged or does not fit the settings."""
     if not read_object(folder / "config.json")[0]:
         raise ConfigError(f"{key}: {folder / 'config.json'} holds no settings of a model")
-    fault = model_folder.model_damage(folder)
+    fault = model_damage(folder)
     if fault:
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
     context = model_folder.config_number(folder, "max_position_embeddings")
