@@ -101,8 +101,8 @@ def sample_completions(
 
     def make_shard(shard: int) -> pa.Table:
         first_problem = shard * shard_size
-        shard_problems = slice(first_problem, first_problem + shard_size)
-        prompt_ids = [prompt.tolist() for prompt in prompts[shard_problems]]
+        problem_slice = slice(first_problem, first_problem + shard_size)
+        prompt_ids = [prompt.tolist() for prompt in prompts[problem_slice]]
         with progress.paused("the sampler starts"):
             sampler.start(policy, prompt_ids)
         with sampler.reporting(progress.advance):
@@ -110,7 +110,7 @@ def sample_completions(
         if is_user_sampler(config):
             check_samples(samples_by_prompt, len(prompt_ids), n, config.name)
         columns = table_of_samples(policy, samples_by_prompt, questions.stop, first_problem)
-        return with_origin(columns, sampler, policy, questions.problems[shard_problems], prompt_ids)
+        return with_origin(columns, sampler, policy, questions.problems[problem_slice], prompt_ids)
 
     with progress:
         tokens_sampled = table.fill(make_shard, progress, token_count)
@@ -204,7 +204,7 @@ def table_of_samples(
 def with_origin(
     table: pa.Table, sampler: Sampler, policy: Policy, problems: Sequence[Problem], prompts: Prompts
 ) -> pa.Table:
-    """Add to a table of the problems' completions what they are of, and the sampler, for readers without the run."""
+    """Add the ids of the problems, their prompts and the sampler, which readers of the store alone need."""
     samples_per_problem = len(table) // len(problems)
     problem_ids: list[str] = []
     stored_prompts = []
