@@ -15,7 +15,16 @@ from topr_exp.models.out_of_memory import memory_for
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.decoding_batch import DecodingBatch, refuse_other_states
 from topr_exp.sampling.mismatch import rounded_weights
-from topr_exp.sampling.sampler import Prompts, Sample, Sampler, SamplesByPrompt, Seed, seed_of, split_every
+from topr_exp.sampling.sampler import (
+    Prompts,
+    ReportTokens,
+    Sample,
+    Sampler,
+    SamplesByPrompt,
+    Seed,
+    seed_of,
+    split_every,
+)
 from topr_exp.sampling.top_logprobs import likeliest_tokens
 
 # Attention without cuDNN, which would make a plan for every length that a completion passes through.
@@ -107,7 +116,7 @@ class Decoder:
     generator: torch.Generator
     ends_in_stop_string: Callable[[list[int]], bool] | None = None
     keeps_drawable: bool = False
-    report: Callable[[int], None] = lambda tokens: None  # called with the number of tokens of each step
+    report: ReportTokens = lambda tokens: None  # at each step
 
     @torch.no_grad()  # inference mode would switch off autocast's cache: every token would cast every weight again
     def draw(self, prompts: Prompts, n: int, unfinished: Sequence[Sample] = ()) -> SamplesByPrompt:

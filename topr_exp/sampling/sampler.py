@@ -13,6 +13,7 @@ from topr_exp.sampling.top_logprobs import TopTokens
 
 Prompts = Sequence[Sequence[int]]  # token ids
 Seed = tuple[int, ...]  # numbers that name the randomness
+ReportTokens = Callable[[int], None]  # called with the number of tokens that were drawn since its last call
 TimeStage = Callable[[str], AbstractContextManager[None]]  # measures a block under the name of a stage
 
 
@@ -54,15 +55,15 @@ class Sampler(ABC):
         self.config = config
         self.keeps_drawable = keeps_drawable
         self.stage_timer: TimeStage = lambda stage: nullcontext()
-        self.report: Callable[[int], None] = lambda tokens: None
+        self.report: ReportTokens = lambda tokens: None
 
     def time_stages_with(self, stage_timer: TimeStage) -> None:
         """Measure stages, such as the start of an engine, with `stage_timer(name)`."""
         self.stage_timer = stage_timer
 
     @contextmanager
-    def reporting(self, report: Callable[[int], None]) -> Iterator[None]:
-        """Call `report` with the number of new tokens as they are drawn, while the block runs."""
+    def reporting(self, report: ReportTokens) -> Iterator[None]:
+        """Report tokens as they are drawn, while the block runs."""
         outer_report = self.report
         self.report = report
         try:
