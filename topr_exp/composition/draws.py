@@ -1,20 +1,12 @@
 """Random draws of a training set, the same on every machine."""
 
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
-
-
-class DistinctIntegers(NamedTuple):
-    """Integers drawn below several sizes, [N] each, in the order of the sizes."""
-
-    size_index: Rows  # which of the sizes an integer is below
-    integer: Rows
 
 
 def random_generator(seed: int, iteration: int, purpose: str) -> Generator:
@@ -31,8 +23,8 @@ def sample_rows(rng: Generator, rows: Rows, n: int | None) -> Rows:
     return rows[rng.choice(len(rows), size=n, replace=False, shuffle=False)]
 
 
-def sample_distinct(rng: Generator, sizes: Rows, limit: int) -> DistinctIntegers:
-    """Draw min(limit, size) distinct integers below each size.
+def sample_distinct(rng: Generator, sizes: Rows, limit: int) -> tuple[Rows, Rows]:
+    """Draw min(limit, size) distinct integers below each size: the index of the size, and the integer, [N] each.
 
     Floyd's algorithm, one step for all sizes at once: in step i of m = min(limit, size), draw from 0..size-m+i and take
     size-m+i itself where the draw is taken already. Every subset comes out with the same probability.
@@ -48,4 +40,4 @@ def sample_distinct(rng: Generator, sizes: Rows, limit: int) -> DistinctIntegers
         is_duplicate = (integers[active] == candidates[:, None]).any(axis=1)
         integers[active, step] = np.where(is_duplicate, largest, candidates)
     size_index = np.repeat(np.arange(len(sizes)), counts)
-    return DistinctIntegers(size_index, integers[integers >= 0])
+    return size_index, integers[integers >= 0]
